@@ -59,7 +59,7 @@ from raysed.recipe import member_stages
 from raysed.registry import stages
 from raysed.store.text import Table
 from raysed.train.engine import TorchEngine
-from raysed.train.memory import member_need
+from raysed.train.memory import training_need
 from raysed.train.stage import Setup, Start
 from raysed.train.stages.sed import SedConfig
 from raysed.train.state import copied, load_state, seed_everything, write_state
@@ -304,7 +304,7 @@ def throughput(check: Check) -> None:
         check.say(4, f"CT {shape}, one process", f"{alone:.1f} updates/s")
         if check.on_gpu:
             size, config = shape_of_model(shapes.config_of(shape)), check.config({})
-            plan = member_need(stages()["ct"], config.ct, config.members, size, 32 * 13, gpu=True, bf16=True)
+            plan = training_need(stages()["ct"], config.ct, size, 32 * 13, gpu=True, bf16=True)
             off = peak / plan.device - 1
             found = f"{peak / 1e9:.2f} GB, planned {plan.device / 1e9:.2f} GB ({off:+.0%})"
             check.say(4, f"CT {shape}, peak memory", found, abs(off) <= _MEMORY)

@@ -149,6 +149,13 @@ def ascending(values: Any) -> Any:
     return values
 
 
+def distinct(values: list[Any]) -> list[Any]:
+    """Refuse an empty list, and one that has something twice."""
+    if not values or len(set(values)) < len(values):
+        raise ValueError("list at least one, and each once")
+    return values
+
+
 class EncoderConfig(Block):
     """The pre-trained transformer that members and learners start from."""
 
@@ -249,9 +256,9 @@ class TaskConfig(Block):
     """Graded pairs: a file with a pair per row and names for its columns, in one of the [file formats](#file-formats);
     a hub dataset; a `.txt` file of sentence, sentence and score, tab-separated (STS 2017 extended); a SentEval
     directory with `STS.input.<subset>.txt` and `STS.gs.<subset>.txt`, or one `STS.input.*.txt` with its scores beside
-    it; a directory of `ArgPairs_*.csv` (argument facet similarity, a subset per topic); `bundled:train`, `bundled:dev`
-    or `bundled:test`. Retrieval: a directory in BEIR's layout (`corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`), or
-    the file of its documents. Classification or clustering: a file with a text and its label per row."""
+    it; `bundled:train`, `bundled:dev` or `bundled:test`. Retrieval: a directory in BEIR's layout (`corpus.jsonl`,
+    `queries.jsonl`, `qrels/SPLIT.tsv`), or the file of its documents. Classification or clustering: a file with a text
+    and its label per row."""
     kind: str | None = None
     """`pairs`, `retrieval`, `classification` or `clustering`. `null`: `retrieval` for a directory in BEIR's layout and
     where `queries` are named, `classification` for a file of texts and labels, and else `pairs`."""

@@ -263,7 +263,8 @@ def write_pairs(
         for start in range(0, len(rows), _AT_ONCE):
             group = slice(start, start + _AT_ONCE)
             sides = [rows.first[group], rows.second[group]]
-            tokens = [tokenize(tokenizer, side, max_length, report=report).to_arrow() for side in sides]
+            tables = [tokenize(tokenizer, side, max_length, report=report) for side in sides]
+            tokens = [pa.LargeListArray.from_arrays(table.offsets, table.input_ids) for table in tables]
             columns = [np.arange(start, start + len(sides[0])), *sides, *tokens]
             columns += [] if rows.labels is None else [rows.labels[group]]
             writer.write_table(pa.table(columns, schema=schema))

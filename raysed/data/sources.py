@@ -72,8 +72,7 @@ class Hub:
 def find(item: str, setting: str, kind: str, hub: Hub, several: bool = False) -> list[File | Hub]:
     """Return what a setting names: files with a known ending, sorted, or else the dataset `hub` of that id.
 
-    Args:
-        several: whether directories and patterns may be named.
+    Directories and patterns may be named where there may be `several`.
     """
     refuse_secret(item, setting)
     with readable(f"{setting}: {public(item)}"):

@@ -87,11 +87,6 @@ class TokenTable:
         offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         return cls(table.column("id").to_numpy(), pc.list_flatten(lists).to_numpy(), offsets)
 
-    def to_arrow(self) -> pa.Array:
-        """Return the N token lists as a column."""
-        # Large lists: the offsets of ordinary ones end at 2**31 tokens.
-        return pa.LargeListArray.from_arrays(pa.array(self.offsets, pa.int64()), pa.array(self.input_ids, pa.int32()))
-
 
 @dataclass
 class LengthReport:
@@ -266,24 +261,21 @@ class FlatTokens:
     """Write the arrays of a `TokenTable` as flat little-endian files, which processes map into memory and share."""
 
     def __init__(self, directory: Path):
-        self._files = {name: open(directory / name, "wb") for name in _FLAT}
+        self._files = [open(directory / name, "wb") for name in _FLAT]
+        self._files[-1].write(bytes(8))  # the first sentence begins at 0
         self._tokens = 0
-        self._write("_offsets.i64", np.zeros(1, np.int64))
 
     def add(self, table: TokenTable) -> None:
         """Append sentences."""
-        self._write("_ids.i64", table.ids)
-        self._write("_tokens.i32", table.input_ids)
-        self._write("_offsets.i64", table.offsets[1:] + self._tokens)
+        arrays = table.ids, table.input_ids, table.offsets[1:] + self._tokens
+        for file, kind, values in zip(self._files, _FLAT.values(), arrays):
+            file.write(np.ascontiguousarray(values, kind).tobytes())
         self._tokens += len(table.input_ids)
 
     def close(self) -> None:
         """End the files."""
-        for file in self._files.values():
+        for file in self._files:
             file.close()
-
-    def _write(self, name: str, values: np.ndarray) -> None:
-        self._files[name].write(np.ascontiguousarray(values, _FLAT[name]).tobytes())
 
 
 def read_tokens(directory: Path) -> TokenTable:

@@ -111,11 +111,7 @@ def save_calibration(calibration: CalibrationMap, directory: Path) -> None:
 
 
 def load_calibration(directory: Path) -> CalibrationMap:
-    """Read what `save_calibration` wrote: the same map, bit for bit, on the CPU; `kind` in config.json says which.
-
-    Raises:
-        UserError: the directory does not hold a calibration.
-    """
+    """Read what `save_calibration` wrote: the same map, bit for bit, on the CPU; `kind` in config.json says which."""
     try:
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         if config["kind"] == "flow":

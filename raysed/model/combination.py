@@ -9,9 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import scipy.linalg
-
-from raysed.model.directions import principal_directions
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,11 +98,34 @@ def fit_combination(
     return Combination(how != "mean", whole_EF @ reduce_FD, share)
 
 
+def principal_directions(products_FF: np.ndarray, count: int) -> tuple[np.ndarray, float]:
+    """Return the directions [F, count] that keep most of the squared length of some rows, and the share that they keep.
+
+    They are orthonormal, the most important first. Of second moments that are not centred they keep most of all dot
+    products.
+    """
+    values_F, vectors_FF = np.linalg.eigh(products_FF)
+    share = values_F[::-1][:count].sum() / values_F.sum() if count < len(values_F) else 1.0
+    return with_fixed_signs(vectors_FF[:, ::-1][:, :count]), float(share)
+
+
+def with_fixed_signs(directions_FG: np.ndarray) -> np.ndarray:
+    """Return the same directions, each turned so that its largest coordinate is positive.
+
+    >>> with_fixed_signs(np.array([[0.6, 0.8], [-0.8, 0.6]])).tolist()
+    [[-0.6, 0.8], [0.8, 0.6]]
+    """
+    largest_G = np.abs(directions_FG).argmax(0)
+    return directions_FG * np.sign(directions_FG[largest_G, np.arange(directions_FG.shape[1])])
+
+
 def turn(products_DF: np.ndarray) -> np.ndarray:
     """Return the R [D, F] with orthonormal rows or columns for which the trace of R' products is largest.
 
     The products are vectors times those that they are rotated towards, summed over sentences (orthogonal Procrustes).
     """
+    import scipy.linalg  # which not every worker needs
+
     left_DR, _, right_RF = scipy.linalg.svd(products_DF, full_matrices=False)
     return left_DR @ right_RF
 

@@ -28,12 +28,12 @@ log = logging.getLogger(__name__)
 class Encoder(nn.Module):
     """Transformer + mean pooling over all real tokens, special ones included; learners may have a linear head after it.
 
-    Args:
-        transformer: any bidirectional encoder of transformers that gives hidden states, or a table of vectors.
+    The transformer is any bidirectional encoder of transformers that gives hidden states, or a table of vectors.
 
     Attributes:
         head: a linear map without offset, or None.
         pooling: `mean`, or `cls`: the state of each sentence's first token.
+        position_offset: where positions begin (RoBERTa: the padding id + 1) in packed rows; None: it takes none.
         parts: passes that a batch is cut into. With more than one, each is computed again for its gradient, so that
             memory holds the inner states of one part at a time; the result is the same.
     """
@@ -44,20 +44,15 @@ class Encoder(nn.Module):
         self.head: nn.Linear | None = None
         self.pooling: Literal["mean", "cls"] = "mean"
         self.parts = 1
-        self._offset = None if self.is_static else _probe(transformer)
+        self.position_offset = None if self.is_static else _probe(transformer)
         for name, parameter in transformer.named_parameters():
             if "pooler" in name:  # never used here; frozen, so that optimizers and reducers skip it
                 parameter.requires_grad_(False)
 
     @property
-    def hidden_size(self) -> int:
-        """Size of the transformer's states."""
-        return self.transformer.config.hidden_size
-
-    @property
     def width(self) -> int:
         """Size D of the embeddings."""
-        return self.head.out_features if self.head else self.hidden_size
+        return self.head.out_features if self.head else self.transformer.config.hidden_size
 
     def set_head(self, weight_HD: np.ndarray | None) -> None:
         """Set the head, from the transformer's size to the width of the embeddings; None removes it."""
@@ -77,16 +72,6 @@ class Encoder(nn.Module):
     def is_static(self) -> bool:
         """Whether it is a table of one vector per token."""
         return isinstance(self.transformer, StaticVectors)
-
-    @property
-    def padding_free(self) -> bool:
-        """Whether a transformer takes packed rows."""
-        return self._offset is not None
-
-    @property
-    def position_offset(self) -> int:
-        """Positions that the transformer never uses: RoBERTa counts from the padding id + 1."""
-        return self._offset or 0
 
     def use_sparse_gradients(self) -> None:
         """Let the token embeddings' gradient hold the rows of the batch only; the optimizer has to take that.
@@ -127,10 +112,11 @@ class Encoder(nn.Module):
 
     def _hidden_states(self, tokens: PackedTokens, all_layers: bool) -> Sequence[torch.Tensor]:
         """States of the embedding layer and every block (or of the last block only), each [R, L, D]."""
-        if self._offset is None:
+        if self.position_offset is None:
             return _padded_states(self.transformer, tokens, all_layers)
         tensors = tokens.input_ids, tokens.position_ids, tokens.segments
-        rows, states_of = len(tokens.input_ids), partial(_packed_states, self.transformer, self._offset, all_layers)
+        states_of = partial(_packed_states, self.transformer, self.position_offset, all_layers)
+        rows = len(tokens.input_ids)
         if self.parts == 1 or rows == 1:
             return states_of(*tensors)
         count = min(self.parts, rows)
@@ -161,10 +147,16 @@ def blocks_of(layers: Layers, count: int) -> list[int]:
 
 def _mean_pool(states: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:
     """[R, L, D] -> emb_BD; the last slot collects the empty places and is dropped."""
-    count, width = len(tokens), states.shape[-1]
-    states = states.to(torch.promote_types(states.dtype, torch.float32))
-    sums = _sums(states.reshape(-1, width), tokens.segments.reshape(-1), count + 1, states.device.type)
-    return sums[:count] / tokens.lengths[:, None].clamp(min=1)
+    count, segments_T = len(tokens), tokens.segments.reshape(-1)
+    states_TD = states.to(torch.promote_types(states.dtype, torch.float32)).reshape(-1, states.shape[-1])
+    sums_CD = states_TD.new_zeros(count + 1, states.shape[-1])
+    # On CUDA `index_add` adds in another order each time, and `index_put` in that of the tokens; on CPUs it is the
+    # other way around.
+    if states.is_cuda:
+        sums_CD = sums_CD.index_put((segments_T,), states_TD, accumulate=True)
+    else:
+        sums_CD = sums_CD.index_add(0, segments_T, states_TD)
+    return sums_CD[:count] / tokens.lengths[:, None].clamp(min=1)
 
 
 def _first_states(states: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:
@@ -172,18 +164,6 @@ def _first_states(states: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:
     first = (tokens.position_ids == 0) & (tokens.segments < len(tokens))
     order = tokens.segments[first].argsort()
     return states[first][order].to(torch.promote_types(states.dtype, torch.float32))
-
-
-def _sums(states_TD: torch.Tensor, segments_T: torch.Tensor, count: int, device_type: str) -> torch.Tensor:
-    """Add up the states of each segment, [count, D].
-
-    On CUDA `index_add` adds in another order each time, and `index_put` in that of the tokens; on CPUs it is the other
-    way around.
-    """
-    zeros = states_TD.new_zeros(count, states_TD.shape[1])
-    if device_type == "cuda":
-        return zeros.index_put((segments_T,), states_TD, accumulate=True)
-    return zeros.index_add(0, segments_T, states_TD)
 
 
 def _packed_states(

@@ -27,18 +27,11 @@ def encode(
     bf16: bool = False,
     on_rows: Callable[[int], None] | None = None,
 ) -> list[np.ndarray]:
-    """Embed a whole table; return float32 emb_ND for each pooling, rows in the order of the table.
+    """Embed a whole table, without dropout; return float32 emb_ND for each pooling, rows in the order of the table.
 
-    A pass for which memory does not suffice is cut in two, and so are all after it.
-
-    Args:
-        encoder: put in evaluation mode for the call and back afterwards.
-        token_budget: tokens per forward pass; None: what suits the device.
-        bf16: whether its products are in bf16; the pooling is in fp32 all the same.
-        on_rows: is told after each pass how many sentences are embedded so far.
-
-    Raises:
-        UserError: memory does not suffice for a single sentence.
+    A pass for which memory does not suffice is cut in two, and so are all after it. `token_budget` is that of a pass
+    (None: what suits the device). With `bf16` products are in bf16, and the pooling is in fp32 all the same. `on_rows`
+    is told after each pass how many sentences are embedded so far.
     """
     results = [np.empty((len(table), encoder.width), np.float32) for _ in poolings]
     device, was_training, done = next(encoder.parameters()).device, encoder.training, 0

@@ -68,7 +68,12 @@ def write_formats(path: Path, formats: Sequence[Format]) -> None:
         plain = places.pop("onnx", Path(folder) / "model.onnx")
         _write_onnx(model, AutoTokenizer.from_pretrained(path), plain)
         for name, place in places.items():
-            _quantize(plain, place, _SIGNED[name])
+            from onnxruntime.quantization import QuantType, quantize_dynamic
+
+            # Weights have 8 bits and a scale for each output; activations are quantized as they come (dynamically).
+            kind, options = QuantType.QInt8 if _SIGNED[name] else QuantType.QUInt8, {"WeightSymmetric": True}
+            with _quiet():
+                quantize_dynamic(plain, place, per_channel=True, weight_type=kind, extra_options=options)
 
 
 def load_format(path: Path, name: Format | None) -> Callable[[Sequence[str]], np.ndarray]:
@@ -134,15 +139,6 @@ def _write_onnx(transformer: torch.nn.Module, tokenizer: PreTrainedTokenizerBase
         torch.onnx.export(
             model, kwargs={"batch": batch}, dynamic_shapes=shapes, dynamo=True, verbose=False, **options
         ).save(file)
-
-
-def _quantize(plain: Path, file: Path, signed: bool) -> None:
-    """Weights to 8 bits, a scale for each output; activations are quantized as they come (dynamically)."""
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    kind = QuantType.QInt8 if signed else QuantType.QUInt8
-    with _quiet():
-        quantize_dynamic(plain, file, per_channel=True, weight_type=kind, extra_options={"WeightSymmetric": True})
 
 
 @contextmanager

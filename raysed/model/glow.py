@@ -22,8 +22,6 @@ LOG_SCALE_FACTOR = 3.0
 DEVIATION_FLOOR = 1e-5
 """Channels with less than this share of the largest deviation are rounding noise (the root of `VARIANCE_FLOOR`)."""
 
-_Affine = Callable[[Tensor, int], Tensor]
-
 
 class Glow(nn.Module):
     """An invertible map of embeddings x to z with a tractable density: z ~ N(0, I) (BERT-flow section 3.2).
@@ -58,18 +56,16 @@ class Glow(nn.Module):
         shapes = [s for size in widths for s in ((hidden, size // 2), (hidden, hidden), (size // 2, hidden))]
         self.weights = nn.ParameterList(torch.zeros(shape) for shape in shapes)
         self.register_buffer("initialized", torch.tensor(False))
-        self._draw_weights(generator or torch.Generator().manual_seed(0))
-
-    @torch.no_grad()
-    def _draw_weights(self, generator: torch.Generator) -> None:
-        """Draw as the released code does: actnorms Glorot-uniform, g from N(0, 0.05^2), its end zero."""
-        for vector in (self.shift, self.log_scale):
-            for piece in vector.split(self.sizes)[: 3 * self.steps]:
-                limit = math.sqrt(6 / (1 + len(piece)))
-                piece.uniform_(-limit, limit, generator=generator)
-        for index, weight in enumerate(self.weights):
-            if index % 3 != 2:
-                weight.normal_(0, 0.05, generator=generator)
+        # As the released code does: actnorms are Glorot-uniform, g is from N(0, 0.05^2), its end zero.
+        generator = generator or torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for vector in (self.shift, self.log_scale):
+                for piece in vector.split(self.sizes)[: 3 * self.steps]:
+                    limit = math.sqrt(6 / (1 + len(piece)))
+                    piece.uniform_(-limit, limit, generator=generator)
+            for index, weight in enumerate(self.weights):
+                if index % 3 != 2:
+                    weight.normal_(0, 0.05, generator=generator)
 
     @torch.no_grad()
     def initialize_(self, x_BD: Tensor) -> None:
@@ -99,8 +95,10 @@ class Glow(nn.Module):
 
     def forward(self, x_BD: Tensor) -> tuple[Tensor, Tensor]:
         """Return z_BD and log |det dz/dx| of each row, in nats."""
-        _, _, affine = self._affines()
-        z_BD = self._walk(x_BD, affine)
+        scale = torch.exp(LOG_SCALE_FACTOR * self.log_scale)
+        offsets, scales = (self.shift * scale).split(self.sizes), scale.split(self.sizes)
+        # (x + shift) * scale as one multiply-add: half of the kernels, and of what backward keeps.
+        z_BD = self._walk(x_BD, lambda values, index: torch.addcmul(offsets[index], values, scales[index]))
         log_det = LOG_SCALE_FACTOR * self.log_scale[: self.norm_width].sum()
         return z_BD, log_det.expand(len(x_BD))
 
@@ -110,31 +108,20 @@ class Glow(nn.Module):
         log_prior_B = -0.5 * z_BD.square().sum(1) - 0.5 * self.width * math.log(2 * math.pi)
         return -(log_prior_B + log_det_B) / (math.log(2) * self.width)
 
-    def _affines(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], _Affine]:
-        """Return the pieces of shift * scale and of scale, and the function that applies them."""
-        scale = torch.exp(LOG_SCALE_FACTOR * self.log_scale)
-        offsets, scales = (self.shift * scale).split(self.sizes), scale.split(self.sizes)
-        # (x + shift) * scale as one multiply-add: half of the kernels, and of what backward keeps.
-        return offsets, scales, lambda values, index: torch.addcmul(offsets[index], values, scales[index])
-
-    def _walk(self, x: Tensor, affine: _Affine) -> Tensor:
+    def _walk(self, x: Tensor, affine: Callable[[Tensor, int], Tensor]) -> Tensor:
         """Carry x through all steps; `affine(values, index)` applies the actnorm of that index."""
         left = []
         for step in range(self.steps):
             x = affine(x, step).flip(1)
             kept, moved = x.chunk(2, dim=1)
-            x = torch.cat([kept, moved + self._coupling(kept, step, affine)], dim=1)
+            first, second, last = (self.weights[3 * step + layer] for layer in range(3))
+            hidden_BH = affine(kept @ first.T, self.steps + step).relu_()
+            hidden_BH = affine(hidden_BH @ second.T, 2 * self.steps + step).relu_()
+            x = torch.cat([kept, moved + affine(hidden_BH @ last.T, 3 * self.steps + step)], dim=1)
             if (step + 1) % self.depth == 0 and step + 1 < self.steps:
                 x, leaving = x.chunk(2, dim=1)
                 left.append(leaving)
         return torch.cat([*left, x], dim=1)
-
-    def _coupling(self, kept: Tensor, step: int, affine: _Affine) -> Tensor:
-        """Return g(kept)."""
-        first, second, last = (self.weights[3 * step + layer] for layer in range(3))
-        hidden_BH = affine(kept @ first.T, self.steps + step).relu_()
-        hidden_BH = affine(hidden_BH @ second.T, 2 * self.steps + step).relu_()
-        return affine(hidden_BH @ last.T, 3 * self.steps + step)
 
 
 class FlowHead(nn.Module):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from raysed.model.directions import with_fixed_signs
+from raysed.model.combination import with_fixed_signs
 
 _FILE = "head.safetensors"
 START = "head.npy"

@@ -23,7 +23,7 @@ from sentence_transformers.sentence_transformer.modules import (
 from sentence_transformers.util import import_module_class
 from tokenizers import Tokenizer
 from torch import nn
-from transformers import AutoConfig, PreTrainedTokenizerBase
+from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
 
 from raysed.config import EncoderConfig, Layers
 from raysed.errors import UserError
@@ -69,9 +69,7 @@ def load(directory: Path, device: str = "cpu", trust_remote_code: bool = False) 
 def take_apart(directory: Path, token_budget: int | None, device: str) -> NativeModel:
     """Load a model of which packed rows compute all up to the pooled vector.
 
-    Raises:
-        NotPackable: it is more than a transformer with mean or cls pooling, and maps of vectors.
-        UserError: one of its modules is neither the library's nor a flow, or does not load.
+    NotPackable is raised where it is more than a transformer with mean or cls pooling, and maps of vectors.
     """
     (first, place), *rest = _entries(directory)
     if _name(first) != "Transformer":
@@ -92,7 +90,7 @@ def take_apart(directory: Path, token_budget: int | None, device: str) -> Native
     encoder, tokenizer = load_encoder(EncoderConfig(path=str(directory / place), max_length=3))
     encoder.pooling = pooling
     wanted = _transformer_settings(directory, place).get("max_seq_length") or tokenizer.model_max_length
-    longest = min(wanted, longest_input(encoder.transformer.config, encoder.position_offset))
+    longest = min(wanted, longest_input(encoder.transformer.config, encoder.position_offset or 0))
     return NativeModel(encoder.to(device), tokenizer, (layers,), longest, nn.Sequential(*heads), token_budget)
 
 
@@ -173,9 +171,6 @@ def export_model(
     flow is `FlowHead` of glow.py, copied beside it: such a model needs `trust_remote_code=True`, like an encoder with
     code of its own. Classes and settings have the names that every release of the library since 3.2 reads: the ONNX
     backend needs release 5 (see docs/distill.md).
-
-    Raises:
-        UserError: `layers` is beyond the encoder, or the calibration is of another width.
     """
     if calibration is not None and calibration.width != encoder.width:
         raise UserError(f"a calibration of width {calibration.width} does not fit embeddings of width {encoder.width}")
@@ -187,7 +182,7 @@ def export_model(
         backend.enable_truncation(max_length)  # the module has no setting for that
         modules = [StaticEmbedding(backend, embedding_weights=rows_VD)]
     else:
-        modules = _pooling(encoder.hidden_size, layers, encoder.transformer.config.num_hidden_layers)
+        modules = _pooling(encoder.transformer.config, layers)
         _write_transformer(encoder, tokenizer, path, layers, max_length)
         entries = [{"idx": 0, "name": "0", "path": "", "type": f"{_OWN}models.Transformer"}]
     if encoder.head:
@@ -244,8 +239,9 @@ def _write_transformer(
         _write_json(path / "tokenizer_config.json", {**tokenizer_config, "tokenizer_class": "PreTrainedTokenizerFast"})
 
 
-def _pooling(width: int, layers: Layers, count: int) -> list[nn.Module]:
-    """Return the mean over layers, of `count`, where more than the last is pooled, and the mean over tokens."""
+def _pooling(config: PretrainedConfig, layers: Layers) -> list[nn.Module]:
+    """Return the mean over layers, where more than the last is pooled, and the mean over tokens."""
+    width, count = config.hidden_size, config.num_hidden_layers
     blocks = torch.tensor(blocks_of(layers, count))
     if layers == 1:
         return [Pooling(width, "mean")]

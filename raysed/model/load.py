@@ -109,17 +109,10 @@ def load_model(
     device: str = "cpu",
     place: str | None = None,
 ) -> NativeModel | LibraryModel:
-    """Load a model from a directory, from the hub (or its cache), or from an installed package.
+    """Load a model by directory, hub id, `package:NAME/DIR` or `bundled:encoder`.
 
-    Args:
-        name: a directory, a hub id, `package:NAME/DIR`, or `bundled:encoder`.
-        poolings: pooled layers of a plain transformer; a sentence-transformers model brings its own, and its length.
-        max_length: tokens per sentence of a plain transformer.
-        token_budget: tokens per forward pass; None: what suits the device.
-        place: where the user named it, for messages; None: `--model`.
-
-    Raises:
-        UserError: there is no such model, it does not load, or it has code of its own.
+    `poolings` and `max_length` are those of a plain transformer; a sentence-transformers model brings its own. `place`
+    is where the user named it, for messages (None: `--model`).
     """
     place = place or f"--model {name}"
     directory = model_directory(name, place)
@@ -128,7 +121,7 @@ def load_model(
             return _load_modules(directory, token_budget, device)
         encoder, tokenizer = load_encoder(EncoderConfig(path=str(directory), max_length=3))
         _check_depth(poolings, encoder.transformer.config.num_hidden_layers, place)
-        longest = longest_input(encoder.transformer.config, encoder.position_offset)
+        longest = longest_input(encoder.transformer.config, encoder.position_offset or 0)
         if max_length > longest:
             raise UserError(f"max_length is {max_length}, but it takes at most {longest} tokens")
         encoder.set_head(load_head(directory))  # of a learner of a run
@@ -141,8 +134,7 @@ def load_model(
 def check_layers(name: str, poolings: Sequence[Layers], asked_for: bool) -> None:
     """Refuse poolings of more layers than a model has, by its configuration, before anything is embedded.
 
-    Args:
-        asked_for: whether somebody chose them; a model that brings its own pooling is checked only then.
+    A model that brings its own pooling is checked only where somebody asked for these.
     """
     directory = model_directory(name)
     if (directory / "modules.json").is_file() and not asked_for:

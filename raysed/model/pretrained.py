@@ -60,7 +60,7 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
     if config.keep_layers is not None:
         _keep_layers(transformer, config)
     encoder = Encoder(transformer)
-    _check_length(config, transformer.config, encoder.position_offset)
+    _check_length(config, transformer.config, encoder.position_offset or 0)
     return encoder, load_tokenizer(config)
 
 

@@ -8,14 +8,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import nn
 from torch.nn import functional as F
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from raysed.data.tokens import PackedTokens
 
@@ -66,13 +59,11 @@ AutoConfig.register(StaticVectorsConfig.model_type, StaticVectorsConfig)
 AutoModel.register(StaticVectorsConfig, StaticVectors)
 
 
-def without_special_tokens(tokenizer: PreTrainedTokenizerBase | Tokenizer) -> PreTrainedTokenizerFast:
+def without_special_tokens(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
     """Return a copy of a fast tokenizer that adds no special tokens, neither cuts nor pads, also when it is saved."""
-    names = {name: getattr(tokenizer, name, None) for name in _SPECIAL}
-    inner = tokenizer if isinstance(tokenizer, Tokenizer) else tokenizer.backend_tokenizer
-    backend = Tokenizer.from_str(inner.to_str())
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.post_processor = None
     backend.no_truncation()
     backend.no_padding()
-    named = {name: token for name, token in names.items() if token is not None}
+    named = {name: token for name in _SPECIAL if (token := getattr(tokenizer, name)) is not None}
     return PreTrainedTokenizerFast(tokenizer_object=backend, **named)

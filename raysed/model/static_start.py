@@ -15,7 +15,7 @@ from raysed.config import CorpusConfig, EncoderConfig
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.tokens import TokenTable, tokenize
 from raysed.errors import UserError
-from raysed.model.directions import principal_directions
+from raysed.model.combination import principal_directions
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_encoder, save_encoder

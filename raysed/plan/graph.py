@@ -23,7 +23,7 @@ from raysed.model.views import weights_bytes
 from raysed.plan.artefacts import TOGETHER, ScoredModel, choices, outcome_of, teachers_left_out
 from raysed.plan.check import Job
 from raysed.plan.needs import models_of, trainings_of, trains_on_corpus
-from raysed.plan.size import known_rows, largest_need, need_of_learner, plan_run
+from raysed.plan.size import known_rows, largest_need, plan_run
 from raysed.recipe import BASE, SED, TEACHERS, WHITEN, Recipe, last_stage, member_nodes, node_of, parse_recipe
 from raysed.registry import stages
 from raysed.score.tasks import DevTask, Evaluation
@@ -281,7 +281,7 @@ class Plan:
     def _make_learners(self) -> None:
         stage = "+".join(recipe.uncalibrated for recipe in self._distilling)
         config, sed, names = self.config, self.config.sed, {}
-        memory = partial(need_of_learner, config, self.shape)
+        memory = partial(largest_need, [SED], config, self.shape)
         about = {"by": "train", "options": {"worker": models.train_learners, "memory": memory}}
         for recipe, index in ((recipe, index) for recipe in self._distilling for index in range(sed.learners)):
             of = recipe.uncalibrated

@@ -28,7 +28,7 @@ from raysed.plan.check import Job, check
 from raysed.plan.needs import trainings_of
 from raysed.recipe import SED, TEACHERS, Recipe, last_stage, member_nodes
 from raysed.store.text import Table, size
-from raysed.train.memory import checkpoint_bytes, learner_need, member_need
+from raysed.train.memory import checkpoint_bytes, training_need
 
 _TOKENS = 24
 """Of a sentence, where that is not known."""
@@ -142,7 +142,7 @@ def _steps(
     res, about = config.resources, {"gpu": uses_gpu(config.resources, cluster), "kind": cluster.gpu}
     total, ranks = sum(counts.values()), 1
     if SED in next(iter(counts)).split("-"):
-        need = need_of_learner(config, shape, **about)
+        need = largest_need([SED], config, shape, **about)
         share, at_once = plan_learners(cluster, res, total, need, config.sed.workers)
         ranks = share.workers
     else:
@@ -183,23 +183,17 @@ def plans_bf16(precision: Precision, kind: str, *, gpu: bool = True) -> bool:
 def largest_need(nodes: Sequence[str], config: Config, shape: Shape, *, gpu: bool, kind: str = "") -> Need:
     """Return what the largest member of nodes such as `ct` and `nli-ct` needs: in one experiment, shares are equal.
 
-    `kind` is that of `plans_bf16`.
+    Or what a worker of a learner needs, of the node `sed`. `kind` is that of `plans_bf16`.
     """
-    members, bf16, needs = config.members, plans_bf16(config.members.precision, kind, gpu=gpu), []
+    needs = []
     for stage in map(last_stage, nodes):
         settings = getattr(config, stage.name)
+        bf16 = plans_bf16(getattr(settings, "precision", config.members.precision), kind, gpu=gpu)
         # Each sentence counts once, also where two encoders take one half of the batch each.
-        sentences = stage.rows_per_update(settings) * stage.sentences_per_row
-        tokens = _LONG_BATCH * sentences * tokens_of_sentence(config)
-        needs.append(member_need(stage, settings, members, shape, tokens, gpu=gpu, bf16=bf16))
+        sentences, workers = stage.rows_per_update(settings) * stage.sentences_per_row, getattr(settings, "workers", 1)
+        tokens = _LONG_BATCH * sentences / (workers or 1) * tokens_of_sentence(config)
+        needs.append(training_need(stage, settings, shape, tokens, gpu=gpu, bf16=bf16))
     return max(needs, key=lambda need: (need.device, need.host), default=Need())
-
-
-def need_of_learner(config: Config, shape: Shape, *, gpu: bool, kind: str = "") -> Need:
-    """Return what a worker of a learner needs; for `kind` see `plans_bf16`."""
-    bf16, workers = plans_bf16(config.sed.precision, kind, gpu=gpu), config.sed.workers or 1
-    tokens = _LONG_BATCH * config.sed.batch_size / workers * tokens_of_sentence(config)
-    return learner_need(config.sed, shape, tokens, workers, gpu=gpu, bf16=bf16)
 
 
 def tokens_of_sentence(config: Config) -> int:

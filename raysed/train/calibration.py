@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from raysed.config import FlowConfig
-from raysed.errors import UserError
 from raysed.model.calibration import Affine, CalibrationMap
 from raysed.registry import calibrations
 from raysed.train.calibrations import FitOptions
@@ -29,10 +28,6 @@ def fit_calibration(
     4
     """
     known = calibrations()
-    is_known = bool(stages) and set(stages) <= set(known)
-    if not is_known or (len(stages) > 1 and not all(known[stage].is_affine for stage in stages)):
-        affine = ", ".join(name for name, calibration in known.items() if calibration.is_affine)
-        raise UserError(f"calibration {'-'.join(stages)!r} is not known: it must be flow, or a chain of {affine}")
     options = FitOptions(flow_config, natsv_k, seed, on_step)
     calibration = known[stages[0]].fit(embeddings_ND, options)
     for stage in stages[1:]:

@@ -63,17 +63,14 @@ class DeepSpeedEngine:
         if self.is_async or torch.isfinite(mean):
             self._backward(batch, loss)
             with oom_as_user_error(self._objective):
-                mean = self._step(mean)
+                if self._sed.zero_stage:
+                    self._engine.step()
+                    mean = mean if self._engine.was_step_applied() else torch.full_like(mean, math.nan)
+                else:  # DeepSpeed does not look whether gradients are finite
+                    optimizer, parameters = self._engine.optimizer, self._parameters.values()
+                    mean = step_if_finite(mean, parameters, optimizer, self.is_async, lambda _: self._engine.step())
             self._updates += 1
         return mean if self.is_async else mean.item()
-
-    def _step(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss, or NaN where a gradient is not finite; DeepSpeed without ZeRO does not look at that."""
-        if self._sed.zero_stage:
-            self._engine.step()
-            return loss if self._engine.was_step_applied() else torch.full_like(loss, math.nan)
-        optimizer, parameters = self._engine.optimizer, self._parameters.values()
-        return step_if_finite(loss, parameters, optimizer, self.is_async, lambda norm: self._engine.step())
 
     def _backward(self, batch: TargetBatch, loss: torch.Tensor) -> None:
         """With ZeRO the workers exchange gradients meanwhile, so one of them cannot start over alone."""
@@ -95,7 +92,14 @@ class DeepSpeedEngine:
         """Return the state; every worker has to call it. Before the first update it is what was loaded."""
         moments = self._loaded
         if self._engine is not None:
-            moments = {name: self._moments(parameter) for name, parameter in self._parameters.items()}
+            from deepspeed.utils import safe_get_full_optimizer_state
+
+            def moment(parameter: torch.Tensor, key: str) -> torch.Tensor:
+                if self._sed.zero_stage:
+                    return safe_get_full_optimizer_state(parameter, key)
+                return self._engine.optimizer.state[parameter][key]
+
+            moments = {name: {key: moment(p, key) for key in _MOMENTS} for name, p in self._parameters.items()}
         weights = self._objective.state_dict()
         return {"objective": weights, "moments": moments, "updates": self._updates, "bf16": self._bf16}
 
@@ -115,7 +119,18 @@ class DeepSpeedEngine:
 
         parameters, sed = list(self._parameters.values()), self._sed
         optimizer = torch.optim.AdamW(parameters, lr=0.0, weight_decay=sed.weight_decay, fused=True)
-        config = _deepspeed_config(sed, self._world, self._bf16)
+        part = math.ceil(sed.batch_size / self._world)  # DeepSpeed wants equal parts, and does not look at them
+        config = {
+            "train_batch_size": part * self._world,
+            "train_micro_batch_size_per_gpu": part,
+            "gradient_accumulation_steps": 1,
+            "zero_optimization": {"stage": sed.zero_stage},
+            "zero_allow_untested_optimizer": True,
+            "gradient_clipping": sed.clip or 0.0,  # DeepSpeed clips at 1 where it is not told otherwise
+            "steps_per_print": 10**9,
+            "timers": {"throughput": {"enabled": False}},  # which would wait for the GPU twice in each update
+            "torch_autocast": {"enabled": self._bf16, "dtype": "bfloat16"},
+        }
         self._engine, *_ = deepspeed.initialize(
             model=self._objective, optimizer=optimizer, model_parameters=parameters, config=config
         )
@@ -133,14 +148,6 @@ class DeepSpeedEngine:
     def _set_rate(self, rate: float) -> None:
         for group in self._engine.optimizer.param_groups:
             group["lr"] = rate
-
-    def _moments(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-        if self._sed.zero_stage == 0:
-            state = self._engine.optimizer.state[parameter]
-            return {key: state[key] for key in _MOMENTS}
-        from deepspeed.utils import safe_get_full_optimizer_state
-
-        return {key: safe_get_full_optimizer_state(parameter, key) for key in _MOMENTS}
 
     def _put_moments(self, batch: TargetBatch, moments: dict[str, dict[str, torch.Tensor]]) -> None:
         """ZeRO knows whose moments they are only after a step, so it makes one with rate 0.
@@ -164,18 +171,3 @@ class DeepSpeedEngine:
                     self._engine.optimizer.state[parameter][key].copy_(value)
         for state in self._torch_optimizer().state.values():
             state["step"] = torch.full_like(torch.as_tensor(state["step"]), float(self._updates))
-
-
-def _deepspeed_config(sed: SedConfig, world: int, bf16: bool) -> dict[str, Any]:
-    part = math.ceil(sed.batch_size / world)  # DeepSpeed wants equal parts, and does not look at them
-    return {
-        "train_batch_size": part * world,
-        "train_micro_batch_size_per_gpu": part,
-        "gradient_accumulation_steps": 1,
-        "zero_optimization": {"stage": sed.zero_stage},
-        "zero_allow_untested_optimizer": True,
-        "gradient_clipping": sed.clip or 0.0,  # DeepSpeed clips at 1 where it is not told otherwise
-        "steps_per_print": 10**9,
-        "timers": {"throughput": {"enabled": False}},  # which would wait for the GPU twice in each update
-        "torch_autocast": {"enabled": bf16, "dtype": "bfloat16"},
-    }

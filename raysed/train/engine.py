@@ -87,7 +87,15 @@ def step_if_finite(
 
     With `is_async` the device decides, and the optimizer must be one of torch's fused Adams.
     """
-    norm = gradient_norm(parameters)
+    parts = []
+    for parameter in parameters:
+        gradient = parameter.grad
+        if gradient is not None and gradient.is_sparse:  # whose rows count once each
+            parameter.grad = gradient = gradient.coalesce()
+            gradient = gradient.values()
+        if gradient is not None:
+            parts.append(gradient)
+    norm = nn.utils.get_total_norm(parts)
     is_broken = ~torch.isfinite(loss + norm)
     if is_async:
         optimizer.found_inf = is_broken.float()  # for torch's fused kernels, which then do nothing
@@ -95,16 +103,3 @@ def step_if_finite(
         return torch.full_like(loss, math.nan)
     step(norm)
     return torch.where(is_broken, math.nan, loss)
-
-
-def gradient_norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
-    """Return the norm of all gradients together; not finite where one of their numbers is not."""
-    return nn.utils.get_total_norm([dense_part(p) for p in parameters if p.grad is not None])
-
-
-def dense_part(parameter: nn.Parameter) -> torch.Tensor:
-    """Return the numbers of a parameter's gradient; of a sparse one its rows, each once."""
-    if not parameter.grad.is_sparse:
-        return parameter.grad
-    parameter.grad = parameter.grad.coalesce()
-    return parameter.grad.values()

@@ -6,7 +6,7 @@ its initialisation. Source: Li et al., EMNLP 2020, section 3.2, table 7 and appe
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -32,19 +32,21 @@ def fit_flow(
     """Fit a flow to embeddings by maximum likelihood (BERT-flow section 3.2 and appendix B).
 
     Rows 2i and 2i + 1 are a pair (A, B), as in the released code; a last row without a partner is left out, and pairs
-    are shuffled anew for every epoch. The loss is the mean bits per dimension of the As plus that of the Bs. The
-    released code runs the encoder in every step, with its dropout on.
+    are shuffled anew for every epoch. The loss is the mean bits per dimension of the As plus that of the Bs; `on_step`
+    is told of update 1, 2, ... the `loss`, `bits_per_dim` (half of it) and `gradient_norm`. The released code runs the
+    encoder in every step, with its dropout on.
 
     On a CPU the fit takes one thread, because a second one gains a seventh of the time, and loses several times of it
     where other processes want the cores. The result is a function of the arguments alone there, bit for bit.
-
-    Args:
-        on_step: called after update 1, 2, ... with `loss`, `bits_per_dim` (half of the loss) and `gradient_norm`.
     """
+    require_finite(embeddings_ND)
+    if (count := len(embeddings_ND)) < 2:
+        raise UserError(f"a flow cannot be fitted on {count} sentences; flow.fit_on must provide at least two")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return _fit_flow(_pairs_of_rows(embeddings_ND), config, seed, on_step)
+        x_ND = torch.as_tensor(embeddings_ND[: count // 2 * 2], dtype=torch.float32).contiguous()
+        return _fit_flow(x_ND, config, seed, on_step)
     finally:
         torch.set_num_threads(threads)
 
@@ -58,28 +60,28 @@ def _fit_flow(
     if config.variant == "paper":
         flow.initialize_(x_ND[torch.randperm(len(x_ND), generator=generator)[:INITIALISATION_ROWS]])
     x_P2D = x_ND.view(len(x_ND) // 2, 2, -1)
-    objective = FlowObjective(flow, 2 * _updates(len(x_P2D), config)[0])
+    size, updates = _updates(len(x_P2D), config)
+    objective = FlowObjective(flow, 2 * size)
     optimizer = UncorrectedAdamW([objective.vector], config.learning_rate)  # as released: biases are decayed, too
-    for step, pairs in enumerate(_batches(len(x_P2D), config, generator), start=1):
+    order = torch.empty(0, dtype=torch.long)  # of the pairs: a stream of epochs, each in its own order
+    for step in range(1, updates + 1):
+        if len(order) < size:
+            order = torch.cat([order, torch.randperm(len(x_P2D), generator=generator)])
+        pairs, order = order[:size], order[size:]
         loss = objective.backward(x_P2D.index_select(0, pairs.to(x_ND.device)).flatten(0, 1)).item()
         norm = nn.utils.clip_grad_norm_([objective.vector], CLIP).item()
         optimizer.step()
         if not math.isfinite(loss + norm):
-            raise UserError(_divergence(step, x_ND, config))
+            problem = "before the first update: the embeddings (largest value "
+            problem += f"{x_ND.abs().max():.2g}) are too large or too uneven for a flow; use whiten instead"
+            if step > 1:
+                problem = f"at update {step}; lower flow.learning_rate, which is {config.learning_rate:g} "
+                problem += "(BERT-flow: 0.001)"
+            raise UserError(f"the flow's loss is not finite {problem}")
         if on_step:
             on_step(step, {"loss": loss, "bits_per_dim": loss / 2, "gradient_norm": norm})
     objective.write_back()
     return flow.eval()
-
-
-def _divergence(step: int, x_ND: Tensor, config: FlowConfig) -> str:
-    if step > 1:
-        remedy = f"lower flow.learning_rate, which is {config.learning_rate:g} (BERT-flow: 0.001)"
-        return f"the flow's loss is not finite at update {step}; {remedy}"
-    return (
-        f"the flow's loss is not finite before the first update: the embeddings (largest value "
-        f"{x_ND.abs().max():.2g}) are too large or too uneven for a flow; use whiten instead"
-    )
 
 
 def distinct_pairs(pairs: int, config: FlowConfig) -> int:
@@ -92,28 +94,6 @@ def distinct_pairs(pairs: int, config: FlowConfig) -> int:
         return pairs
     size, updates = _updates(pairs, config)
     return size * updates
-
-
-def _pairs_of_rows(embeddings_ND: np.ndarray | Tensor) -> Tensor:
-    require_finite(embeddings_ND)
-    if len(embeddings_ND) < 2:
-        count = len(embeddings_ND)
-        raise UserError(f"a flow cannot be fitted on {count} sentences; flow.fit_on must provide at least two")
-    even = embeddings_ND[: len(embeddings_ND) // 2 * 2]
-    if isinstance(even, Tensor):
-        return even.detach().to(torch.float32).contiguous()
-    return torch.tensor(even, dtype=torch.float32)
-
-
-def _batches(pairs: int, config: FlowConfig, generator: torch.Generator) -> Iterator[Tensor]:
-    """Yield the pairs of each update: whole batches of a stream of epochs, each in its own order."""
-    size, updates = _updates(pairs, config)
-    order = torch.empty(0, dtype=torch.long)
-    for _ in range(updates):
-        if len(order) < size:
-            order = torch.cat([order, torch.randperm(pairs, generator=generator)])
-        yield order[:size]
-        order = order[size:]
 
 
 def _updates(pairs: int, config: FlowConfig) -> tuple[int, int]:

@@ -6,6 +6,8 @@ save is weights, optimizer and step, and a continued run is the undisturbed run.
 
 import math
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +18,7 @@ from raysed.store.checkpoints import Checkpoints
 from raysed.train.engine import TorchEngine
 from raysed.train.selection import Metrics, Result, Selection
 from raysed.train.stage import Plan
-from raysed.train.state import BackgroundWriter, broadcast_from_rank0, copied, load_state, seed_everything, write_state
+from raysed.train.state import broadcast_from_rank0, copied, load_state, seed_everything, write_state
 
 if TYPE_CHECKING:
     from raysed.train.deepspeed import DeepSpeedEngine
@@ -33,10 +35,11 @@ def train(objective: nn.Module, batch_at: Callable[[int], Any], plan: Plan, engi
     return Run(objective, batch_at, plan, engine, **options).train()
 
 
+@dataclass
 class Run:
     """One training; `train` makes its updates.
 
-    Args:
+    Attributes:
         objective: left holding the kept weights.
         batch_at: the batch of a step; must not depend on anything else.
         evaluate: dev score of a candidate, x100; without it the last weights are kept.
@@ -45,69 +48,61 @@ class Run:
         warned: whether this machine is about to be taken away. Every rank asks every ten updates, and saves on a yes.
     """
 
-    def __init__(
-        self,
-        objective: nn.Module,
-        batch_at: Callable[[int], Any],
-        plan: Plan,
-        engine: "Engine",
-        *,
-        evaluate: Callable[[nn.Module], float] | None = None,
-        checkpoints: Checkpoints | None = None,
-        is_writer: bool = True,
-        on_metrics: Callable[[Metrics], None] = lambda metrics: None,
-        until: int | None = None,
-        warned: Callable[[], bool] = lambda: False,
-    ):
-        self._engine = engine
-        self._objective, self._batch_at, self._plan = objective, batch_at, plan
-        self._selection = Selection(objective, plan, evaluate)
-        self._checkpoints, self._is_writer, self._on_metrics = checkpoints, is_writer, on_metrics
-        self._until, self._warned = plan.steps if until is None else min(until, plan.steps), warned
-        self._measures = getattr(objective, "measures", dict)
-        self._step = 0
-        self._result = Result()
-        self._writer = BackgroundWriter()
+    objective: nn.Module
+    batch_at: Callable[[int], Any]
+    plan: Plan
+    engine: "Engine"
+    _: KW_ONLY
+    evaluate: Callable[[nn.Module], float] | None = None
+    checkpoints: Checkpoints | None = None
+    is_writer: bool = True
+    on_metrics: Callable[[Metrics], None] = lambda metrics: None
+    until: int | None = None
+    warned: Callable[[], bool] = lambda: False
+
+    def __post_init__(self) -> None:
+        self._selection = Selection(self.objective, self.plan, self.evaluate)
+        self._until = self.plan.steps if self.until is None else min(self.until, self.plan.steps)
+        self._measures = getattr(self.objective, "measures", dict)
+        self._step, self._result = 0, Result()
+        self._writing: Future | None = None
         self._pending: list[tuple[int, Iterable[int], float | torch.Tensor]] = []
 
     def train(self) -> Result:
         """Make all updates that are left, from the newest saved state on; return how the training ended."""
-        try:
-            self._restore()
-            self._objective.train()
-            for entry in self._result.history:
-                self._on_metrics(entry)
+        self._restore()
+        self.objective.train()
+        for entry in self._result.history:
+            self.on_metrics(entry)
+        with ThreadPoolExecutor(1, "checkpoint") as self._writer:  # whatever happens, no state is left half written
             while self._step < self._until and not self._selection.out_of_patience(self._result):
                 self._update()
             self._synchronize()
-            if self._until == self._plan.steps or self._selection.out_of_patience(self._result):
+            if self._until == self.plan.steps or self._selection.out_of_patience(self._result):
                 self._selection.put_back(self._result, self._step)
                 self._result.steps = self._step
-                self._objective.eval()
-            elif self._step % self._plan.checkpoint_every:
+                self.objective.eval()
+            elif self._step % self.plan.checkpoint_every:
                 self._save()
-        except BaseException:
-            self._writer.wait(raises=False)  # an error is worse than a state that cannot be written
-            raise
-        self._writer.wait()
+        self._wait_for_writer()
         return self._result
 
     def _update(self) -> None:
         """Make one update; log, evaluate and save where that is due."""
-        seed_everything(self._plan.seed, self._step)
-        batch, rate = self._batch_at(self._step), self._plan.learning_rate(self._step)
-        loss = self._engine.update(batch, rate)
+        seed_everything(self.plan.seed, self._step)
+        batch, rate = self.batch_at(self._step), self.plan.learning_rate(self._step)
+        loss = self.engine.update(batch, rate)
         self._pending.append((self._step, getattr(batch, "ids", ()), loss))
         self._step = self._result.steps = self._step + 1
         if entry := self._logged(loss, rate):
-            self._on_metrics(entry)
-        is_warned = self._step % _WARNING_EVERY == 0 and self._warned()
-        if (self._step % self._plan.checkpoint_every == 0 or is_warned) and self._step < self._plan.steps:
+            self.on_metrics(entry)
+        is_warned = self._step % _WARNING_EVERY == 0 and self.warned()
+        if (self._step % self.plan.checkpoint_every == 0 or is_warned) and self._step < self.plan.steps:
             self._save()
 
     def _logged(self, loss: float | torch.Tensor, rate: float) -> Metrics | None:
         evaluates = self._selection.is_due(self._step)
-        is_logged = evaluates or self._step % self._plan.log_every == 0 or self._step == self._plan.steps
+        is_logged = evaluates or self._step % self.plan.log_every == 0 or self._step == self.plan.steps
         is_looked_at = is_logged or self._step == 1
         if is_looked_at or not isinstance(loss, torch.Tensor):
             loss = self._synchronize()
@@ -136,29 +131,34 @@ class Run:
 
     def _save(self) -> None:
         """Copy the state, and have it written while training goes on."""
-        if self._checkpoints is None:
+        if self.checkpoints is None:
             return
         self._synchronize()
-        state = {"engine": self._engine.state_dict(), "best": self._selection.best}
+        state = {"engine": self.engine.state_dict(), "best": self._selection.best}
         state |= {"step": self._step, "result": vars(self._result)}
-        if not self._is_writer:
+        if not self.is_writer:
             return
-        self._writer.wait()  # before there are two copies in memory
+        self._wait_for_writer()  # before there are two copies in memory
         text, tensors = copied(state)
-        step = self._step
-        self._writer.start(lambda: self._checkpoints.save(step, lambda path: write_state(text, tensors, path)))
+        self._writing = self._writer.submit(
+            self.checkpoints.save, self._step, lambda path: write_state(text, tensors, path)
+        )
+
+    def _wait_for_writer(self) -> None:
+        if self._writing:
+            self._writing.result()
 
     def _restore(self) -> None:
         """Take the newest state; the first worker says which that is."""
-        if self._checkpoints is None:
+        if self.checkpoints is None:
             return
         is_first = not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
-        newest = self._checkpoints.newest() if is_first else None
-        device = next(self._objective.parameters()).device
+        newest = self.checkpoints.newest() if is_first else None
+        device = next(self.objective.parameters()).device
         step = int(broadcast_from_rank0(newest[0] if newest else -1, device))
         if step < 0:
             return
-        state = load_state(newest[1] if newest else self._checkpoints.at(step))
-        self._engine.load_state_dict(state["engine"])
+        state = load_state(newest[1] if newest else self.checkpoints.at(step))
+        self.engine.load_state_dict(state["engine"])
         self._step, self._selection.best = state["step"], state["best"]
         self._result = Result(**{**state["result"], "resumed_at": self._step})

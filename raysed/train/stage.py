@@ -82,19 +82,16 @@ class Size:
     parameters: int = 0
     outputs_per_token: float = 0.0
 
-    @property
-    def encoders(self) -> int:
-        """All encoders of one training."""
-        return self.trained + self.kept
-
 
 class Stage:
     """A stage of a recipe: everything that the package knows about it, but for the loop that trains it.
 
+    By default it makes epochs of shuffled batches, with a warm-up and BERT's own optimizer.
+
     Attributes:
         name: in recipes, and of its block of settings.
         words: what it trains for, completing "the members were trained by ...".
-        labels: what its labels are called in reports, None where it needs none.
+        labels: what the labels of the pairs that it learns from are called in reports; None: it learns from the corpus.
         is_grid: whether it trains models for each of several bounds, of which one is chosen.
         masks: whether it needs a tokenizer with a mask token.
     """
@@ -109,11 +106,12 @@ class Stage:
 
     def tables(self, settings: Any) -> list[str]:
         """Return the artefacts that it learns from: `corpus`, `pairs/NAME`, `views/KIND`."""
-        return ["corpus"]
+        return [f"pairs/{self.name}"] if self.labels else ["corpus"]
 
     def needs(self, settings: Any) -> list[tuple[str, str]]:
         """Return settings that must not be empty, each with the sentence to say if it is."""
-        return []
+        source = f"{self.name}.train"
+        return [(source, f"{self.name} needs labelled sentence pairs; name them in {source}")] if self.labels else []
 
     def load_pairs(self, settings: Any) -> PairRows | None:
         """Read the labelled pairs that it learns from, if any."""
@@ -128,8 +126,11 @@ class Stage:
         return settings.batch_size
 
     def steps(self, settings: Any, rows: int) -> int:
-        """Return the updates of one member, with so many rows in its tables."""
-        raise NotImplementedError
+        """Return the updates of one member, with so many rows in its tables: `settings.steps`, or whole epochs."""
+        if getattr(settings, "steps", None) is not None:
+            return settings.steps
+        # The small term keeps a product such as 0.29 * 100 from being cut to 28.
+        return max(1, int(rows // min(settings.batch_size, rows) * settings.epochs + 1e-9))
 
     def size(self, settings: Any, shape: Shape) -> Size:
         """Return what a member holds and computes; of an encoder of this shape."""
@@ -141,15 +142,21 @@ class Stage:
 
     def batches(self, settings: Any, start: Start) -> Any:
         """Return a function from the step to its batch, which has the `table` that the rows come from."""
-        raise NotImplementedError
+        from raysed.data.pairs import PairBatches, read_pairs
+        from raysed.data.tokens import EpochBatches, read_tokens
+
+        (name,) = self.tables(settings)
+        if name == "corpus":
+            return EpochBatches(read_tokens(start.data[name]), settings.batch_size, start.seed)
+        return PairBatches(read_pairs(start.data[name]), settings.batch_size, start.seed)
 
     def schedule(self, settings: Any, steps: int) -> Callable[[int], float]:
-        """Return the learning rate by step."""
-        raise NotImplementedError
+        """Return the learning rate by step, with a warm-up."""
+        return warmup_schedule(settings.learning_rate, steps, settings.warmup, settings.decay)
 
     def optimizer(self, settings: Any, objective: EncoderObjective) -> torch.optim.Optimizer:
         """Return the optimizer of the objective's weights."""
-        raise NotImplementedError
+        return bert_optimizer(objective, settings.weight_decay)
 
     def set_up(self, settings: Any, members: MembersConfig, start: Start) -> Setup:
         """Prepare the training of one member."""
@@ -216,22 +223,3 @@ class TuningConfig(Block):
     """Largest global gradient norm. `null`: no clipping."""
     dropout: bool = True
     """Whether the encoder's dropout is on while it trains."""
-
-
-class TunedStage(Stage):
-    """A stage of epochs of shuffled batches with BERT's own optimizer."""
-
-    def steps(self, settings: Any, rows: int) -> int:
-        """Return `settings.steps` where the block has them, and else the whole batches of its epochs."""
-        if getattr(settings, "steps", None) is not None:
-            return settings.steps
-        # The small term keeps a product such as 0.29 * 100 from being cut to 28.
-        return max(1, int(rows // min(settings.batch_size, rows) * settings.epochs + 1e-9))
-
-    def schedule(self, settings: Any, steps: int) -> Callable[[int], float]:
-        """Return the learning rate by step, with a warm-up."""
-        return warmup_schedule(settings.learning_rate, steps, settings.warmup, settings.decay)
-
-    def optimizer(self, settings: Any, objective: EncoderObjective) -> torch.optim.Optimizer:
-        """Return the optimizer of the objective's weights."""
-        return bert_optimizer(objective, settings.weight_decay)

@@ -2,8 +2,7 @@
 
 import json
 import random
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,31 +28,18 @@ def broadcast_from_rank0(value: float, device: torch.device) -> float:
     return shared.item()
 
 
-class BackgroundWriter:
-    """Write in a thread while training goes on, one state at a time; whatever happens, none is left half written."""
-
-    def __init__(self) -> None:
-        self._writing: Future | None = None
-
-    def start(self, action: Callable[[], None]) -> None:
-        """Start to write; nothing else may be being written."""
-        thread = ThreadPoolExecutor(1, "checkpoint")
-        self._writing = thread.submit(action)
-        thread.shutdown(wait=False)
-
-    def wait(self, raises: bool = True) -> None:
-        """Return when nothing is being written any more; raise what went wrong, if that is wanted."""
-        writing, self._writing = self._writing, None
-        error = writing and writing.exception()
-        if error and raises:
-            raise error
-
-
 def copied(state: Mapping[str, Any]) -> tuple[str, dict[str, torch.Tensor]]:
     """Return a nested state as it is now: what JSON holds as text, and tensors on the CPU that share no memory."""
     tensors: dict[str, torch.Tensor] = {}
-    text = json.dumps(_take_tensors(state, "", tensors))
-    return text, {key: value.detach().to("cpu", copy=True).contiguous() for key, value in tensors.items()}
+
+    def put_aside(value: Any) -> dict[str, str]:
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"a state holds tensors and what JSON holds, not {type(value).__name__}")
+        name = str(len(tensors))
+        tensors[name] = value.detach().to("cpu", copy=True).contiguous()
+        return {"__tensor__": name}
+
+    return json.dumps(state, default=put_aside), tensors
 
 
 def write_state(text: str, tensors: Mapping[str, torch.Tensor], path: Path) -> None:
@@ -65,24 +51,5 @@ def write_state(text: str, tensors: Mapping[str, torch.Tensor], path: Path) -> N
 def load_state(path: Path) -> dict[str, Any]:
     """Read what `write_state` wrote; keys of mappings come back as text."""
     tensors = load_file(path / "state.safetensors")
-    return _put_tensors(json.loads((path / "state.json").read_text()), tensors)
-
-
-def _take_tensors(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
-    if isinstance(value, torch.Tensor):
-        name = f"{len(tensors)}{name}"  # a key may hold a slash, so the path alone is not unique
-        tensors[name] = value
-        return {"__tensor__": name}
-    if isinstance(value, Mapping):
-        return {str(key): _take_tensors(item, f"{name}/{key}", tensors) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_take_tensors(item, f"{name}/{index}", tensors) for index, item in enumerate(value)]
-    return value
-
-
-def _put_tensors(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    if isinstance(value, dict):
-        if "__tensor__" in value:
-            return tensors[value["__tensor__"]]
-        return {key: _put_tensors(item, tensors) for key, item in value.items()}
-    return [_put_tensors(item, tensors) for item in value] if isinstance(value, list) else value
+    text = (path / "state.json").read_text()
+    return json.loads(text, object_hook=lambda part: tensors[part["__tensor__"]] if "__tensor__" in part else part)

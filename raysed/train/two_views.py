@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field
 
-from raysed.config import ViewKind
+from raysed.config import ViewKind, distinct
 from raysed.train.objective import EncoderObjective
 from raysed.train.optimizers import adam_optimizer
-from raysed.train.stage import Start, TunedStage, TuningConfig
+from raysed.train.stage import Stage, Start, TuningConfig
 
 if TYPE_CHECKING:
     from raysed.data.pairs import PairBatches
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 class TwoViewsConfig(TuningConfig):
     """What `bsl` and `contrastive` have in common."""
 
-    block: ClassVar[str]
-
-    views: list[ViewKind] = ["mlm"]
+    views: Annotated[list[ViewKind], AfterValidator(distinct)] = ["mlm"]
     """Kinds of views, put together: `mlm`, `synonym`, `back_translation`, `files`, `entailment`, `same`."""
     keep: Literal["last", "best_on_dev"] = "last"
     """`last`: the member as trained to the end. `best_on_dev`: at its best evaluation (BSL's released code), which
@@ -29,14 +27,8 @@ class TwoViewsConfig(TuningConfig):
     steps: int | None = Field(None, ge=1)
     """Number of updates, instead of `epochs`."""
 
-    @model_validator(mode="after")
-    def _kinds_differ(self) -> TwoViewsConfig:
-        if not self.views or len(set(self.views)) < len(self.views):
-            raise ValueError(f"{self.block}.views is {self.views}; list at least one kind, and each kind once")
-        return self
 
-
-class TwoViewsStage(TunedStage):
+class TwoViewsStage(Stage):
     """A stage that learns from pairs of views; its Adam corrects the bias of its moments (BSL table 8)."""
 
     def optimizer(self, settings: TwoViewsConfig, objective: EncoderObjective) -> torch.optim.Optimizer:

@@ -50,7 +50,7 @@ def test_an_encoder_in_bf16_attends_in_float32(make_encoder, make_table, parts, 
     encoder = make_encoder("bert").eval()  # with dropout attention is not fused
     encoder.parts = parts
     if not packed:
-        encoder._offset = None
+        encoder.position_offset = None
     seen, original = [], torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
     class Recorder(torch.utils._python_dispatch.TorchDispatchMode):

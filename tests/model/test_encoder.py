@@ -60,7 +60,7 @@ def test_packed_equals_padded_with_all_gradients(make_encoder, architecture, lay
     encoder = make_encoder(architecture).eval()
     reference = copy.deepcopy(encoder.transformer).requires_grad_(True)
     batch = make_batch(reference.config.pad_token_id)
-    assert encoder.padding_free and len(batch.segments) > 2
+    assert encoder.position_offset is not None and len(batch.segments) > 2
     expected, found = padded(reference, batch, layers), encoder(batch, layers)
     assert found.dtype == torch.float32 and found.shape == (len(LENGTHS), 16)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
@@ -172,7 +172,7 @@ def test_other_architectures_are_fed_padded(make_transformer, caplog, kind, laye
     assert [r.getMessage() for r in caplog.records] == [
         f"{kind.__name__} does not support packed rows, so it gets padded batches (same results, slower)"
     ]
-    assert not encoder.padding_free
+    assert encoder.position_offset is None
     expected = padded(plain, batch, layers)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
     wanted, got = gradients(plain, expected), gradients(transformer, found)
@@ -352,7 +352,7 @@ def test_a_head_is_a_matrix_after_any_pooling_in_full_precision(make_encoder, ma
     write_checkpoint(encoder, tiny_tokenizer, tmp_path, {}, [])
     loaded = load_model(str(tmp_path), (1, 2), max_length=20).encoder
     for other in (encoder, load_checkpoint(tmp_path), loaded):
-        assert (other.width, other.hidden_size) == (50, plain[0].shape[1])
+        assert (other.width, other.transformer.config.hidden_size) == (50, plain[0].shape[1])
         for found_ND, plain_ND in zip(encode(other, table, (1, 2)), plain):
             np.testing.assert_allclose(found_ND, plain_ND @ weight_HD, atol=1e-5)
     with torch.autocast("cpu", torch.bfloat16):

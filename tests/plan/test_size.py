@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, BertConfig, BertModel, RobertaConfig
 
 from raysed.cluster.resources import Cluster, Need
-from raysed.config import Config, MembersConfig, find_config, load_config, make_config
+from raysed.config import Config, find_config, load_config, make_config
 from raysed.data.tokens import TokenTable, pack
 from raysed.errors import UserError
 from raysed.model.encoder import Encoder
@@ -19,14 +19,13 @@ from raysed.model.pretrained import load_encoder
 from raysed.model.shape import Shape, shape_of, shape_of_model
 from raysed.plan.size import (
     largest_need,
-    need_of_learner,
     plan_run,
     show_plan,
     tokens_of_sentence,
 )
 from raysed.recipe import parse_recipes
 from raysed.registry import stages
-from raysed.train.memory import checkpoint_bytes, learner_need, member_need, saved_per_token
+from raysed.train.memory import checkpoint_bytes, saved_per_token, training_need
 
 BASE = shape_of_model(BertConfig())
 LARGE = shape_of_model(
@@ -127,7 +126,7 @@ def test_a_member_of_bert_large_under_ct_needs_what_it_takes():
 def test_a_gpu_without_bf16_is_planned_in_fp32(kind, precision):
     auto, bf16, fp32 = (Config(members={"precision": p}, sed={"precision": p}) for p in ("auto", "bf16", "fp32"))
     same, other = (bf16, fp32) if precision == "bf16" else (fp32, bf16)
-    for need in (partial(largest_need, ["nli"]), need_of_learner):
+    for need in (partial(largest_need, ["nli"]), partial(largest_need, ["sed"])):
         found = need(auto, LARGE, gpu=True, kind=kind)
         assert found == need(same, LARGE, gpu=True, kind=kind) != need(other, LARGE, gpu=True, kind=kind)
 
@@ -147,7 +146,7 @@ def test_the_largest_member_counts():
 )
 def test_needs_grow_with_batch_and_encoder(stage, tokens, gpu, bf16):
     def need(shape: Shape, count: int) -> Need:
-        return member_need(stages()[stage], getattr(Config(), stage), MembersConfig(), shape, count, gpu=gpu, bf16=bf16)
+        return training_need(stages()[stage], getattr(Config(), stage), shape, count, gpu=gpu, bf16=bf16)
 
     here, larger, more = need(BASE, tokens), need(LARGE, tokens), need(BASE, 2 * tokens)
     assert (larger.device > here.device and more.device > here.device >= here.least > 0) or not gpu
@@ -157,11 +156,11 @@ def test_needs_grow_with_batch_and_encoder(stage, tokens, gpu, bf16):
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
 def test_workers_of_a_learner_share_what_zero_shares(stage):
-    config = make_config({"sed": {"zero_stage": stage}})
     size = LARGE.parameters
 
     def of(workers: int) -> float:
-        return learner_need(config.sed, LARGE, 0, workers, gpu=True, bf16=False).device
+        sed = make_config({"sed": {"zero_stage": stage, "workers": workers}}).sed
+        return training_need(stages()["sed"], sed, LARGE, 0, gpu=True, bf16=False).device
 
     shared = {0: 0, 1: 8, 2: 12}[stage]
     assert of(1) - of(4) == pytest.approx(1.1 * shared * size * 3 / 4)
@@ -257,5 +256,5 @@ def test_other_architectures_have_a_shape():
 
 
 def test_a_cluster_without_gpus_is_planned_for_its_cpus():
-    need = need_of_learner(Config(), BASE, gpu=False)
+    need = largest_need(["sed"], Config(), BASE, gpu=False)
     assert need.device == 0 and need.host > 12 * BASE.parameters

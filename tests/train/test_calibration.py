@@ -107,11 +107,6 @@ class TestFitCalibration:
         assert torch.equal(first.shift, self.fit(["flow"], x_ND, seed=3).shift)
         assert not torch.equal(first.shift, self.fit(["flow"], x_ND, seed=4).shift)
 
-    @pytest.mark.parametrize("stages", [[], ["sn", "flow"], ["flow", "sn"], ["flow", "flow"], ["pca"]])
-    def test_unknown_or_mixed_stages(self, stages):
-        with pytest.raises(UserError, match="it must be flow, or a chain of natsv, sn, whiten"):
-            self.fit(stages, embeddings())
-
     @pytest.mark.parametrize(("rows", "k"), [(300, 0), (300, 12), (10, 9)])
     def test_natsv_must_leave_a_direction(self, rows, k):
         with pytest.raises(UserError, match=f"natsv_k is {k}"):

@@ -121,7 +121,7 @@ def test_the_loss_takes_dot_products_and_their_mean(make_encoder, make_table):
     logits_P = (a_PD * b_PD).sum(1)
     for factor in (0.1, 0.2):
         for side in objective.encoders():
-            side.set_head(factor * np.eye(side.hidden_size, dtype=np.float32))
+            side.set_head(factor * np.eye(side.width, dtype=np.float32))
         expected = torch.log1p(torch.exp(torch.where(batch.labels == 1, -1, 1) * factor**2 * logits_P)).mean()
         torch.testing.assert_close(objective.loss(batch), expected)
 

@@ -29,20 +29,17 @@ class ModelTeacher(Teacher):
 
     @cached_property
     def _model(self) -> NativeModel | LibraryModel:
-        config, how = self.config, {"token_budget": self.token_budget, "device": self.device, "place": self._place}
-        model = load_model(config.path, (config.layers,), config.max_length, **how)
+        config, place = self.config, f"teachers: {self.config.path!r}"
+        options = {"token_budget": self.token_budget, "device": self.device, "place": place}
+        model = load_model(config.path, (config.layers,), config.max_length, **options)
         if isinstance(model, NativeModel):
             return replace(model, bf16=uses_bf16(self.precision, self.device))
         return model
 
-    @property
-    def _place(self) -> str:
-        return f"teachers: {self.config.path!r}"
-
     @cached_property
     def identity(self) -> str:
         """A digest of its files and of how it is asked."""
-        directory = model_directory(self.config.path, self._place)
+        directory = model_directory(self.config.path, f"teachers: {self.config.path!r}")
         paths = [path for path in sorted(directory.rglob("*")) if path.suffix in _IDENTIFYING and path.is_file()]
         files = {str(path.relative_to(directory)): sha256_of(path) for path in paths}
         return stable_hash([files, self.config.model_dump(mode="json", exclude={"path", "name"})])

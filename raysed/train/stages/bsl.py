@@ -7,10 +7,10 @@ from collapsing.
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
 
@@ -30,14 +30,12 @@ _RELEASED_MLPS = 3
 class BslConfig(TwoViewsConfig):
     """Bootstrapped sentence representations (BSL section 3; warm-up, decay and clipping are the released code's)."""
 
-    block: ClassVar[str] = "bsl"
-
-    batch_size: int = 64
-    """Pairs of views per update, at least 2."""
+    batch_size: int = Field(64, ge=2)
+    """Pairs of views per update, over which the predictor normalises."""
     learning_rate: float = Field(5e-4, gt=0)
     """Peak rate of AdamW with bias correction (see docs/methods.md#bootstrapping-bsl)."""
-    momentum: float = 0.999
-    """Momentum of the target's moving average, 0 to 1: 0 copies the online network at each update, 1 leaves the target
+    momentum: float = Field(0.999, ge=0, le=1)
+    """Momentum of the target's moving average: 0 copies the online network at each update, 1 leaves the target
     as it was."""
     predictor: Literal["paper", "released", "none"] = "paper"
     """`paper`, `released` (see docs/methods.md#bootstrapping-bsl), or `none`, an ablation that collapses."""
@@ -45,24 +43,12 @@ class BslConfig(TwoViewsConfig):
     """Width of the predictor's hidden layers as a multiple of the encoder's. `null`: 8 for `paper`, 10 for
     `released`."""
 
-    @model_validator(mode="after")
-    def _values_make_sense(self) -> BslConfig:
-        if not 0 <= self.momentum <= 1:
-            raise ValueError(f"bsl.momentum is {self.momentum:g}; it must be between 0 and 1 (the paper uses 0.999)")
-        if self.batch_size < 2:
-            reason = "because the predictor normalises over the batch"
-            raise ValueError(f"bsl.batch_size is {self.batch_size}; it must be at least 2, {reason}")
-        return self
-
 
 class Bootstrap(EncoderObjective):
     """Negative cosine between the prediction from one view and the target's embedding of the other, both ways.
 
-    Args:
-        encoder: becomes the online encoder, which is the result; the target is a copy in full precision.
-        predictor: maps online embeddings to targets, [B, D] to [B, D]; thrown away in the end.
-        momentum: share of the target that an update leaves as it is, 0 to 1 (BSL equation 4).
-        squared: the released code's sum of both squared distances: four times the paper's loss, plus a constant.
+    The given encoder is trained, and the target is a copy of it in full precision. With `squared` it is the released
+    code's sum of both squared distances: four times the paper's loss, plus a constant.
     """
 
     def __init__(self, encoder: Encoder, predictor: nn.Module, momentum: float, squared: bool, dropout: bool):

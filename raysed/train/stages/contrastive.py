@@ -6,13 +6,13 @@ sides as negatives it is SimCLR's loss, with which BSL table 7 compares.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from torch.nn import functional as F
 
-from raysed.config import ViewKind
+from raysed.config import ViewKind, distinct
 from raysed.train.objective import EncoderObjective
 from raysed.train.stage import Start
 from raysed.train.two_views import TwoViewsConfig, TwoViewsStage
@@ -25,12 +25,10 @@ if TYPE_CHECKING:
 class ContrastiveConfig(TwoViewsConfig):
     """In-batch contrastive learning over two views (BSL table 7); with `views: [same]` it is SimCSE."""
 
-    block: ClassVar[str] = "contrastive"
-
-    views: list[ViewKind] = ["same"]
+    views: Annotated[list[ViewKind], AfterValidator(distinct)] = ["same"]
     """As `bsl.views`. `same` is SimCSE: each sentence of the corpus twice, told apart by dropout."""
-    batch_size: int = 64
-    """Pairs of views per update, at least 2."""
+    batch_size: int = Field(64, ge=2)
+    """Pairs of views per update; the other pairs of the batch are the negatives."""
     learning_rate: float = Field(3e-5, gt=0)
     """Peak rate of AdamW with bias correction (SimCSE)."""
     temperature: float = Field(0.05, gt=0)
@@ -41,9 +39,6 @@ class ContrastiveConfig(TwoViewsConfig):
 
     @model_validator(mode="after")
     def _something_to_tell_apart(self) -> ContrastiveConfig:
-        if self.batch_size < 2:
-            reason = "because the other pairs of the batch are the negatives"
-            raise ValueError(f"contrastive.batch_size is {self.batch_size}; it must be at least 2, {reason}")
         if "same" in self.views and not self.dropout:
             raise ValueError(
                 "contrastive.views has same, whose two views differ only by dropout; set contrastive.dropout: true"

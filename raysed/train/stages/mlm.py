@@ -12,10 +12,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from raysed.train.objective import EncoderObjective
-from raysed.train.stage import Size, Start, TunedStage, TuningConfig
+from raysed.train.stage import Size, Stage, Start, TuningConfig
 
 if TYPE_CHECKING:
-    from raysed.data.tokens import EpochBatches, PackedTokens
+    from raysed.data.tokens import PackedTokens
     from raysed.model.encoder import Encoder
     from raysed.model.shape import Shape
 
@@ -72,7 +72,7 @@ class MaskedLM(EncoderObjective):
         return torch.where(chosen & (fate >= 0.8) & (fate < 0.9), random_ids, corrupted)
 
 
-class _Mlm(TunedStage):
+class _Mlm(Stage):
     name, Settings = "mlm", MlmConfig
     words = "masked language modelling (guessing hidden words of the corpus, without labels)"
     sentences_per_row = 1
@@ -81,11 +81,6 @@ class _Mlm(TunedStage):
     def objective(self, settings: MlmConfig, start: Start) -> MaskedLM:
         mask, special = start.tokenizer.mask_token_id, start.tokenizer.all_special_ids
         return MaskedLM(start.encoder, mask, special, settings.rate, settings.dropout)
-
-    def batches(self, settings: MlmConfig, start: Start) -> EpochBatches:
-        from raysed.data.tokens import EpochBatches, read_tokens
-
-        return EpochBatches(read_tokens(start.data["corpus"]), settings.batch_size, start.seed)
 
     def size(self, settings: MlmConfig, shape: Shape) -> Size:
         return Size(outputs_per_token=settings.rate * shape.vocabulary)

@@ -11,10 +11,10 @@ from torch.nn import functional as F
 
 from raysed.config import PairSource, Source, as_blocks
 from raysed.train.objective import Siamese
-from raysed.train.stage import Start, TunedStage, TuningConfig
+from raysed.train.stage import Stage, Start, TuningConfig
 
 if TYPE_CHECKING:
-    from raysed.data.pairs import LabelledBatch, PairBatches, PairRows
+    from raysed.data.pairs import LabelledBatch, PairRows
     from raysed.model.encoder import Encoder
 
 
@@ -65,16 +65,10 @@ class SiameseNLI(Siamese):
         return F.cross_entropy(logits_BC, batch.labels.to(logits_BC.device))
 
 
-class _Nli(TunedStage):
+class _Nli(Stage):
     name, Settings = "nli", NliConfig
     words = "natural language inference (whether one sentence follows from another, with labels)"
     labels = "NLI"
-
-    def tables(self, settings: NliConfig) -> list[str]:
-        return ["pairs/nli"]
-
-    def needs(self, settings: NliConfig) -> list[tuple[str, str]]:
-        return [("nli.train", "nli needs labelled sentence pairs; name them in nli.train")]
 
     def load_pairs(self, settings: NliConfig) -> PairRows:
         from raysed.data.pairs import load_nli
@@ -83,11 +77,6 @@ class _Nli(TunedStage):
 
     def objective(self, settings: NliConfig, start: Start) -> SiameseNLI:
         return SiameseNLI(start.encoder, settings.bias, settings.dropout)
-
-    def batches(self, settings: NliConfig, start: Start) -> PairBatches:
-        from raysed.data.pairs import PairBatches, read_pairs
-
-        return PairBatches(read_pairs(start.data["pairs/nli"]), settings.batch_size, start.seed)
 
 
 STAGE = _Nli()

@@ -14,18 +14,17 @@ from torch.nn import functional as F
 from raysed.config import MOST, NO_EFFECT, Precision, TargetPrecision, ascending
 from raysed.train.objective import EncoderObjective
 from raysed.train.optimizers import make_moments
-from raysed.train.stage import Plan, Setup, Start, TunedStage, TuningConfig, log_every
+from raysed.train.stage import Plan, Setup, Stage, Start, TuningConfig, log_every
 
 if TYPE_CHECKING:
     from raysed.data.targets import TargetBatch
     from raysed.model.encoder import Encoder
 
 
-def _unit_mse(emb_BD: torch.Tensor, target_BD: torch.Tensor) -> torch.Tensor:
-    return (F.normalize(emb_BD, dim=1) - F.normalize(target_BD, dim=1)).square().sum(1).mean()
-
-
-LOSSES = {"mse": F.mse_loss, "unit_mse": _unit_mse}
+LOSSES = {
+    "mse": F.mse_loss,
+    "unit_mse": lambda x_BD, t_BD: (F.normalize(x_BD, dim=1) - F.normalize(t_BD, dim=1)).square().sum(1).mean(),
+}
 """From embeddings and targets [B, D] to a mean over the sentences, see `sed.loss`."""
 
 
@@ -109,7 +108,7 @@ class Distillation(EncoderObjective):
         self.learner = learner
         self._distance, self._widths = LOSSES[loss], tuple(widths)
 
-    def forward(self, batch: TargetBatch) -> torch.Tensor:
+    def loss(self, batch: TargetBatch) -> torch.Tensor:
         """Return the loss, a mean over sentences, whose mean over workers is that of the batch."""
         target_BD = batch.targets.to(next(self.parameters()).device)
         emb_BD = self.learner(batch.tokens.to(target_BD.device)).float()
@@ -117,16 +116,14 @@ class Distillation(EncoderObjective):
         total = sum(self._distance(emb_BD[:, :width], target_BD[:, :width]) for width in widths)
         return batch.weight * total / len(widths)
 
-    def loss(self, batch: TargetBatch) -> torch.Tensor:
-        """Return the loss, see `forward`."""
-        return self(batch)
+    forward = loss  # what DeepSpeed calls
 
     def candidates(self) -> dict[str, nn.Module]:
         """Return the learner."""
         return {"learner": self.learner}
 
 
-class _Sed(TunedStage):
+class _Sed(Stage):
     name, Settings = "sed", SedConfig
     words = "distillation (saying what the ensemble says)"
     sentences_per_row = 1

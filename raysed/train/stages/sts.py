@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 from torch.nn import functional as F
 
-from raysed.config import CHOICE, MOST, TaskConfig, as_blocks
+from raysed.config import CHOICE, MOST, TaskConfig, as_blocks, distinct
 from raysed.train.objective import Siamese
-from raysed.train.stage import Start, TunedStage, TuningConfig
+from raysed.train.stage import Stage, Start, TuningConfig
 
 if TYPE_CHECKING:
-    from raysed.data.pairs import LabelledBatch, PairBatches, PairRows
+    from raysed.data.pairs import LabelledBatch, PairRows
     from raysed.model.encoder import Encoder
 
 
@@ -25,7 +24,9 @@ class StsConfig(TuningConfig):
     train: Annotated[list[TaskConfig], BeforeValidator(as_blocks)] = []
     """One source or a list of them, put together: a path, a hub id, or a block with the settings of a task
     (`evaluation.tasks.NAME`). Scores count by their place in `score_range`."""
-    lower_bounds: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], CHOICE] = [round(0.05 * i, 2) for i in range(20)]
+    lower_bounds: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], AfterValidator(distinct), CHOICE] = [
+        round(0.05 * i, 2) for i in range(20)
+    ]
     """The grid: different values of at least 0 and below 1. For a lower bound b, a pair's target is b + (1 - b) *
     score, with the score between 0 and 1. The best bound's models are the ensemble."""
     models: Annotated[int, CHOICE] = Field(10, ge=1, le=MOST)
@@ -44,14 +45,6 @@ class StsConfig(TuningConfig):
     asha_rungs: Annotated[int, CHOICE] = Field(3, ge=2)
     """Number of rungs. The last is the whole training; each one before has `asha_reduction` times fewer updates, in
     whole multiples of `sts.evaluate_every`."""
-
-    @model_validator(mode="after")
-    def _bounds_differ(self) -> StsConfig:
-        repeated = [bound for bound, count in Counter(self.lower_bounds).items() if count > 1]
-        if not self.lower_bounds or repeated:
-            problem = f"has {repeated[0]:g} more than once" if repeated else "is empty"
-            raise ValueError(f"sts.lower_bounds {problem}; list different values of at least 0 and below 1")
-        return self
 
 
 def target_of(score: Any, lower_bound: float) -> Any:
@@ -76,20 +69,15 @@ class CosineRegression(Siamese):
         return F.mse_loss(cosines_B, target_of(batch.labels.to(cosines_B), self.lower_bound))
 
 
-class _Sts(TunedStage):
+class _Sts(Stage):
     name, Settings = "sts", StsConfig
     words = "regression on graded sentence pairs (how alike two sentences are, with labels)"
     labels = "STS"
     is_grid = True
 
-    def tables(self, settings: StsConfig) -> list[str]:
-        return ["pairs/sts"]
-
     def needs(self, settings: StsConfig) -> list[tuple[str, str]]:
-        return [
-            ("sts.train", "sts needs labelled sentence pairs; name them in sts.train"),
-            ("evaluation.dev", "sts chooses its lower bound on evaluation.dev; name a dev task"),
-        ]
+        dev = ("evaluation.dev", "sts chooses its lower bound on evaluation.dev; name a dev task")
+        return [*super().needs(settings), dev]
 
     def load_pairs(self, settings: StsConfig) -> PairRows:
         from raysed.data.pairs import load_graded
@@ -98,11 +86,6 @@ class _Sts(TunedStage):
 
     def objective(self, settings: StsConfig, start: Start) -> CosineRegression:
         return CosineRegression(start.encoder, start.lower_bound or 0.0, settings.dropout)
-
-    def batches(self, settings: StsConfig, start: Start) -> PairBatches:
-        from raysed.data.pairs import PairBatches, read_pairs
-
-        return PairBatches(read_pairs(start.data["pairs/sts"]), settings.batch_size, start.seed)
 
 
 STAGE = _Sts()
