@@ -33,7 +33,7 @@ from pydantic_core import PydanticCustomError
 
 from raysed.config_text import SECRET, apply_override, explain, read_settings
 from raysed.errors import UserError
-from raysed.registry import stages
+from raysed.registry import stages, stages_of_pairs
 from raysed.uris import names_secret, secret_in
 
 Layers = int | Literal["first_last"]
@@ -44,8 +44,6 @@ Rate = Annotated[float, Field(gt=0)]
 PACKAGE = "package:"
 MEMBERS = "members"
 """What stands for the run's own members among the teachers."""
-FIT_ON = ("corpus", "tasks", "nli")
-"""What `flow.fit_on` may name instead of a source."""
 CONFIGS = Path(__file__).parent / "configs"
 """Settings by name, in the package, so that an installed one can run."""
 
@@ -59,11 +57,11 @@ CHOICE = "chooses among results"
 """Marks a setting that decides which of several trained models is used, but not how each is trained."""
 
 
-def source_mark(*words: str) -> AfterValidator:
+def source_mark(words: Callable[[], Iterable[str]] = tuple) -> AfterValidator:
     """Mark a setting that names files, a model or a data set; `words`, alone or before a colon, name no source."""
 
     def replaced(source: str, info: ValidationInfo) -> str:
-        is_source = info.context and source and source.partition(":")[0] not in words
+        is_source = info.context and source and source.partition(":")[0] not in words()
         return info.context(info.field_name, source) if is_source else source
 
     return AfterValidator(replaced)
@@ -427,7 +425,7 @@ class ViewsConfig(Block):
 class TeacherConfig(Block):
     """A model from outside whose embeddings are a learner's target."""
 
-    path: Annotated[str, source_mark(MEMBERS)]
+    path: Annotated[str, source_mark(lambda: [MEMBERS])]
     """A sentence-transformers model or a plain transformer, by directory, hub id, `package:NAME/DIR` or
     `bundled:encoder`; a `.parquet` file with the columns `sentence` and `embedding`; or `members`, the mean of the
     members that another recipe of the run trains (`members:ct` where there are several)."""
@@ -471,6 +469,11 @@ class CombinationConfig(Block):
     targets are turned to their principal directions instead, and with `sed.head` not at all."""
 
 
+def fitted_on() -> tuple[str, ...]:
+    """Return what `flow.fit_on` may name instead of a source; a stage stands for its labelled pairs."""
+    return ("corpus", "tasks", *stages_of_pairs())
+
+
 class FlowConfig(Block):
     """BERT-flow (paper table 7 and section 4; optimizer numbers from the released code)."""
 
@@ -487,12 +490,12 @@ class FlowConfig(Block):
     """Passes over the pairs."""
     batch_size: int = Field(32, ge=2)
     """Pairs per update. Sentences that are not pairs are taken two at a time."""
-    fit_on: Annotated[str, source_mark(*FIT_ON)] = "corpus"
+    fit_on: Annotated[str, source_mark(fitted_on)] = "corpus"
     """What the flow and the affine calibrations are fitted on: `corpus`; `tasks`, the sentences of all tasks (never
-    their scores), as in the papers, which scores too well (SED appendix B.3); `nli`, the pairs of `nli.train`; or
-    another source as in `corpus.source`."""
+    their scores), as in the papers, which scores too well (SED appendix B.3); `nli` or `sts`, the pairs of `nli.train`
+    or `sts.train`; or another source as in `corpus.source`."""
     fit_sentences: int | None = Field(10_000, ge=2)
-    """Sentences of the corpus or the source, drawn at random. `null`: all. Tasks and NLI pairs are taken whole."""
+    """Sentences of the corpus or the source, drawn at random. `null`: all. Tasks and labelled pairs are taken whole."""
     fit_tasks: list[str] | None = None
     """Which tasks `tasks` means, e.g. STS12 to 16. `null`: all."""
     per_task: bool = False

@@ -18,6 +18,11 @@ def stages() -> dict[str, Any]:
     return {name: importlib.import_module(f"{_STAGES}.{name}").STAGE for name in _names(_STAGES)}
 
 
+def stages_of_pairs() -> tuple[str, ...]:
+    """Return the names of the stages that learn from labelled pairs."""
+    return tuple(name for name, stage in stages().items() if stage.labels)
+
+
 @cache
 def calibrations() -> dict[str, Any]:
     """Return all calibrations by name, see `raysed.train.calibration.Calibration`."""

@@ -152,7 +152,7 @@ def _rows_of_text(inputs: Named, settings: Named, work: Work) -> tuple[list[Part
 
 def _text_to_fit(inputs: Named, settings: Named) -> TokenTable:
     flow, text, config = settings["flow"], inputs["text"], inputs["encoder"]
-    if flow.fit_on == "nli":
+    if isinstance(text, Path) and flow.fit_on != "corpus":  # labelled pairs
         pairs = read_pairs(text)
         both = TokenTable.concatenate([pairs.first, pairs.second])
         return both.take(np.arange(len(both)).reshape(2, -1).T.reshape(-1))  # side by side

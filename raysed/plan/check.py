@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from raysed.config import FIT_ON, Config, CorpusConfig, EncoderConfig, stable_hash, with_absolute_paths
+from raysed.config import Config, CorpusConfig, EncoderConfig, fitted_on, stable_hash, with_absolute_paths
 from raysed.data.corpus import check_corpus, corpus_fingerprint
 from raysed.data.pairs import PairRows, entailment, load_nli, load_views
 from raysed.errors import UserError
@@ -87,15 +87,15 @@ def check(config: Config) -> Job:
     encoder |= {"corpus": corpus} if config.encoder.static else {}
     inputs = {"encoder": encoder, "corpus": corpus, "tasks": tasks}
     names = {name for recipe in recipes for name in recipe.members}
-    if config.flow.fit_on == "nli" and any(recipe.calibration for recipe in recipes):
-        names.add("nli")
+    if config.flow.fit_on in stages() and any(recipe.calibration for recipe in recipes):
+        names.add(config.flow.fit_on)
     loaded = {name: stages()[name].load_pairs(getattr(config, name)) for name in sorted(names)}
     pairs = {name: rows for name, rows in loaded.items() if rows is not None}
     inputs |= {kind: rows.identity() for kind, rows in pairs.items()}
     kinds = dict.fromkeys(kind for recipe in recipes for kind in view_kinds(recipe, config))
     views = {kind: _view_rows(kind, config, pairs.get("nli")) for kind in kinds}
     inputs |= {f"views/{kind}": _views_identity(kind, rows, config, inputs) for kind, rows in views.items()}
-    if config.flow.fit_on not in FIT_ON:
+    if config.flow.fit_on not in fitted_on():
         text = CorpusConfig(source=config.flow.fit_on)
         try:
             check_corpus(text)

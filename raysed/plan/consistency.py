@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, get_args
 
 from raysed.errors import UserError
 from raysed.recipe import TEACHERS, Recipe, node_of, parse_recipe, parse_recipes
-from raysed.registry import stages
+from raysed.registry import stages, stages_of_pairs
 
 if TYPE_CHECKING:
     from raysed.config import Config
@@ -156,8 +156,8 @@ def _of_fit(config: Config, recipes: list[Recipe]) -> Iterator[str]:
             yield f"flow.fit_tasks names {name!r}, which is not in evaluation.tasks; the tasks are {', '.join(tasks)}"
     if not any(recipe.calibration for recipe in recipes):
         return
-    if fit.fit_on == "nli" and not config.nli.train:
-        yield "flow.fit_on is nli, but nli.train names no sentence pairs; list them there"
+    if fit.fit_on in stages_of_pairs() and not getattr(config, fit.fit_on).train:
+        yield f"flow.fit_on is {fit.fit_on}, but {fit.fit_on}.train names no sentence pairs; list them there"
     if fit.fit_tasks == []:
         yield "flow.fit_tasks is empty; name at least one task, or leave it out to use all"
     if fit.fit_tasks and fit.fit_on != "tasks":

@@ -10,7 +10,7 @@ import numpy as np
 
 from raysed.cluster.execute import Engine, How
 from raysed.cluster.resources import Cluster
-from raysed.config import FIT_ON, CorpusConfig, derive_seed, dump_config
+from raysed.config import CorpusConfig, derive_seed, dump_config, fitted_on
 from raysed.data.tokens import tokenize
 from raysed.errors import UserError
 from raysed.graph import Artefact, Given, Graph, Input, Needs, Pick, Tried
@@ -342,7 +342,7 @@ class Plan:
         else:
             settings["run_seed"] = config.seed
             table = "corpus" if fit_on == "corpus" else f"pairs/{fit_on}"
-            is_table = fit_on in FIT_ON
+            is_table = fit_on in fitted_on()
             inputs["text"] = table if is_table else Given(self.job.inputs["fit_on"], CorpusConfig(source=fit_on))
         if "natsv" in recipe.calibration and config.calibration.natsv_k == "dev":
             inputs["dev"] = self._dev

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from raysed.recipe import BASE, SED, TEACHERS
-from raysed.registry import calibrations
+from raysed.registry import calibrations, stages_of_pairs
 from raysed.report.scores import (
     KIND_NAMES,
     NO_LABELS,
@@ -31,7 +31,6 @@ BEST_UNTRAINED = "the best row that needs no training"
 _FITTED_ON = {
     "tasks": "the very sentences that they are scored on (without gold scores); expect less of them on other text",
     "corpus": "the corpus and have not seen the tasks",
-    "nli": "the sentences of `nli.train` and have not seen the tasks",
 }
 _BASE = (BASE, "base")
 _Compared = Group | tuple[str, str, str]
@@ -224,6 +223,8 @@ def _closing(scores: Scores) -> list[Finding]:
     calibrated = [group for group in scores.groups if stages_of(group[0])[1]]
     if scores.fitted_on and calibrated:
         text = _FITTED_ON.get(scores.fitted_on, scores.fitted_on)
+        if text in stages_of_pairs():
+            text = f"the sentences of `{text}.train` and have not seen the tasks"
         found.append(Finding(f"The calibrations were fitted on {text}.", tuple(calibrated)))
     if scores.draws:
         found.append(Finding("In brackets: 95 % intervals over the sampling of pairs and of seeds."))

@@ -19,6 +19,7 @@ HEAVY = {"transformers", "ray", "deepspeed", "datasets", "matplotlib"}
     ("settings", "message"),
     [
         ({"flow": {"fit_on": "nli"}}, r"nli\.train names no sentence pairs"),
+        ({"flow": {"fit_on": "sts"}}, r"sts\.train names no sentence pairs"),
         ({"flow": {"fit_tasks": []}}, r"flow\.fit_tasks is empty"),
         (
             {"flow": {"fit_tasks": ["a"], "fit_on": "corpus"}},

@@ -126,9 +126,6 @@ class _Ct(Stage):
     def rows_per_update(self, settings: CtConfig) -> int:
         return settings.groups * (1 + settings.negatives)
 
-    def steps(self, settings: CtConfig, rows: int) -> int:
-        return settings.steps
-
     def size(self, settings: CtConfig, shape: Shape) -> Size:
         return Size(trained=2)
 
