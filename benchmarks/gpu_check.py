@@ -59,8 +59,9 @@ from raysed.recipe import member_stages
 from raysed.registry import stages
 from raysed.store.text import Table
 from raysed.train.engine import TorchEngine
+from raysed.train.loop import Run
 from raysed.train.memory import training_need
-from raysed.train.stage import Setup, Start
+from raysed.train.stage import Start
 from raysed.train.stages.sed import SedConfig
 from raysed.train.state import copied, load_state, seed_everything, write_state
 
@@ -120,7 +121,7 @@ class Check:
         config = shapes.config_of(shape, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
         return Encoder(BertModel(config))
 
-    def setup(self, stage: str, settings: dict[str, Any], encoder: Encoder, device: str) -> Setup:
+    def setup(self, stage: str, settings: dict[str, Any], encoder: Encoder, device: str) -> Run:
         """Returns the training of one member, as a run sets it up."""
         config, start = self.config(settings), Start(encoder.to(device), self.tokenizer, self.data, seed=1)
         return stages()[stage].set_up(getattr(config, stage), config.members, start)

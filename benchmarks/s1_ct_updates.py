@@ -32,8 +32,8 @@ from transformers import AutoTokenizer
 from raysed.config import Config
 from raysed.data.tokens import TokenTable, read_tokens, tokenize
 from raysed.registry import stages
-from raysed.train.loop import train
-from raysed.train.stage import Setup, Start
+from raysed.train.loop import Run, train
+from raysed.train.stage import Start
 from raysed.train.stages.ct import CtConfig, PairSampler
 
 import harness
@@ -111,7 +111,7 @@ def sides_of(work: Work) -> dict[str, peers.Side]:
     }
 
 
-def raysed_setup(work: Work, bf16: bool, seed: int) -> Setup:
+def raysed_setup(work: Work, bf16: bool, seed: int) -> Run:
     """Returns what a run makes for one member."""
     model, tokenizer = harness.encoder(work.options.device, work.encoder)
     ct = CT.model_copy(update={"dropout": work.options.dropout})

@@ -29,7 +29,7 @@ from raysed.train.deepspeed import prepare_deepspeed
 from raysed.train.grid import STATISTICS, choose_bound, rungs_of
 from raysed.train.loop import Run
 from raysed.train.selection import Metrics, Result, before_training
-from raysed.train.stage import Setup, Start
+from raysed.train.stage import Start
 from raysed.train.stages.sed import STAGE, Distillation
 from raysed.train.state import broadcast_from_rank0
 
@@ -40,9 +40,9 @@ log = logging.getLogger(__name__)
 
 
 class _Training:
-    """One model in the making: what a `Setup` is made from, the updates, and the files."""
+    """One model in the making: what its `setup` is made from, the updates, and the files."""
 
-    setup: Setup
+    setup: Run
 
     def __init__(self, tables: Sequence[str], inputs: Named, settings: Named, work: Work):
         self._began = time.monotonic()
@@ -86,11 +86,9 @@ class _Training:
         def everywhere(module: nn.Module) -> float:
             return broadcast_from_rank0(evaluate(module), next(module.parameters()).device)
 
-        training = Run(
-            setup.objective,
-            batch_at,
-            setup.plan,
-            setup.engine,
+        training = replace(
+            setup,
+            batch_at=batch_at,
             evaluate=evaluate and everywhere,
             checkpoints=work.checkpoints,
             is_writer=work.rank == 0,

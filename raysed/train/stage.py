@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import nn
 
 from raysed.config import Block, MembersConfig
 from raysed.train.objective import EncoderObjective
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
     from raysed.data.pairs import PairRows
     from raysed.model.encoder import Encoder
     from raysed.model.shape import Shape
-    from raysed.train.deepspeed import DeepSpeedEngine
-    from raysed.train.engine import TorchEngine
+    from raysed.train.loop import Run
 
 
 @dataclass(frozen=True)
@@ -58,16 +56,6 @@ class Plan:
     keep: str = "best"
     patience: int | None = None
     held_out: Sequence[Any] = ()
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What the loop needs for one training."""
-
-    objective: nn.Module
-    batch_at: Callable[[int], Any]
-    plan: Plan
-    engine: TorchEngine | DeepSpeedEngine
 
 
 @dataclass(frozen=True)
@@ -158,10 +146,11 @@ class Stage:
         """Return the optimizer of the objective's weights."""
         return bert_optimizer(objective, settings.weight_decay)
 
-    def set_up(self, settings: Any, members: MembersConfig, start: Start) -> Setup:
+    def set_up(self, settings: Any, members: MembersConfig, start: Start) -> Run:
         """Prepare the training of one member."""
         from raysed.model.precision import uses_bf16
         from raysed.train.engine import TorchEngine
+        from raysed.train.loop import Run
 
         torch.manual_seed(start.seed % 2**63)  # heads that are thrown away afterwards start at random
         device = start.encoder.transformer.device
@@ -180,7 +169,7 @@ class Stage:
         )
         optimizer, clip = self.optimizer(settings, objective), getattr(settings, "clip", None)
         engine = TorchEngine(objective, optimizer, clip, uses_bf16(members.precision, device))
-        return Setup(objective, batches, plan, engine)
+        return Run(objective, batches, plan, engine)
 
 
 def warmup_schedule(rate: float, steps: int, warmup: float, decay: str) -> Callable[[int], float]:

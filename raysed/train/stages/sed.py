@@ -14,11 +14,12 @@ from torch.nn import functional as F
 from raysed.config import MOST, NO_EFFECT, Precision, TargetPrecision, ascending
 from raysed.train.objective import EncoderObjective
 from raysed.train.optimizers import make_moments
-from raysed.train.stage import Plan, Setup, Stage, Start, TuningConfig, log_every
+from raysed.train.stage import Plan, Stage, Start, TuningConfig, log_every
 
 if TYPE_CHECKING:
     from raysed.data.targets import TargetBatch
     from raysed.model.encoder import Encoder
+    from raysed.train.loop import Run
 
 
 LOSSES = {
@@ -128,11 +129,12 @@ class _Sed(Stage):
     words = "distillation (saying what the ensemble says)"
     sentences_per_row = 1
 
-    def set_up_worker(self, settings: SedConfig, start: Start, rank: int = 0, world: int = 1) -> Setup:
+    def set_up_worker(self, settings: SedConfig, start: Start, rank: int = 0, world: int = 1) -> Run:
         from raysed.data.targets import TargetBatches, held_out_batches
         from raysed.model.head import START
         from raysed.model.precision import uses_bf16
         from raysed.train.engine import TorchEngine
+        from raysed.train.loop import Run
 
         (targets,) = start.data.values()
         if settings.head:
@@ -159,11 +161,11 @@ class _Sed(Stage):
         if torch.distributed.is_initialized():
             from raysed.train.deepspeed import DeepSpeedEngine
 
-            return Setup(objective, batches, plan, DeepSpeedEngine(objective, settings, world, bf16))
+            return Run(objective, batches, plan, DeepSpeedEngine(objective, settings, world, bf16))
         trained = [p for p in objective.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(trained, lr=0.0, weight_decay=settings.weight_decay, fused=True)
         make_moments(optimizer)
-        return Setup(objective, batches, plan, TorchEngine(objective, optimizer, settings.clip, bf16))
+        return Run(objective, batches, plan, TorchEngine(objective, optimizer, settings.clip, bf16))
 
 
 STAGE = _Sed()
