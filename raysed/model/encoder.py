@@ -147,16 +147,10 @@ def blocks_of(layers: Layers, count: int) -> list[int]:
 
 def _mean_pool(states: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:
     """[R, L, D] -> emb_BD; the last slot collects the empty places and is dropped."""
-    count, segments_T = len(tokens), tokens.segments.reshape(-1)
-    states_TD = states.to(torch.promote_types(states.dtype, torch.float32)).reshape(-1, states.shape[-1])
-    sums_CD = states_TD.new_zeros(count + 1, states.shape[-1])
-    # On CUDA `index_add` adds in another order each time, and `index_put` in that of the tokens; on CPUs it is the
-    # other way around.
-    if states.is_cuda:
-        sums_CD = sums_CD.index_put((segments_T,), states_TD, accumulate=True)
-    else:
-        sums_CD = sums_CD.index_add(0, segments_T, states_TD)
-    return sums_CD[:count] / tokens.lengths[:, None].clamp(min=1)
+    count, width = len(tokens), states.shape[-1]
+    states = states.to(torch.promote_types(states.dtype, torch.float32))
+    sums = _sums(states.reshape(-1, width), tokens.segments.reshape(-1), count + 1, states.device.type)
+    return sums[:count] / tokens.lengths[:, None].clamp(min=1)
 
 
 def _first_states(states: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:
@@ -164,6 +158,18 @@ def _first_states(states: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:
     first = (tokens.position_ids == 0) & (tokens.segments < len(tokens))
     order = tokens.segments[first].argsort()
     return states[first][order].to(torch.promote_types(states.dtype, torch.float32))
+
+
+def _sums(states_TD: torch.Tensor, segments_T: torch.Tensor, count: int, device_type: str) -> torch.Tensor:
+    """Add up the states of each segment, [count, D].
+
+    On CUDA `index_add` adds in another order each time, and `index_put` in that of the tokens; on CPUs it is the other
+    way around.
+    """
+    zeros = states_TD.new_zeros(count, states_TD.shape[1])
+    if device_type == "cuda":
+        return zeros.index_put((segments_T,), states_TD, accumulate=True)
+    return zeros.index_add(0, segments_T, states_TD)
 
 
 def _packed_states(
