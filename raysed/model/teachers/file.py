@@ -19,7 +19,6 @@ from raysed.model.teacher import MissingSentence, Teacher
 from raysed.store.files import sha256_of
 
 _SENTENCE, _EMBEDDING = ("sentence", "text"), "embedding"
-_WIDTHS = "has embeddings that must all have the same width, with none missing"
 _BATCH = 4096
 """Rows that are decoded at a time."""
 
@@ -115,7 +114,7 @@ class EmbeddingFile(Teacher):
                     f"teachers: row {start + broken[0] + 1} of {self.config.path} has an embedding that is not finite"
                 )
             if x_BD.shape[1] != self.width:
-                raise self._refused(_WIDTHS)
+                raise self._of_other_widths()
             digests.append(_hashes([row.tobytes() for row in x_BD]))
         super().check()
         known_N, rows_N = self._index  # the same sentence twice is no harm where it has the same vector
@@ -142,11 +141,15 @@ class EmbeddingFile(Teacher):
                 lists = batch.column(0)
                 lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False)  # NaN of a missing list
                 if (lengths != lengths[0]).any():
-                    raise self._refused(_WIDTHS)
+                    raise self._of_other_widths()
                 with np.errstate(over="ignore"):
                     flat = lists.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
                 yield start, flat.reshape(len(lists), -1)
                 start += len(batch)
+
+    def _of_other_widths(self) -> UserError:
+        path = self.config.path
+        return UserError(f"teachers: the embeddings of {path} must all have the same width, with none missing")
 
     def _refused(self, problem: str) -> UserError:
         return UserError(f"teachers: {self.config.path} {problem}")
