@@ -13,6 +13,7 @@ from pathlib import Path
 from raysed import interrupts
 from raysed.errors import RunFailed, UserError
 from raysed.store.metrics import show_notes
+from raysed.store.text import printable
 
 COMMANDS = {
     "init": "write a first config for your own text",
@@ -70,10 +71,10 @@ def main_of(
         with interrupts.errors_are_stops():
             return job(parsed) or 0
     except UserError as error:
-        print(f"error: {one_line(error)}", file=sys.stderr)
+        print(f"error: {_one_line(error)}", file=sys.stderr)
         return 2
     except RunFailed as error:
-        print(f"failed: {one_line(error)}", file=sys.stderr)
+        print(f"failed: {_one_line(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         interrupts.notice()
@@ -104,10 +105,5 @@ def write_output(path: Path, text: str) -> None:
         raise UserError(f"--output {path} cannot be written: {error.strerror}") from None
 
 
-def one_line(text: object) -> str:
-    r"""Return a text, which may quote a library or a file, as one line that moves no cursor and clears no screen.
-
-    >>> print(one_line("found \x1b[2J,\n name"))
-    found \x1b[2J, name
-    """
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(str(text).split()))
+def _one_line(error: Exception) -> str:  # messages may quote a library's, which may have several
+    return printable(" ".join(str(error).split()))

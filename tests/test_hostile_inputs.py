@@ -825,6 +825,21 @@ def test_results_do_not_go_with_an_uploaded_working_directory(refused, monkeypat
     check_stays("runs")
 
 
+@pytest.mark.usefixtures("process")
+@pytest.mark.parametrize("words", [["status", "x"], ["status"], ["init", "a.jsonl", "--output", "a.yaml"]])
+def test_what_somebody_else_wrote_moves_no_cursor(monkeypatch, tmp_path, capfd, words):
+    monkeypatch.chdir(tmp_path)
+    status = {"state": "failed", "since": 1, "told": 2, "every": 5, "host": "a", "pid": 1, "error": "\x1b[2J"}
+    (tmp_path / "runs/x").mkdir(parents=True)
+    (tmp_path / "runs/x/status.json").write_text(json.dumps(status))
+    rows = ({"text": f"Sentence {n}.", "\x1b[2J": n} for n in range(20))
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    monkeypatch.setattr(sys, "argv", ["raysed", *words])
+    assert cli.main() in (0, 1)
+    said = capfd.readouterr().out
+    assert "\\x1b[2J" in said and said.replace("\n", "").isprintable()
+
+
 # -- what shows only when a run has begun ----------------------------------------------------------------------------
 
 

@@ -11,9 +11,10 @@ import argparse
 import shlex
 from pathlib import Path
 
-from raysed.cli import check_output, one_line, write_output
+from raysed.cli import check_output, write_output
 from raysed.commands import parser_of
 from raysed.errors import UserError
+from raysed.store.text import printable, shortened
 
 AFTER_STOP = "nothing was written"
 _SAMPLES = 3
@@ -48,7 +49,6 @@ def job(arguments: argparse.Namespace) -> None:
     from raysed.data.graded import gold_of, load_task
     from raysed.model.teacher import default_learner
     from raysed.plan.draft import draft, survey_corpus, warnings
-    from raysed.store.text import shortened
 
     encoder = {"path": arguments.encoder} if arguments.encoder else default_learner(arguments.teachers)
     corpus = {"source": arguments.corpus, "column": arguments.column}
@@ -86,4 +86,4 @@ def job(arguments: argparse.Namespace) -> None:
 
 
 def _show(name: str, text: str) -> None:
-    print(f"{name:10} {one_line(text)}", flush=True)
+    print(f"{name:10} {printable(text)}", flush=True)

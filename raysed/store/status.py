@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import socket
 import threading
@@ -19,7 +20,7 @@ from raysed import interrupts
 from raysed.errors import RunFailed, UserError
 from raysed.store.progress import listening, repeating
 from raysed.store.storage import Entry, Storage, runs_at
-from raysed.store.text import duration
+from raysed.store.text import duration, printable
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +33,10 @@ AT_WORK = ("starting", "running")
 CODES = {"complete": 0, "failed": 1, "starting": 3, "running": 3, "stopped": 4, "gone": 4, "unknown": 4}
 """Exit codes of `jobs/status.py`; 2 is a user's mistake, as everywhere."""
 _NUMBER = (int, float)
+_NUMBERS = ("since", "every", "told", "stage_since", "left", "share")
 _SHAPE: dict[str, Any] = {
     **dict.fromkeys(("state", "host", "stage", "line", "error"), str),
-    **dict.fromkeys(("since", "every", "told", "stage_since", "left", "share"), _NUMBER),
+    **dict.fromkeys(_NUMBERS, _NUMBER),
     **dict.fromkeys(("pid", "trained", "trainings"), int),
     "totals": dict,
 }
@@ -150,7 +152,8 @@ def refuse_at_work(storage: Storage) -> None:
 def read_status(storage: Storage) -> dict[str, Any]:
     """Return what of `status.json` is of its shape, and how long it has been `silent`; else the state `unknown`."""
     known = {key: value for key, value in storage.read_json(FILE).items() if isinstance(value, _SHAPE.get(key, object))}
-    if known.get("state") not in CODES or not known.keys() >= _ALWAYS:
+    is_finite = all(math.isfinite(known.get(key) or 0) for key in _NUMBERS)
+    if known.get("state") not in CODES or not known.keys() >= _ALWAYS or not is_finite:
         return {"state": "unknown"}
     written = storage.plain.modified_at(FILE) or known["told"]
     return {**known, "silent": max(time.time() - written, 0.0)}
@@ -185,7 +188,7 @@ def describe(storage: Storage) -> tuple[list[str], int]:
         written = storage.plain.modified_at(f"manifest/checkpoints/{training}/step-{step:09d}.json")
         age = f", {duration(time.time() - written)} ago" if written else ""
         lines.append(f"checkpoint: {training} after {step} updates{age}")
-    return lines, CODES["gone" if _is_gone(status) else status["state"]]
+    return list(map(printable, lines)), CODES["gone" if _is_gone(status) else status["state"]]
 
 
 def describe_all(location: str) -> list[str]:
@@ -195,7 +198,7 @@ def describe_all(location: str) -> list[str]:
     if not states:
         raise UserError(f"there are no runs at {location}; name another place with --storage")
     width = max(map(len, states))
-    return [f"{run:{width}}  {_in_words(status)}" for run, status in states.items()]
+    return [printable(f"{run:{width}}  {_in_words(status)}") for run, status in states.items()]
 
 
 def _is_gone(status: Mapping[str, Any]) -> bool:

@@ -152,7 +152,7 @@ class Storage:
             return _parse_entry(name, text) if text is not None else None
         except UserError:
             raise
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, RecursionError):
             check_name(name)
             log.warning("%s has a damaged manifest entry and will be made again", name)
             return None
@@ -271,7 +271,7 @@ class Storage:
         """Return the object in a small JSON file; an empty one where there is none or it cannot be parsed."""
         try:
             found = json.loads(self.read_text(name) or "{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
             log.warning("%s is damaged and is not used", self.uri(name))

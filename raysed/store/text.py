@@ -148,6 +148,15 @@ def duration(seconds: float, in_table: bool = False) -> str:
     return f"{minutes} min {rest:{style}} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:{style}} min"
 
 
+def printable(text: str) -> str:
+    r"""Return a text, whoever wrote it, so that it moves no cursor and clears no screen.
+
+    >>> print(printable("found \x1b[2J"))
+    found \x1b[2J
+    """
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 def shortened(text: str, longest: int) -> str:
     """Return a text of at most so many characters.
 

@@ -181,7 +181,20 @@ def test_a_complete_run_has_no_checkpoints_to_go_on_from(storage):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "null", '{"state": 3}', '{"state": "running"}', '{"state": "running", "told": "x"}', b"\xff"],
+    [
+        *(
+            "",
+            "{",
+            "[]",
+            "null",
+            10**5 * "[",
+            '{"state": 3}',
+            '{"state": "running"}',
+            '{"state": "running", "told": "x"}',
+        ),
+        '{"state": "running", "since": NaN, "told": 1e999, "every": 5, "host": "a", "pid": 1}',
+        b"\xff",
+    ],
 )
 def test_a_status_that_is_damaged_is_unknown_also_in_the_list_of_all_runs(storage, tmp_path, text):
     commit(storage, "corpus")
