@@ -47,6 +47,11 @@ class Stream:
     starts: range
     keyed: bool = False
 
+    @property
+    def columns(self) -> Sequence[str]:
+        """The columns of the sentence table that the first stage takes."""
+        return self.chain[0][0].columns
+
     def block(self, task: Task, start: int) -> str:
         """Return the artefact of the block that begins with a row."""
         if self.keyed:
@@ -115,32 +120,21 @@ def make_missing(
 
 def publish_here(stream: Stream, storage: Storage, places: Sequence[Place]) -> Iterator[pa.Table]:
     """Make blocks in this process; the stream has one stage."""
-    worker = BlockWorker(stream, 0, storage)
+    table, worker = SentenceTable(storage.fetch("corpus")), BlockWorker(stream, 0, storage)
     for place in places:
-        yield worker(pa.Table.from_pylist([place]))
+        yield worker(table.rows(place["start"], place["stop"], stream.columns))
 
 
 class BlockWorker:
-    """One stage of a stream: the first one reads the rows of a block, and the last one publishes them."""
+    """One stage of a stream; the last one publishes."""
 
     def __init__(self, stream: Stream, number: int, storage: Storage):
-        self._stream, self._storage = stream, storage
-        self._is_first, self._is_last = number == 0, number + 1 == len(stream.chain)
+        self._stream, self._storage, self._is_last = stream, storage, number + 1 == len(stream.chain)
         self._kind, self._task, self._work, _ = stream.chain[number]
-        self._corpus: SentenceTable | None = None
         self._worker: Any = None
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        """Add to the rows of a block, of which the first stage gets the place.
-
-        Returns:
-            The rows; of the last stage their ids, and whether they were made or there.
-        """
-        if self._is_first:
-            (place,) = rows.to_pylist()
-            if self._corpus is None:
-                self._corpus = SentenceTable(self._storage.fetch("corpus"))
-            rows = self._corpus.rows(place["start"], place["stop"], self._kind.columns)
+        """Return the rows with what this stage adds; in the end their ids, and whether they were made or there."""
         if not self._is_last:
             return self.added(rows)
         first = rows.column("id")[0].as_py()

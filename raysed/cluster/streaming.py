@@ -1,7 +1,8 @@
-"""Ray Data: places of missing blocks -> a chain of actors that hold models -> blocks, which the actors publish.
+"""Ray Data: rows of the sentence table -> a chain of actors that hold models -> blocks, which the actors publish.
 
-The first actor of a chain reads the sentences, and each adds its columns, such as the running sum of teachers: O(D) per
-sentence.
+Readers hand out the rows of the blocks that are missing, and every stage adds its columns, such as the running sum of
+teachers: O(D) per sentence. Readers need no CPU: they would wait for ever where actors have taken all of them, as they
+do when a node is lost.
 """
 
 import logging
@@ -16,11 +17,14 @@ from raysed.cluster.blocks import BlockWorker, Place, Stream, make_missing
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import Share
 from raysed.cluster.watchdog import Watchdog, watched_workers
+from raysed.data.parquet import SentenceTable
 from raysed.errors import RunFailed, UserError, last_line
 from raysed.store.storage import Storage
 
 _MOST_TRIES = 5
 """Of a block: one that is lost more often than a few lost nodes explain takes its workers down itself."""
+_ACTORS_PER_READER = 8
+"""Actors with models that one reader is enough for."""
 
 
 def make_blocks(stream: Stream, storage: Storage, share: Share, silence: float) -> None:
@@ -38,7 +42,13 @@ def _published(
     context.target_max_block_size = None  # a block of this file is one of Ray's
     context.raise_original_map_exception = True
     about = {"batch_format": "pyarrow", "batch_size": None}
-    rows = ray.data.from_items(list(places), override_num_blocks=len(places))
+    rows = ray.data.from_items(list(places), override_num_blocks=len(places)).map_batches(
+        ReadSentences,
+        fn_constructor_args=(stream.columns, storage, watchdog),
+        compute=ray.data.ActorPoolStrategy(size=-(-share.workers // _ACTORS_PER_READER)),
+        num_cpus=0,
+        **about,
+    )
     job, tries = uuid.uuid4().hex, f"{stream.tasks[0].name}.blocks"
     for number in range(len(stream.chain)):
         rows = rows.map_batches(
@@ -60,6 +70,20 @@ def _published(
         storage.remove(f"checkpoints/{tries}")
 
 
+class ReadSentences:
+    """Reads the rows of a block."""
+
+    def __init__(self, columns: Sequence[str], storage: Storage, watchdog: Watchdog):
+        self._guard = watchdog.guard("the sentences")
+        self._guard.__enter__()  # for good: an actor is ended with its process
+        self._table, self._columns = SentenceTable(storage.fetch("corpus")), columns
+
+    def __call__(self, places: pa.Table) -> pa.Table:
+        """Return the rows of one place."""
+        (place,) = places.to_pylist()
+        return self._table.rows(place["start"], place["stop"], self._columns)
+
+
 class MakeBlocks(BlockWorker):
     """A stage of the stream in an actor, which counts how often each block was begun."""
 
@@ -70,7 +94,7 @@ class MakeBlocks(BlockWorker):
         super().__init__(stream, number, storage)
         self._what = stream.chain[number][-1]
         self._guard = watchdog.guard(self._what)
-        self._guard.__enter__()  # for good: an actor is ended with its process
+        self._guard.__enter__()
         self._tries = lambda first: storage.checkpoints(f"{tries}/{first}", {}).begin(job)
 
     def added(self, rows: pa.Table) -> pa.Table:
