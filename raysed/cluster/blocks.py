@@ -47,11 +47,6 @@ class Stream:
     starts: range
     keyed: bool = False
 
-    @property
-    def columns(self) -> Sequence[str]:
-        """The columns of the sentence table that the first stage takes."""
-        return self.chain[0][0].columns
-
     def block(self, task: Task, start: int) -> str:
         """Return the artefact of the block that begins with a row."""
         if self.keyed:
@@ -122,7 +117,7 @@ def publish_here(stream: Stream, storage: Storage, places: Sequence[Place]) -> I
     """Make blocks in this process; the stream has one stage."""
     table, worker = SentenceTable(storage.fetch("corpus")), BlockWorker(stream, 0, storage)
     for place in places:
-        yield worker(table.rows(place["start"], place["stop"], stream.columns))
+        yield worker(table.rows(place["start"], place["stop"], stream.chain[0][0].columns))
 
 
 class BlockWorker:

@@ -23,8 +23,6 @@ from raysed.store.storage import Storage
 
 _MOST_TRIES = 5
 """Of a block: one that is lost more often than a few lost nodes explain takes its workers down itself."""
-_ACTORS_PER_READER = 8
-"""Actors with models that one reader is enough for."""
 
 
 def make_blocks(stream: Stream, storage: Storage, share: Share, silence: float) -> None:
@@ -44,8 +42,8 @@ def _published(
     about = {"batch_format": "pyarrow", "batch_size": None}
     rows = ray.data.from_items(list(places), override_num_blocks=len(places)).map_batches(
         ReadSentences,
-        fn_constructor_args=(stream.columns, storage, watchdog),
-        compute=ray.data.ActorPoolStrategy(size=-(-share.workers // _ACTORS_PER_READER)),
+        fn_constructor_args=(stream.chain[0][0].columns, storage, watchdog),
+        compute=ray.data.ActorPoolStrategy(size=-(-share.workers // 8)),
         num_cpus=0,
         **about,
     )
