@@ -69,8 +69,7 @@ def check_versions(models: Mapping[str, Mapping[str, Any]]) -> None:
     if len(nodes) < 2:
         return
     here = versions(models)
-    ask = ray.remote(num_cpus=0, max_retries=0)(versions)
-    for node, said in ask_nodes(ask, list(nodes), dict(models)).items():
+    for node, said in ask_nodes(_versions_there, list(nodes), dict(models)).items():
         where = f"node {nodes[node]}"
         if isinstance(said, Exception):
             raise UserError(f"{where} cannot run the job: {last_line(said)}; {_REMEDIES['raysed']}")
@@ -107,3 +106,8 @@ def versions(models: Mapping[str, Mapping[str, Any]]) -> dict[str, str | None]:
     names = ("ray", "torch", "transformers")
     libraries = {name: metadata.version(name).partition("+")[0] for name in names}  # without builds such as +cpu
     return {"Python": of_python, **libraries, "raysed": f"code {digest.hexdigest()[:8]}", **commits}
+
+
+@ray.remote(num_cpus=0, max_retries=0)
+def _versions_there(models: Mapping[str, Mapping[str, Any]]) -> dict[str, str | None]:
+    return versions(models)
