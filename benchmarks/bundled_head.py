@@ -21,7 +21,7 @@ from raysed.data.corpus import BUNDLED, CorpusReport, sentence_chunks
 from raysed.data.tokens import EpochBatches, LengthReport, TokenTable, tokenize
 from raysed.model.pretrained import load_encoder
 from raysed.train.engine import TorchEngine
-from raysed.train.loop import train
+from raysed.train.loop import Run
 from raysed.train.optimizers import bert_optimizer
 from raysed.train.stage import Plan, warmup_schedule
 from raysed.train.stages.mlm import MaskedLM
@@ -74,7 +74,7 @@ def fit(objective: MaskedLM, batches: EpochBatches, steps: int) -> None:
 
     plan = Plan(steps, warmup_schedule(2e-3, steps, 0.05, "linear"), log_every=1, keep="encoder")
     engine = TorchEngine(objective, bert_optimizer(objective, weight_decay=0.01), clip=1.0, bf16=True)
-    train(objective, batches, plan, engine, on_metrics=say)
+    Run(objective, batches, plan, engine, on_metrics=say).train()
 
 
 @torch.no_grad()

@@ -32,7 +32,7 @@ from transformers import AutoTokenizer
 from raysed.config import Config
 from raysed.data.tokens import TokenTable, read_tokens, tokenize
 from raysed.registry import stages
-from raysed.train.loop import Run, train
+from raysed.train.loop import Run
 from raysed.train.stage import Start
 from raysed.train.stages.ct import CtConfig, PairSampler
 
@@ -124,7 +124,7 @@ def train_raysed(work: Work, bf16: bool, updates: int, seed: int) -> peers.Train
     setup = raysed_setup(work, bf16, seed)
 
     def update(count: int) -> None:
-        train(setup.objective, setup.batch_at, replace(setup.plan, steps=count), setup.engine)
+        Run(setup.objective, setup.batch_at, replace(setup.plan, steps=count), setup.engine).train()
 
     update(work.options.warm_up)
     with harness.timed() as seconds:

@@ -32,7 +32,7 @@ from raysed.data.tokens import tokenize
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_encoder
 from raysed.train.deepspeed import DeepSpeedEngine, prepare_deepspeed
-from raysed.train.loop import train
+from raysed.train.loop import Run
 from raysed.train.stage import Plan
 from raysed.train.stages.sed import Distillation, SedConfig
 
@@ -137,9 +137,9 @@ def train_raysed(work: Work, bf16: bool, updates: int, seed: int) -> peers.Train
     engine = DeepSpeedEngine(objective, SED, world=1, bf16=bf16)
     plan = Plan(updates, lambda step: SED.learning_rate, seed, log_every=100, keep="learner")
     with _local_rank():
-        train(objective, batches, replace(plan, steps=work.options.warm_up), engine)
+        Run(objective, batches, replace(plan, steps=work.options.warm_up), engine).train()
     with harness.timed() as seconds:
-        train(objective, batches, plan, engine)
+        Run(objective, batches, plan, engine).train()
     return peers.Trained(seconds[0], (harness.embedder(learner, tokenizer),))
 
 

@@ -36,7 +36,7 @@ from raysed.model.encoder import Encoder
 from raysed.model.pretrained import load_encoder, write_checkpoint
 from raysed.registry import stages
 from raysed.train.engine import TorchEngine
-from raysed.train.loop import train
+from raysed.train.loop import Run
 from raysed.train.optimizers import adam_optimizer
 from raysed.train.selection import Result
 from raysed.train.stage import Plan, Start, warmup_schedule
@@ -133,7 +133,7 @@ def train_member(config: Config, corpus: Path, device: str, index: int) -> Path:
     setup = stages()["ct"].set_up(
         config.ct, config.members, Start(encoder.to(device), tokenizer, {"corpus": corpus}, seed=index)
     )
-    result = train(setup.objective, setup.batch_at, setup.plan, setup.engine)
+    result = Run(setup.objective, setup.batch_at, setup.plan, setup.engine).train()
     return _written(setup.objective.candidates()[result.kept], tokenizer, result, corpus.parent / f"member-{index}")
 
 
@@ -152,7 +152,7 @@ def train_learner(config: Config, corpus: TokenTable, targets_ND: np.ndarray, de
     plan = Plan(steps, warmup_schedule(sed.learning_rate, steps, sed.warmup, sed.decay), keep="learner")
     bf16 = device == "cuda" and torch.cuda.is_bf16_supported()
     engine = TorchEngine(objective, adam_optimizer(objective, sed.weight_decay), sed.clip, bf16)
-    _written(objective.learner, tokenizer, train(objective, batch_at, plan, engine), path)
+    _written(objective.learner, tokenizer, Run(objective, batch_at, plan, engine).train(), path)
 
 
 def _written(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, result: Result, path: Path) -> Path:

@@ -15,7 +15,7 @@ from learners import tiny_learner
 from raysed.data.targets import TargetBatches
 from raysed.store.storage import Storage
 from raysed.train.deepspeed import DeepSpeedEngine, prepare_deepspeed
-from raysed.train.loop import train
+from raysed.train.loop import Run
 from raysed.train.selection import Result
 from raysed.train.stage import Plan, warmup_schedule
 from raysed.train.stages.sed import Distillation, SedConfig
@@ -104,7 +104,7 @@ def _trained(work: Work, rank: int, stage: int, later: bool = False, **options: 
         rate = warmup_schedule(sed.learning_rate, 12, sed.warmup, sed.decay)
         plan = Plan(12, rate, seed=1 + rank, checkpoint_every=4, log_every=1, keep="learner")
         try:
-            return train(engine._objective, _batches(work, rank), plan, engine, is_writer=rank == 0, **options)
+            return Run(engine._objective, _batches(work, rank), plan, engine, is_writer=rank == 0, **options).train()
         except _Stop:
             return None
 
@@ -118,7 +118,7 @@ def _resumes_exactly(work: Work, rank: int, stage: int) -> bool:
             with _engine(work, stage, later=False, dropout=True) as engine:
                 plan = Plan(6, lambda step: RATE, seed=1 + rank, log_every=1, keep="learner")
                 options = {"checkpoints": states, "is_writer": rank == 0, "until": until}
-                train(engine._objective, _batches(work, rank), plan, engine, **options)
+                Run(engine._objective, _batches(work, rank), plan, engine, **options).train()
                 end = {key: weight.clone() for key, weight in engine._objective.state_dict().items()}
         ends.append(end)
     return all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])

@@ -17,15 +17,7 @@ import psutil
 from raysed.cluster.blocks import Stream, make_missing, publish_here, stream_of
 from raysed.cluster.execute import Executor
 from raysed.cluster.process import prepare_worker
-from raysed.cluster.resources import (
-    Cluster,
-    Need,
-    Share,
-    plan_learners,
-    smallest_gpu_here,
-    uses_gpu,
-    what_is_missing,
-)
+from raysed.cluster.resources import Cluster, Need, Share, plan_learners, smallest_gpu_here, uses_gpu, what_is_missing
 from raysed.cluster.work import Bench, Failures, Stopped, TrainingLine, Trial, refuse_unfinished
 from raysed.errors import RunFailed, UserError, last_line
 from raysed.graph import Artefact, Task

@@ -19,13 +19,7 @@ from raysed.data.targets import ROWS_PER_GROUP, TargetWriter, matrix, with_colum
 from raysed.data.tokens import TokenTable
 from raysed.errors import UserError
 from raysed.make.work import Named, layers_file
-from raysed.model.combination import (
-    Combination,
-    choose_teachers,
-    fit_combination,
-    side_by_side,
-    turn,
-)
+from raysed.model.combination import Combination, choose_teachers, fit_combination, side_by_side, turn
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
 from raysed.model.head import START

@@ -38,10 +38,7 @@ def sentence_table(out: Path, inputs: Named, settings: Named, work: Work) -> Nam
     tokenizer = load_tokenizer(inputs["encoder"], inputs["start"])
     report, lengths = CorpusReport(), LengthReport(max_length)
     progress = Progress("read corpus", block.sentences or 0)
-    with (
-        pq.ParquetWriter(out / "part-00000.parquet", SENTENCE_SCHEMA) as writer,
-        closing(FlatTokens(out)) as flat,
-    ):
+    with pq.ParquetWriter(out / "part-00000.parquet", SENTENCE_SCHEMA) as writer, closing(FlatTokens(out)) as flat:
         for ids, sentences in sentence_chunks(block, settings["seed"], report):
             table = tokenize(tokenizer, sentences, max_length, ids, lengths)
             tokens = pa.ListArray.from_arrays(pa.array(table.offsets, pa.int32()), pa.array(table.input_ids))

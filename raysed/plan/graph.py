@@ -169,10 +169,8 @@ class Plan:
             places = [(bound, index) for bound in bounds for index in range(models_of(node, config))]
             tried[node] = {self._add_member(node, index, bound, stage): bound for bound, index in places}
         for node, names in tried.items():
-            inputs, settings = (
-                {"members": Tried(tuple(names))},
-                {"node": node, "min_members": config.members.min_members},
-            )
+            inputs: dict[str, Any] = {"members": Tried(tuple(names))}
+            settings = {"node": node, "min_members": config.members.min_members}
             if last_stage(node).is_grid:
                 make, title, inputs["dev"] = models.grid_choice, f"lower bound of {node}", self._dev
                 sts = config.sts.model_copy(update={"train": []})

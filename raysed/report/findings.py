@@ -46,10 +46,7 @@ class Finding:
 
 
 def conclusions(
-    scores: Scores,
-    dev: str | None = None,
-    exported: str | None = None,
-    left_out: Sequence[Mapping[str, Any]] = (),
+    scores: Scores, dev: str | None = None, exported: str | None = None, left_out: Sequence[Mapping[str, Any]] = ()
 ) -> list[list[Finding]]:
     """Return what a run shows, in paragraphs of sentences: on the base, on each ensemble, and on all of them.
 

@@ -28,11 +28,7 @@ _PARITY, _CALIBRATED_PARITY = 1e-4, 1e-3
 
 
 def publish(
-    job: Job,
-    storage: Storage,
-    models: Sequence[ScoredModel],
-    facts: Facts,
-    say: Callable[[str], None],
+    job: Job, storage: Storage, models: Sequence[ScoredModel], facts: Facts, say: Callable[[str], None]
 ) -> None:
     """Score all models, export one unless that is refused, write the report and say what came out."""
     emit(stage="report")

@@ -30,11 +30,6 @@ _WARNING_EVERY = 10
 """Updates between two checks for a preemption notice: each costs a message between workers."""
 
 
-def train(objective: nn.Module, batch_at: Callable[[int], Any], plan: Plan, engine: "Engine", **options: Any) -> Result:
-    """Train to the last step, from the newest saved state if there is one; takes what `Run` takes."""
-    return Run(objective, batch_at, plan, engine, **options).train()
-
-
 @dataclass
 class Run:
     """One training; `train` makes its updates.

@@ -7,7 +7,7 @@ import torch
 
 from raysed.data.tokens import TokenTable, pack
 from raysed.train.engine import TorchEngine
-from raysed.train.loop import train
+from raysed.train.loop import Run
 from raysed.train.optimizers import adam_optimizer
 from raysed.train.stage import Plan
 from raysed.train.stages.bsl import Bootstrap, BslConfig, make_predictor
@@ -197,7 +197,7 @@ def test_the_loss_falls_and_the_spread_is_logged_from_the_first_update(make_enco
     one = pack(TokenTable.concatenate([table, table]))
     objective = objective_of(make_encoder("bert"), momentum=0.99)
     engine = TorchEngine(objective, adam_optimizer(objective, 0.0))
-    history = train(objective, lambda step: one, plan(30, log_every=10), engine).history
+    history = Run(objective, lambda step: one, plan(30, log_every=10), engine).train().history
     assert [entry["step"] for entry in history] == [1, 10, 20, 30]
     assert history[-1]["loss"] < history[0]["loss"] < 0.5
     assert all(0 <= entry["spread"] <= 1.01 and 0 <= entry["directions"] <= 7.01 for entry in history)

@@ -9,7 +9,7 @@ import torch
 from raysed.data.tokens import TokenTable, pack
 from raysed.train.collapse import collapse, spread_of
 from raysed.train.engine import TorchEngine
-from raysed.train.loop import train
+from raysed.train.loop import Run
 from raysed.train.optimizers import adam_optimizer
 from raysed.train.stage import Plan
 from raysed.train.stages.bsl import Bootstrap, BslConfig, make_predictor
@@ -62,7 +62,7 @@ def trained(make_encoder, make_table, momentum, predictor):
     engine = TorchEngine(objective, adam_optimizer(objective, 0.0), clip=1.0)
     views = pack(TokenTable.concatenate([table, make_table(32, seed=1)]))
     plan = Plan(steps=80, learning_rate=lambda step: 2e-3, keep="encoder", log_every=5)
-    return train(objective, lambda step: views, plan, engine).history
+    return Run(objective, lambda step: views, plan, engine).train().history
 
 
 def test_a_missing_predictor_collapses_and_is_noticed(make_encoder, make_table):

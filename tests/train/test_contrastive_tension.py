@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from raysed.train.engine import TorchEngine
-from raysed.train.loop import train
+from raysed.train.loop import Run
 from raysed.train.stage import Plan, Start
 from raysed.train.stages.ct import (
     STAGE,
@@ -85,7 +85,7 @@ def test_training_equals_the_plain_loop(make_encoder, make_table, dtype, toleran
     objective, found = ContrastiveTension(encoder), []
     engine = TorchEngine(objective, STAGE.optimizer(CONFIG, objective))
     plan = Plan(UPDATES, STAGE.schedule(CONFIG, UPDATES), log_every=1, keep="second")
-    train(objective, sampler, plan, engine, on_metrics=lambda entry: found.append(entry["loss"]))
+    Run(objective, sampler, plan, engine, on_metrics=lambda entry: found.append(entry["loss"])).train()
 
     np.testing.assert_allclose(found, losses, rtol=0, atol=tolerance)
     assert losses[-1] < losses[0]
@@ -256,5 +256,7 @@ def test_second_is_kept_as_trained_to_the_end_or_the_better_at_its_best(make_enc
     objective, asked = ContrastiveTension(make_encoder("bert", layers=1)), iter(scores)
     plan = Plan(UPDATES, STAGE.schedule(CONFIG, UPDATES), evaluate_every=8, keep=keep)
     engine = TorchEngine(objective, STAGE.optimizer(CONFIG, objective))
-    result = train(objective, PairSampler(make_table(50), CONFIG, 2), plan, engine, evaluate=lambda _: next(asked))
+    result = Run(
+        objective, PairSampler(make_table(50), CONFIG, 2), plan, engine, evaluate=lambda _: next(asked)
+    ).train()
     assert (result.kept, result.kept_step, result.score) == kept and not list(asked)

@@ -15,7 +15,7 @@ from learners import tiny_learner, write_targets
 from raysed.data.targets import TargetBatches
 from raysed.train.deepspeed import DeepSpeedEngine
 from raysed.train.engine import TorchEngine
-from raysed.train.loop import train
+from raysed.train.loop import Run
 from raysed.train.stage import Plan, warmup_schedule
 from raysed.train.stages.sed import Distillation, SedConfig
 
@@ -163,7 +163,7 @@ def test_one_process_equals_the_plain_loop(tmp_path):
     optimizer = torch.optim.AdamW([p for p in objective.parameters() if p.requires_grad], lr=0.0, weight_decay=0.0)
     plan = Plan(12, warmup_schedule(2e-5, 12, 0.1, "constant"), log_every=1, keep="learner")
     engine = TorchEngine(objective, optimizer)
-    result = train(objective, TargetBatches(tmp_path, 8, 5), plan, engine)
+    result = Run(objective, TargetBatches(tmp_path, 8, 5), plan, engine).train()
     assert [e["loss"] for e in result.history] == pytest.approx(plain_losses(tmp_path, sed, 12), abs=1e-6)
 
 

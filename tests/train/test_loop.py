@@ -29,7 +29,6 @@ from raysed.score.tasks import DevTask, Evaluation, load_any_task
 from raysed.store.storage import Storage
 from raysed.train import loop
 from raysed.train.engine import TorchEngine
-from raysed.train.loop import train
 from raysed.train.out_of_memory import CUDA_CONTEXT, in_parts_if_needed
 from raysed.train.selection import Result, before_training
 from raysed.train.stage import Plan, Start, warmup_schedule
@@ -64,7 +63,7 @@ class Run:
         self.batches, self.dev_table = EpochBatches(table, 8, seed=5), self.make_table(6, seed=9)
         parameters = [p for p in self.objective.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(parameters, weight_decay=0.01)
-        self.result = train(
+        self.result = loop.Run(
             self.objective,
             self.batch_at,
             Plan(STEPS, RATE, 3, evaluate_every=6, checkpoint_every=every, log_every=1, keep=self.keep),
@@ -74,7 +73,7 @@ class Run:
             on_metrics=self.on_metrics,
             until=until,
             **named,
-        )
+        ).train()
         return self
 
     def evaluate(self, encoder: nn.Module) -> float:
@@ -225,7 +224,7 @@ def train_line(scores=None, steps: int = 10, **plan) -> tuple[Line, Result, list
 
     engine = TorchEngine(line, torch.optim.SGD(line.parameters()))
     plan = Plan(steps, lambda step: 1.0, evaluate_every=4, log_every=3, **plan)
-    result = train(line, lambda step: None, plan, engine, evaluate=scores and evaluate)
+    result = loop.Run(line, lambda step: None, plan, engine, evaluate=scores and evaluate).train()
     return line, result, asked
 
 
@@ -278,7 +277,9 @@ def test_without_labels_the_lowest_loss_on_held_out_rows_is_kept(tmp_path):
         engine = TorchEngine(line, torch.optim.SGD(line.parameters()))
         score = lambda module: -module.weight.item()  # noqa: E731
         checkpoints = storage.checkpoints("line", {})
-        return line, train(line, lambda s: None, plan, engine, evaluate=score, checkpoints=checkpoints, until=until)
+        return line, loop.Run(
+            line, lambda s: None, plan, engine, evaluate=score, checkpoints=checkpoints, until=until
+        ).train()
 
     for places, storage in (([None], Storage(str(tmp_path), "whole")), ([14, None], Storage(str(tmp_path), "parts"))):
         for until in places:
@@ -365,7 +366,7 @@ def test_what_is_not_finite_stops_the_run_and_touches_nothing(tmp_path, kind, cl
     checkpoints = Storage(str(tmp_path), "run").checkpoints("model", {})
     plan = Plan(20, lambda step: 0.1, checkpoint_every=3, log_every=9, keep="only")
     with pytest.raises(UserError) as caught:
-        train(objective, batch_at, plan, engine, checkpoints=checkpoints)
+        loop.Run(objective, batch_at, plan, engine, checkpoints=checkpoints).train()
     assert str(caught.value) == (
         "the loss or its gradient is not finite at step 6 (sentence ids 40, 7, 12); "
         "lower the learning rate or look at these rows"
@@ -389,7 +390,7 @@ def test_a_training_that_is_asked_about_later_is_the_same(tmp_path):
         checkpoints = Storage(str(tmp_path / str(is_async)), "run").checkpoints("model", {})
         plan = Plan(20, lambda step: 0.1, checkpoint_every=3, log_every=7, keep="only")
         for until in (11, None):
-            result = train(objective, lambda step: batch, plan, engine, checkpoints=checkpoints, until=until)
+            result = loop.Run(objective, lambda step: batch, plan, engine, checkpoints=checkpoints, until=until).train()
         ends.append((result.history, [p.tolist() for p in objective.parameters()]))
     assert ends[0] == ends[1]
     assert [entry["step"] for entry in ends[0][0]] == [7, 14, 20]
@@ -475,7 +476,7 @@ def line_with(checkpoints: Slow, steps: int = 9, on_metrics=lambda entry: None) 
     line = Line()
     plan = Plan(steps, lambda step: 1.0, checkpoint_every=4, log_every=1, keep="first")
     engine = TorchEngine(line, torch.optim.SGD(line.parameters(), lr=1.0))
-    train(line, lambda step: step, plan, engine, checkpoints=checkpoints, on_metrics=on_metrics)
+    loop.Run(line, lambda step: step, plan, engine, checkpoints=checkpoints, on_metrics=on_metrics).train()
     return line
 
 
@@ -510,13 +511,14 @@ def test_all_workers_continue_from_the_state_that_the_first_names(monkeypatch, t
     line = Line()
     plan = Plan(9, lambda step: 1.0, checkpoint_every=4, log_every=1, keep="first")
     engine = TorchEngine(line, torch.optim.SGD(line.parameters(), lr=1.0))
-    train(line, lambda step: step, plan, engine, checkpoints=storage.checkpoints("m", {}))
+    loop.Run(line, lambda step: step, plan, engine, checkpoints=storage.checkpoints("m", {})).train()
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
     monkeypatch.setattr(loop, "broadcast_from_rank0", lambda value, device: 4.0)
     other = Line()
     engine = TorchEngine(other, torch.optim.SGD(other.parameters(), lr=1.0))
-    assert train(other, lambda step: step, plan, engine, checkpoints=storage.checkpoints("m", {})).resumed_at == 4
+    result = loop.Run(other, lambda step: step, plan, engine, checkpoints=storage.checkpoints("m", {})).train()
+    assert result.resumed_at == 4
 
 
 # -- states on disk --------------------------------------------------------------------------------------------------
@@ -594,7 +596,7 @@ def test_only_the_writer_writes(tmp_path):
         line = Line()
         engine = Engine(line, torch.optim.SGD(line.parameters()))
         plan = Plan(9, lambda step: 1.0, checkpoint_every=3, keep="first")
-        train(line, lambda step: None, plan, engine, checkpoints=checkpoints, is_writer=is_writer)
+        loop.Run(line, lambda step: None, plan, engine, checkpoints=checkpoints, is_writer=is_writer).train()
         assert (checkpoints.newest() is not None) == is_writer
     assert len(gathered) == 4  # not after the last update: the result itself is published then
 
@@ -680,7 +682,7 @@ def test_a_training_goes_on_in_the_precision_in_which_it_began(make_encoder, mak
         engine = TorchEngine(objective, torch.optim.AdamW(objective.parameters(), lr=1e-3), bf16=bf16)
         checkpoints = Storage(str(tmp_path), "run").checkpoints("m", {})
         plan = Plan(6, lambda step: 1e-3, keep="encoder")
-        train(objective, EpochBatches(table, 8, 5), plan, engine, checkpoints=checkpoints, until=until)
+        loop.Run(objective, EpochBatches(table, 8, 5), plan, engine, checkpoints=checkpoints, until=until).train()
         return engine
 
     trained(True, 3)
@@ -717,7 +719,7 @@ def train_ten(make_encoder, make_table, prepare) -> tuple[list[float], nn.Module
     batches = EpochBatches(table, 16, seed=5)
     # Not Adam: of gradients that are zero but for rounding it makes whole steps.
     engine = TorchEngine(objective, torch.optim.SGD([p for p in encoder.parameters() if p.requires_grad]))
-    result = train(objective, batches, Plan(10, lambda step: 0.01, 3, log_every=1, keep="encoder"), engine)
+    result = loop.Run(objective, batches, Plan(10, lambda step: 0.01, 3, log_every=1, keep="encoder"), engine).train()
     return [entry["loss"] for entry in result.history], encoder, found
 
 

@@ -12,7 +12,7 @@ from raysed.data.pairs import PairRows, write_pairs
 from raysed.data.tokens import FlatTokens
 from raysed.registry import stages
 from raysed.store.storage import Storage
-from raysed.train.loop import train
+from raysed.train.loop import Run
 from raysed.train.stage import Start
 
 MEMBERS = sorted(stages().keys() - {"sed"})
@@ -56,7 +56,7 @@ def set_up(data, make_encoder, tiny_tokenizer):
 
 
 def trained(setup, checkpoints=None, until=None):
-    return train(setup.objective, setup.batch_at, setup.plan, setup.engine, checkpoints=checkpoints, until=until)
+    return Run(setup.objective, setup.batch_at, setup.plan, setup.engine, checkpoints=checkpoints, until=until).train()
 
 
 def assert_equal(a, b, place=""):

@@ -10,15 +10,7 @@ import numpy as np
 from raysed.report.charts import Axis, Chart, Colour, Panel, Series
 from raysed.report.document import Report
 from raysed.report.results import Run
-from raysed.report.scores import (
-    NO_LABELS,
-    Scores,
-    display_name,
-    labels_of,
-    stages_of,
-    task_names,
-    titled,
-)
+from raysed.report.scores import NO_LABELS, Scores, display_name, labels_of, stages_of, task_names, titled
 from raysed.report.section import Block, Section
 from raysed.score.tasks import main_score
 from raysed.store.text import Table, number
