@@ -19,6 +19,8 @@ import yaml
 from safetensors.torch import load_file
 from started_jobs import artefact
 
+from raysed.store.storage import Storage
+
 ROOT = Path(__file__).resolve().parent.parent
 
 SETTINGS: dict[str, Any] = {
@@ -131,15 +133,16 @@ def _raylet(node: Any) -> int:
 class Job:
     """`jobs/ensemble_then_distill.py` in a process of its own, on a cluster."""
 
-    def __init__(self, directory: Path, address: str, **changes: Any):
+    def __init__(self, directory: Path, address: str, location: str = "", **changes: Any):
         self.run = directory / "run"
+        self._storage = Storage(location or str(directory), "run")
         self._log = directory / "job.log"
         config = directory / "config.yaml"
         blocks = {
             key: {**SETTINGS.get(key, {}), **value} if isinstance(value, dict) else value
             for key, value in changes.items()
         }
-        config.write_text(yaml.safe_dump({**SETTINGS, **blocks, "storage": str(directory)}))
+        config.write_text(yaml.safe_dump({**SETTINGS, **blocks, "storage": self._storage.location}))
         self._command = [sys.executable, "-u", "jobs/ensemble_then_distill.py", "--config", str(config)]
         self._environment = {**os.environ, "RAY_ADDRESS": address}
         self.start()
@@ -205,7 +208,7 @@ class Job:
 
     def digest(self, name: str, place: str = "") -> str:
         """Returns the checksum of an artefact's weights, which may be in a directory of it."""
-        return hashlib.sha256((artefact(self.run, name) / place / "model.safetensors").read_bytes()).hexdigest()
+        return hashlib.sha256((self._storage.fetch(name) / place / "model.safetensors").read_bytes()).hexdigest()
 
     def weights(self, name: str) -> dict[str, Any]:
         """Returns an artefact's tensors."""
@@ -213,7 +216,7 @@ class Job:
 
     def left_behind(self) -> list[str]:
         """Returns temporary files and checkpoints that a finished run should not have."""
-        return [str(path) for path in (self.run / "checkpoints").rglob("*") if path.is_file()]
+        return list(self._storage.plain.sizes_below("checkpoints"))
 
 
 def freeze(pid: int) -> None:
