@@ -21,9 +21,8 @@ from ray.train.torch import TorchConfig, TorchTrainer
 
 from raysed import interrupts
 from raysed.cluster.process import prepare_worker
-from raysed.cluster.resources import MOST_RESTARTS
 from raysed.cluster.watchdog import watched_workers
-from raysed.cluster.work import Bench, TrainingLine, refuse_unfinished
+from raysed.cluster.work import MOST_RESTARTS, Bench, TrainingLine, refuse_unfinished
 from raysed.errors import RunFailed, last_line
 from raysed.graph import Task
 from raysed.store.storage import Storage

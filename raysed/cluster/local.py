@@ -18,7 +18,7 @@ from raysed.cluster.blocks import Stream, make_missing, publish_here, stream_of
 from raysed.cluster.execute import Executor
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import Cluster, Need, Share, plan_learners, smallest_gpu_here, uses_gpu, what_is_missing
-from raysed.cluster.work import Bench, Failures, Stopped, TrainingLine, Trial, refuse_unfinished
+from raysed.cluster.work import MOST_RESTARTS, Bench, Failures, Stopped, TrainingLine, Trial, refuse_unfinished
 from raysed.errors import RunFailed, UserError, last_line
 from raysed.graph import Artefact, Task
 from raysed.store.progress import emit
@@ -46,12 +46,12 @@ class LocalExecutor(Executor):
         """
         prepare_worker(share.threads)
         try:
-            while True:
+            for start in range(MOST_RESTARTS + 1):
                 try:
                     return train()
-                except (UserError, RunFailed):
-                    raise
                 except Exception as error:
+                    if start == MOST_RESTARTS or isinstance(error, UserError | RunFailed):
+                        raise
                     log.warning("%s is tried again: %s", name, last_line(error))
         finally:
             prepare_worker(self.share.threads)

@@ -16,8 +16,6 @@ log = logging.getLogger(__name__)
 
 PROCESS_BYTES = 7e8
 """Of a process that has loaded torch and transformers and works on a batch, beside its weights."""
-MOST_RESTARTS = 100
-"""Of one training by Ray, whatever was lost; `max_retries` counts those without a new checkpoint in between."""
 _GPU_PART = 0.85
 """The part of a GPU's memory that is planned for."""
 _SMALL_MEMBER = 1.5e9

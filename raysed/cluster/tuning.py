@@ -15,9 +15,8 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
 from raysed.cluster.process import prepare_worker
-from raysed.cluster.resources import MOST_RESTARTS
 from raysed.cluster.watchdog import watched_workers
-from raysed.cluster.work import Bench, Failures, Stopped, TrainingLine, Trial
+from raysed.cluster.work import MOST_RESTARTS, Bench, Failures, Stopped, TrainingLine, Trial
 from raysed.errors import last_line
 from raysed.store.progress import emit
 

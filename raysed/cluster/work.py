@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from raysed.cluster.resources import Share
     from raysed.cluster.watchdog import Watchdog
 
+MOST_RESTARTS = 100
+"""Of one training whatever was lost; `max_retries` counts those without a new checkpoint in between."""
+
 
 @dataclass(frozen=True)
 class Work:
