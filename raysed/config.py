@@ -47,7 +47,6 @@ MEMBERS = "members"
 CONFIGS = Path(__file__).parent / "configs"
 """Settings by name, in the package, so that an installed one can run."""
 
-
 _LONGEST_NAME, _LARGEST = 200, 1e18
 MOST = 1000
 """Models that are trained alike: each is listed, so that a number with too many digits would take all memory."""
@@ -406,7 +405,7 @@ class ViewsConfig(Block):
     mlm_model: Source | None = None
     """Masked language model that fills: a path, a hub id or `bundled:encoder` (the paper: `roberta-base`). `null`: the
     run's encoder, which must have its head."""
-    pivots: list[tuple[Source, Source]] = [
+    pivots: Annotated[list[tuple[Source, Source]], Field(min_length=1, max_length=2)] = [
         ("Helsinki-NLP/opus-mt-en-de", "Helsinki-NLP/opus-mt-de-en"),
         ("Helsinki-NLP/opus-mt-en-fr", "Helsinki-NLP/opus-mt-fr-en"),
     ]
@@ -414,12 +413,6 @@ class ViewsConfig(Block):
     the sentence and its back-translation."""
     max_unusable: float = Field(0.5, ge=0, lt=1)
     """Largest share of pairs with an empty view or two identical ones, which are left out. Beyond it the run ends."""
-
-    @model_validator(mode="after")
-    def _one_or_two_pivots(self) -> "ViewsConfig":
-        if not 1 <= len(self.pivots) <= 2:
-            raise ValueError(f"views.pivots has {len(self.pivots)} pairs of models; list one or two")
-        return self
 
 
 class TeacherConfig(Block):

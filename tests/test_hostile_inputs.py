@@ -230,7 +230,8 @@ SETTINGS = [
     ("bsl.views=[mlm, mlm]", r"setting bsl\.views: list at least one, and each once \(got \['mlm', 'mlm'\]\)"),
     ("contrastive.batch_size=1", r"setting contrastive\.batch_size: input should be greater than .* 2 \(got 1\)"),
     ("contrastive.dropout=false", r"contrastive\.views has same, whose two views differ only by .*dropout: true"),
-    ("views.pivots=[]", r"views\.pivots has 0 pairs of models; list one or two"),
+    ("views.pivots=[]", r"setting views\.pivots: list should have at least 1 item .* \(got \[\]\)"),
+    ("views.pivots=[[a, b], [c, d], [e, f]]", r"setting views\.pivots: list should have at most 2 items .*"),
     (
         f"recipes=[bsl]; bsl.keep=best_on_dev; {CHOICES}",
         r"bsl\.keep: best_on_dev needs evaluation\.dev; set it, or use bsl\.keep: last",

@@ -29,10 +29,6 @@ def gather(
     One that cannot grow is taken as it is. One with an autoscaler is asked for as many places as the members can use,
     and waited for until they are there, no node has come for two minutes, or `resources.wait_minutes` are over; then
     the run makes do with what is there.
-
-    Args:
-        members: workers that can train members at once.
-        learner_workers: as `sed.workers` has it.
     """
     cluster = current_cluster()
     if not cluster.autoscaling:

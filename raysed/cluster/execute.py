@@ -39,7 +39,6 @@ class How:
     Attributes:
         members: of an ensemble, which is how many are planned for where nothing else is known.
         check_room: refuses a storage that is too small, given the cluster, the corpus' rows if known, and free bytes.
-        settings: what `config.yaml` says.
     """
 
     resources: ResourcesConfig

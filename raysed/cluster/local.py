@@ -99,6 +99,5 @@ def this_machine(gpu: bool | None = None) -> Cluster:
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     gpus = 0 if gpu is False else torch.cuda.device_count()
     memory = psutil.virtual_memory().available
-    return Cluster(
-        ((float(cpus), float(gpus)),), node_bytes=memory, gpu_bytes=(gpus and smallest_gpu_here()) or Cluster.gpu_bytes
-    )
+    gpu_bytes = (gpus and smallest_gpu_here()) or Cluster.gpu_bytes
+    return Cluster(((float(cpus), float(gpus)),), node_bytes=memory, gpu_bytes=gpu_bytes)

@@ -61,9 +61,6 @@ def check_versions(models: Mapping[str, Mapping[str, Any]]) -> None:
 
     Args:
         models: by id, the options that choose a model's files, such as `revision`.
-
-    Raises:
-        UserError: names the first node that differs, what differs, and both versions.
     """
     nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
     if len(nodes) < 2:

@@ -34,7 +34,6 @@ class Work:
         precision: of embeddings that become targets.
         rank: of this worker among the `world` that train one model; the first writes.
         task: what is trained, for the model's description.
-        checkpoints: where a training saves its states.
         report: takes an entry of a training's history: step, total, loss and dev.
         warned: whether this machine is about to be taken away.
     """
@@ -56,13 +55,10 @@ class Bench:
     """What all workers that train in one stage have.
 
     Attributes:
-        watchdog: over the workers.
         job: tells starts of this job from those of earlier ones.
         report: takes the name of a training and a new entry of its history: step, total, loss and dev.
         published: is told, on every worker, that a learner is published.
-        rank: of this worker among the `world` that train one learner.
         broadcast: returns the first worker's value to all of them.
-        say: tells the driver something about a learner.
         has_failed: whether the driver was told that a learner cannot be trained.
     """
 

@@ -58,17 +58,7 @@ def load_task(name: str, config: TaskConfig, setting: str | None = None) -> StsT
 
 
 def read_graded(name: str, config: TaskConfig, setting: str, split: str = "test", is_scored: bool = False) -> StsTask:
-    """Read the pairs that `config.source` names.
-
-    Kinds of source:
-    - a file with a header, JSONL or Parquet, by path or URI, see `rows`. The score stands in the first of
-      `GOLD_COLUMNS` that is there, the sentences in the first of `GRADED_COLUMNS`, the subset in `subset` if that is
-      there; `config.columns` names others. A dataset of the Hugging Face hub has the same columns;
-    - a SentEval directory (`STS.input.<subset>.txt` and `STS.gs.<subset>.txt`, line by line), or one such
-      `STS.input.<subset>.txt` with its scores beside it (a track of STS 2017);
-    - any other .txt file, with sentence1, sentence2 and score on each line, tab-separated, without a header (a pair of
-      languages of STS 2017 extended, `STS.en-de.txt`);
-    - `bundled:train`, `bundled:dev` or `bundled:test`.
+    """Read the pairs that `config.source` names; `TaskConfig` says what it may be, and `graded_schema` which columns.
 
     A pair with a blank score (STS 2015 and 2016 have many) is dropped with its sentences. Scores that fill too little
     of their range are refused: it must be that of other data. Subsets are in the order in which they first appear

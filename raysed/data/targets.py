@@ -96,9 +96,8 @@ class TargetBatches:
                 pieces.append(self._rows(epoch, window, groups, inside))
             start = stop
         tokens, targets = zip(*pieces)
-        return TargetBatch(
-            pack(TokenTable.concatenate(tokens)), torch.from_numpy(np.concatenate(targets)), self._weight
-        )
+        targets_BD = torch.from_numpy(np.concatenate(targets))
+        return TargetBatch(pack(TokenTable.concatenate(tokens)), targets_BD, self._weight)
 
     def _rows(self, epoch: int, window: int, groups: np.ndarray, places: np.ndarray) -> tuple[TokenTable, np.ndarray]:
         if self._loaded != (epoch, window):

@@ -76,7 +76,6 @@ def fit_combination(
     """Fit the combination.
 
     Args:
-        how: `mean` or `concatenated`, see `CombinationConfig`.
         weights: one per teacher; with 0 it is as if the teacher had not been there.
         products_EE: second moments of `side_by_side`, not centred, of unit rows unless `how` is `mean`.
         width: D of the targets; None: that of the combination. Wider combinations are reduced to their principal

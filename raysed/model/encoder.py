@@ -31,7 +31,6 @@ class Encoder(nn.Module):
     The transformer is any bidirectional encoder of transformers that gives hidden states, or a table of vectors.
 
     Attributes:
-        head: a linear map without offset, or None.
         pooling: `mean`, or `cls`: the state of each sentence's first token.
         position_offset: where positions begin (RoBERTa: the padding id + 1) in packed rows; None: it takes none.
         parts: passes that a batch is cut into. With more than one, each is computed again for its gradient, so that

@@ -58,8 +58,6 @@ def check_formats(formats: Sequence[Format], encoder: EncoderConfig) -> None:
 
 def write_formats(path: Path, formats: Sequence[Format]) -> None:
     """Write further formats beside an exported model, from what its directory holds."""
-    if not formats:
-        return
     model = AutoModel.from_pretrained(path, use_safetensors=True, dtype=torch.float32)
     places = {name: path / FILES[name] for name in formats}
     for place in places.values():

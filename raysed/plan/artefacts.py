@@ -34,7 +34,6 @@ class ScoredModel:
         embeddings: artefact with a file per pooling.
         weights: artefact of the encoder, None for the pre-trained one; known after the run.
         left_out: whether it has collapsed: it is scored, and nothing else comes of it.
-        model: what it is in the graph.
     """
 
     recipe: str

@@ -19,7 +19,7 @@ from raysed.cluster.resources import (
     what_is_missing,
 )
 from raysed.cluster.session import is_ray_given, session
-from raysed.config import Config, Precision
+from raysed.config import Config
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.targets import TARGET_TYPES
 from raysed.errors import UserError
@@ -58,9 +58,6 @@ def show_plan(config: Config) -> str:
     """Check a configuration as a run does, and return what it needs in words; nothing is trained or written.
 
     All of the corpus is read, to count its sentences.
-
-    Raises:
-        UserError: a wrong setting or input, or a training that fits on no node.
     """
     cluster = _here()
     if missing := what_is_missing(cluster, config.resources, config.sed.workers):  # such as GPUs that have not come yet
@@ -111,12 +108,7 @@ def plan_run(
 ) -> tuple[list[Step], dict[str, float]]:
     """Return a run's trainings in order, and the bytes of its directory at its fullest, by what they are.
 
-    Args:
-        rows: sizes of the tables that are learnt from, by artefact: `corpus`, `pairs/nli`, `views/mlm`, ….
-        widths: of the teachers.
-
-    Raises:
-        UserError: a training fits on no node.
+    `rows` has the sizes of the tables that are learnt from, by artefact: `corpus`, `pairs/nli`, `views/mlm`, ….
     """
     nodes = [{node: trainings_of(node, config) for node in depth} for depth in member_nodes(list(recipes))]
     nodes.append({recipe.uncalibrated: config.sed.learners for recipe in recipes if recipe.distils})
@@ -171,24 +163,17 @@ def known_rows(job: Job, corpus: int | None = None) -> dict[str, int]:
     return rows | ({"corpus": corpus} if job.needs_corpus else {})
 
 
-def plans_bf16(precision: Precision, kind: str, *, gpu: bool = True) -> bool:
-    """Whether forward passes are planned in bf16; a `kind` of GPU (Ray's accelerator type) that is unknown has it.
-
-    >>> plans_bf16("auto", "A100"), plans_bf16("auto", "V100"), plans_bf16("fp32", "A100")
-    (True, False, False)
-    """
-    return precision == "bf16" or (gpu and precision == "auto" and kind not in NO_BF16)
-
-
 def largest_need(nodes: Sequence[str], config: Config, shape: Shape, *, gpu: bool, kind: str = "") -> Need:
     """Return what the largest member of nodes such as `ct` and `nli-ct` needs: in one experiment, shares are equal.
 
-    Or what a worker of a learner needs, of the node `sed`. `kind` is that of `plans_bf16`.
+    Or what a worker of a learner needs, of the node `sed`. `kind` is Ray's accelerator type; one that is unknown has
+    bf16.
     """
     needs = []
     for stage in map(last_stage, nodes):
         settings = getattr(config, stage.name)
-        bf16 = plans_bf16(getattr(settings, "precision", config.members.precision), kind, gpu=gpu)
+        precision = getattr(settings, "precision", config.members.precision)
+        bf16 = precision == "bf16" or (gpu and precision == "auto" and kind not in NO_BF16)
         # Each sentence counts once, also where two encoders take one half of the batch each.
         sentences, workers = stage.rows_per_update(settings) * stage.sentences_per_row, getattr(settings, "workers", 1)
         tokens = _LONG_BATCH * sentences / (workers or 1) * tokens_of_sentence(config)

@@ -76,9 +76,6 @@ def choose(
     its calibrated versions among them, except those that were trained and are no better than the untouched encoder
     under the same calibration. Without a dev task it is the first model of the last of `recipes` that has one. A
     calibration of single tasks (`per_task`) cannot be exported.
-
-    Raises:
-        UserError: `export.recipe` names what could not be made.
     """
     base, asked = next(model for model in models if model.recipe == BASE), export.recipe
     candidates = [

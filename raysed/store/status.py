@@ -48,9 +48,8 @@ _NOTHING_YET = {"line": None, "share": None, "left": None, "trained": None, "tra
 
 def finished_report(storage: Storage, depends: Mapping[str, Any]) -> Entry | None:
     """Return the entry of a report that is there, and its model if any, for exactly these settings and inputs."""
-    if storage.read_json("report.json").get("status") != "complete" or not storage.has_files(
-        "report.md", "report.html"
-    ):
+    is_complete = storage.read_json("report.json").get("status") == "complete"
+    if not (is_complete and storage.has_files("report.md", "report.html")):
         return None
     plots = storage.finished("plots", depends)  # which depend on everything, as the model does
     return plots if plots and (plots.meta["refusal"] or storage.finished("model", depends)) else None

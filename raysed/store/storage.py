@@ -49,7 +49,6 @@ class Entry:
         files: SHA-256 of each file, by path below the artefact.
         meta: small facts that later stages and the report read (scores, seconds, counts).
         sizes: bytes of each file, by the same paths.
-        attempt: name of the directory with the files.
     """
 
     name: str

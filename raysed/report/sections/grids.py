@@ -15,9 +15,8 @@ _CRITERIA = {"spearman": "Spearman correlation", "pearson": "Pearson correlation
 
 def _tables(grids: Sequence[Mapping[str, Any]], report: Report) -> Iterator[Block]:
     for grid in grids:
-        score = (
-            f"{grid['statistic']} {_CRITERIA[grid['criterion']]} of its models on {grid['task']}, {grid['score']:.2f}"
-        )
+        criterion = _CRITERIA[grid["criterion"]]
+        score = f"{grid['statistic']} {criterion} of its models on {grid['task']}, {grid['score']:.2f}"
         words = f"`{grid['recipe']}`: the lower bound {grid['winner']:g} was chosen for the {score}"
         if grid["runner_up"] is not None:
             words += f"; that is {grid['margin']:.2f} above the next bound, {grid['runner_up']:g}{_noise(grid)}"

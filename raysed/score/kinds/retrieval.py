@@ -24,7 +24,6 @@ MEASURES = ("ndcg@10", "mrr@10", "map", "recall@10", "recall@100")
 _DEPTH = 10
 _BLOCK_CELLS = 2**24
 
-
 _ID = [("_id",), ("id",)]
 _QUERY = [("query-id",), ("query_id",), ("query",)]
 _DOCUMENT = [("corpus-id",), ("corpus_id",), ("document-id",), ("document_id",), ("document",)]
@@ -92,7 +91,6 @@ class Retrieval(Task):
     Attributes:
         document_ids: documents that score alike are ranked by them, the last one first (as trec_eval does).
         gains: for each query how relevant documents are, by their place among `documents`; one at least, all above 0.
-        left_out: how many queries have no relevant document.
     """
 
     kind, main = "retrieval", "ndcg@10"
@@ -124,19 +122,15 @@ class Retrieval(Task):
 
     @classmethod
     def recognises(cls, config: TaskConfig, setting: str) -> bool:
-        return (
-            bool(config.queries or config.qrels)
-            or _file(Path(os.path.expanduser(config.source)), "corpus.jsonl") is not None
-        )
+        documents = _file(Path(os.path.expanduser(config.source)), "corpus.jsonl")
+        return bool(config.queries or config.qrels or documents)
 
     @classmethod
     def load(cls, name: str, config: TaskConfig, seed: int, aggregation: str) -> "Retrieval":
         """Read a directory in BEIR's layout, or three files.
 
-        A directory has `corpus.jsonl` (_id, title, text), `queries.jsonl` (_id, text) and `qrels/SPLIT.tsv` (query-id,
-        corpus-id, score). Three files, of any format that has names for its columns, are the documents (`source`), the
-        `queries` and the judgements (`qrels`). A document's title stands before its text. A judgement of 0 or less says
-        that a document is not relevant. Queries without a relevant document are left out and counted.
+        A document's title stands before its text. A judgement of 0 or less says that a document is not relevant.
+        Queries without a relevant document are left out and counted.
         """
         setting = f"evaluation.tasks.{name}"
         documents, queries, judgements = (
