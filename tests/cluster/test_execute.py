@@ -35,11 +35,12 @@ def growing(monkeypatch, tmp_path):
     return make
 
 
-def test_the_corpus_is_read_before_gpus_come_and_they_are_used_when_they_have(growing):
+def test_the_corpus_is_read_before_gpus_come_and_they_are_used_when_they_have(growing, monkeypatch):
     executor, said = growing()
     executor.make([executor.state.graph.artefacts["corpus"]])
     assert not any(line.startswith("cluster:") for line in said)
-    executor.gather()
+    monkeypatch.setattr(executor, "_by_task", lambda wanted, batch: None)
+    executor.make([executor.state.graph.artefacts["base/embeddings/00"]])  # what workers make waits for nodes
     assert executor.gpu and executor.cluster.gpus == 2
     assert executor._memory([executor.state.graph.artefacts["ct/members/00"]]).device > 0
     assert said[-1].startswith("cluster: 2 nodes, 8 CPUs, 2 GPUs; members: 8 at a time, 1 CPU and 0.25 GPU each")

@@ -13,9 +13,10 @@ from types import SimpleNamespace
 import pytest
 import ray
 
-from raysed.cluster import distilling
+import raysed.cluster.resources
+from raysed.cluster import distilling, watchdog
 from raysed.cluster.resources import Cluster, Share
-from raysed.cluster.watchdog import watched_tasks
+from raysed.cluster.watchdog import watched_tasks, watched_workers
 from raysed.errors import RunFailed
 from raysed.store.storage import Storage
 
@@ -24,8 +25,7 @@ SMALL = Share(3, 0.5, 0.0, threads=1)
 
 
 def test_a_wait_for_a_node_has_a_cause_that_is_said(monkeypatch, caplog):
-    import raysed.cluster.resources
-
+    monkeypatch.setattr(watchdog, "_LONGEST_PAUSE_S", 0.01)
     on_cpus, on_gpus = Share(2, 2, 0.0, 1), Share(2, 1, 0.5, 1)
     for nodes, share, least in (
         (((0, 0), (4, 0)), on_cpus, 2),
@@ -34,8 +34,9 @@ def test_a_wait_for_a_node_has_a_cause_that_is_said(monkeypatch, caplog):
         (((8, 0.25),), on_gpus, 1),
     ):
         monkeypatch.setattr(raysed.cluster.resources, "current_cluster", lambda nodes=nodes: Cluster(nodes))
-        raysed.cluster.watchdog._log_what_is_missing(share, least)
-    assert caplog.messages == [
+        with watched_workers(60, share, least):
+            time.sleep(0.5)
+    assert list(dict.fromkeys(caplog.messages)) == [
         "waiting for nodes: workers of 2 CPUs need 2 places, but there are only 1 (2 nodes, 3 CPUs, 0 GPUs)",
         "waiting for nodes: workers of 2 CPUs need 1 places, but there are only 0 (1 node, 0 CPUs, 0 GPUs)",
         "waiting for nodes: workers of 1 CPU and 0.5 GPU need 1 places, but there are only 0 "
@@ -161,3 +162,42 @@ def test_a_process_that_stands_still_is_ended_and_others_are_not(how, code):
     done = subprocess.run([sys.executable, "-c", _WORKER, how], timeout=60, capture_output=True, text=True)
     assert done.returncode == code
     assert ("work: no step for 1 s" in done.stderr) == (how == "stuck")
+
+
+_TRAINING = """
+import sys, time
+from functools import partial
+from types import SimpleNamespace
+import ray.train
+from raysed.cluster import distilling, tuning
+from raysed.cluster.process import made_progress
+from raysed.cluster.resources import Share
+from raysed.cluster.work import Bench, Trial
+from raysed.config import ResourcesConfig
+from raysed.store.storage import Storage
+
+def stuck(*arguments):
+    made_progress()
+    time.sleep(60)
+
+kind, place = sys.argv[1:]
+task = SimpleNamespace(name="a", settings={"seed": 1})
+bench = Bench(Storage(place, "run"), ResourcesConfig(stall_seconds=1), Share(1, 1, 0.0, 1))
+if kind == "learner":
+    context = SimpleNamespace(get_world_rank=lambda: 0, get_world_size=lambda: 1)
+    ray.train.get_context = lambda: context
+    distilling._fit = lambda title, trainers, *rest: distilling._work(*trainers[0].args)
+    distilling.distill([task], stuck, bench)
+else:
+    tuning.tune.with_parameters, tuning.tune.with_resources = partial, lambda train, resources: train
+    tuning.tune.Tuner = lambda train, **how: SimpleNamespace(fit=lambda: train({"member": "a"}))
+    tuning.train_members([Trial("ct", "a", [task], stuck, (9,), 1)], bench)
+"""
+
+
+@pytest.mark.parametrize("kind", ["member", "learner"])
+def test_a_training_that_gets_nowhere_is_ended(tmp_path, kind):
+    """As its worker's process runs it, with Ray's own part left out."""
+    command = [sys.executable, "-c", _TRAINING, kind, str(tmp_path)]
+    done = subprocess.run(command, timeout=60, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL and "a: no step for 1 s; this process ends" in done.stderr, done.stderr

@@ -8,12 +8,13 @@ import pytest
 import ray
 from started_jobs import tiny_settings
 
+from raysed.cluster import process
 from raysed.cluster.work import Ended, Trial, Work
 from raysed.config import make_config
 from raysed.data.parquet import SentenceTable
 from raysed.errors import UserError, last_line
 from raysed.graph import Found, State
-from raysed.make.models import ensemble
+from raysed.make.models import ensemble, grid_choice
 from raysed.make.targets import MeanBlocks, mean_targets
 from raysed.model.pretrained import load_checkpoint
 from raysed.plan.check import check
@@ -28,8 +29,11 @@ def test_a_member_and_a_learner_are_made_without_ray(tmp_path):
     plan = Plan(check(make_config(tiny_settings(recipes=["ct-sed"], members=members, storage=str(tmp_path)))))
     storage = Storage(str(tmp_path), "tiny")
     state = State(plan.graph, storage)
+    noted: list[float | None] = []
     for name in ("base/embeddings/00", "corpus", *MEMBERS):
-        state.task(name).run(storage, Work())
+        state.task(name).run(storage, Work(report=lambda words: noted.append(process.last_progress)))
+    assert len(noted) == len(set(noted) - {None}) == 24, "every update tells the watchdog that there is progress"
+    assert process.last_progress is None, "and what follows has none"
     state.task("ct/ensemble").run(storage, Work())
     assert storage.entry(MEMBERS[0]).meta["kept_step"] > 0
     assert len((storage.fetch(MEMBERS[0]) / "history.jsonl").read_text().splitlines()) >= 3
@@ -55,8 +59,9 @@ def test_a_member_and_a_learner_are_made_without_ray(tmp_path):
 def test_a_full_disk_is_no_member_that_can_be_left_out(tmp_path):
     settings = {"node": "ct", "min_members": 1, "is_used": True}
     members = [Found("ct/members/00", "a", {"dev": 1.0}), Found("ct/members/01", "b", None, "no space left", True)]
-    with pytest.raises(UserError, match=r"^ct/members/01: no space left$"):
-        ensemble(tmp_path, {"members": members}, settings, Work())
+    for outcome, more in ((ensemble, {}), (grid_choice, {"sts": None, "models": 2})):
+        with pytest.raises(UserError, match=r"^ct/members/01: no space left$"):
+            outcome(tmp_path, {"members": members, "trained": {"steps": 1}}, {**settings, **more}, Work())
     ensemble(tmp_path, {"members": [members[0], replace(members[1], is_mistake=False)]}, settings, Work())
 
 

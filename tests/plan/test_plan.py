@@ -96,7 +96,6 @@ def test_a_changed_block_remakes_the_recipes_that_use_it(settings, tmp_path, cha
         ({"sed": {"keep": "best_on_dev"}}, "ct-sed/learners/00"),
         ({}, "sts-sed/learners/00"),
         ({"combination": {"leave_out": True}}, "teachers-sed/targets"),
-        ({"combination": {"leave_out": True}}, "teachers-sed/targets"),
         ({"calibration": {"natsv_k": "dev"}, "recipes": [*RECIPES, "base-natsv"]}, "base-natsv/calibrations/00"),
     ],
 )

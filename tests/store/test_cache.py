@@ -88,8 +88,22 @@ def test_what_another_process_uses_stays_until_it_ends(place, monkeypatch):
         cache.make_room()
         assert len(list(place.glob("[!.]*"))) == 2
         user.kill()
+    with monkeypatch.context() as patch:
+        patch.setattr(cache.shutil, "disk_usage", lambda path: Usage(1000, 0, 1000))
+        cache.make_room()
+        assert [path.name for path in place.glob("[!.]*")] == ["copy"], "what is half-written is of no use to anybody"
     cache.make_room()
-    assert list(place.glob("[!.]*")) == [], "nor is anything half-written left of a process that was killed"
+    assert list(place.glob("[!.]*")) == []
+
+
+@pytest.mark.parametrize("is_intact", [True, False])
+def test_of_two_that_finish_one_download_the_first_wins_unless_it_is_damaged(place, is_intact):
+    for text in ("first", "second"):
+        with cache.half_written() as filled:
+            (filled / "file").write_text(text)
+            cache.install(filled, place / "copy", lambda: is_intact)
+    assert (place / "copy/file").read_text() == ("first" if is_intact else "second")
+    assert [path.name for path in place.glob("[!.]*")] == ["copy"]
 
 
 _FETCHER = """

@@ -266,15 +266,17 @@ def tell_of(location: Path, run: str, state: str, age: float = 0) -> None:
     written(storage, age)
 
 
-def test_a_job_at_work_is_seen_by_the_clock_of_the_storage(storage, tmp_path):
+def test_a_job_at_work_is_seen_by_the_clock_of_the_storage(storage, tmp_path, monkeypatch):
     """That of the job that wrote it, or of the one that reads, may be an hour off."""
     tell_of(tmp_path, "mine", "running")
-    words = status(storage)
+    words, clock = status(storage), time.time
+    long_ago = clock() - 600
     for off in (-3600, 3600):
         storage.write_text("status.json", json.dumps({**words, "told": words["told"] + off}))
+        monkeypatch.setattr(time, "time", lambda off=off: clock() - off)
         with pytest.raises(UserError, match=r"^run 'mine' is in use by a job on head \(process 7\), which said so"):
             refuse_at_work(storage)
-        written(storage, age=600)
+        os.utime(storage.uri("status.json"), (long_ago, long_ago))
         refuse_at_work(storage)
     storage.write_text("status.json", json.dumps({**words, "host": socket.gethostname(), "pid": 2**22 + 1}))
     refuse_at_work(storage)  # no process has this number
