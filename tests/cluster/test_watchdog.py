@@ -164,14 +164,15 @@ def test_a_process_that_stands_still_is_ended_and_others_are_not(how, code):
     assert ("work: no step for 1 s" in done.stderr) == (how == "stuck")
 
 
-_TRAINING = """
-import sys, time
+_WORK = """
+import os, signal, sys, time
 from functools import partial
 from types import SimpleNamespace
 import ray.train
 from raysed.cluster import distilling, tuning
 from raysed.cluster.process import made_progress
 from raysed.cluster.resources import Share
+from raysed.cluster.watchdog import watched_tasks
 from raysed.cluster.work import Bench, Trial
 from raysed.config import ResourcesConfig
 from raysed.store.storage import Storage
@@ -188,6 +189,10 @@ if kind == "learner":
     ray.train.get_context = lambda: context
     distilling._fit = lambda title, trainers, *rest: distilling._work(*trainers[0].args)
     distilling.distill([task], stuck, bench)
+elif kind == "task":  # such as that which joins blocks
+    ray.remote = lambda **needs: lambda call: SimpleNamespace(options=lambda **name: SimpleNamespace(remote=call))
+    stop = lambda job: os.kill(os.getpid(), signal.SIGSTOP)
+    list(watched_tasks(stop, [1], work="a", share=bench.share, seconds=1))
 else:
     tuning.tune.with_parameters, tuning.tune.with_resources = partial, lambda train, resources: train
     tuning.tune.Tuner = lambda train, **how: SimpleNamespace(fit=lambda: train({"member": "a"}))
@@ -195,9 +200,10 @@ else:
 """
 
 
-@pytest.mark.parametrize("kind", ["member", "learner"])
-def test_a_training_that_gets_nowhere_is_ended(tmp_path, kind):
-    """As its worker's process runs it, with Ray's own part left out."""
-    command = [sys.executable, "-c", _TRAINING, kind, str(tmp_path)]
+@pytest.mark.parametrize("kind", ["member", "learner", "task"])
+def test_work_that_gets_nowhere_is_ended(tmp_path, kind):
+    """As a worker's process runs it, with Ray's own part left out: trainings make no step, a task is stopped."""
+    command = [sys.executable, "-c", _WORK, kind, str(tmp_path)]
     done = subprocess.run(command, timeout=60, capture_output=True, text=True)
-    assert done.returncode == -signal.SIGKILL and "a: no step for 1 s; this process ends" in done.stderr, done.stderr
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert ("a: no step for 1 s; this process ends" in done.stderr) == (kind != "task")

@@ -437,6 +437,9 @@ def test_starts_are_counted_until_there_is_something_new(disk):
     checkpoints.save(10, lambda path: (path / "state").write_text("x"))
     assert [checkpoints.begin("monday") for _ in range(2)] == [0, 1]
     assert [checkpoints.begin("tuesday") for _ in range(2)] == [0, 1]
+    starts = disk.read_text("checkpoints/model/starts.json")
+    disk.write_text("checkpoints/model/starts.json", starts.replace('"count": 1', '"count": [1]'))
+    assert [checkpoints.begin("tuesday") for _ in range(2)] == [0, 1], "what is damaged counts for nothing"
     assert other.begin("tuesday") == 0  # the state of another setting is nothing to continue from
     checkpoints.clear()
     assert checkpoints.begin("tuesday") == 0
@@ -483,13 +486,54 @@ def test_other_errors_of_a_writer_stay_what_they_are(disk, error):
     assert disk.entry("x") is None
 
 
-def test_a_disk_on_which_nothing_can_be_written_is_a_sentence_at_once(disk, monkeypatch):
-    def full(*arguments) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+_FULL_DISK = """
+import sys
+from contextlib import suppress
+from pathlib import Path
+import numpy as np, pyarrow as pa, pyarrow.parquet as pq, torch
+from safetensors.torch import save_file
+from raysed.errors import UserError
+from raysed.store.storage import Storage
 
-    monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(UserError, match=r"^no disk space left for .*/run; free some space"), disk.lock():
+place, rows = Path(sys.argv[1]), np.random.default_rng(0).random(500_000)
+storage, checkpoints = Storage(str(place), "run"), Storage(str(place), "run").checkpoints("model", {})
+checkpoints.save(5, lambda path: (path / "state").write_text("kept"))
+writers = {
+    "bytes": lambda path: (path / "a").write_bytes(rows.tobytes()),
+    "numpy": lambda path: np.save(path / "a.npy", rows),
+    "safetensors": lambda path: save_file({"a": torch.from_numpy(rows)}, path / "a.safetensors"),
+    "parquet": lambda path: pq.write_table(pa.table({"a": rows}), path / "a.parquet"),
+}
+for step, write in enumerate(writers.values(), start=10):
+    with suppress(UserError):
+        print(checkpoints.save(step, write))
+    try:
+        storage.commit("a", write, {})
+    except UserError as error:
+        print(error)
+(place / "filler").write_bytes(bytes(1000))
+with suppress(OSError), open(place / "filler", "ab", buffering=0) as file:
+    while file.write(bytes(4096)):
         pass
+try:
+    with Storage(str(place), "new").lock():
+        pass
+except UserError as error:
+    print(error)
+(place / "filler").unlink()
+print(checkpoints.newest()[0], *storage.names(), [path for path in storage.files("") if path.startswith("a/")])
+"""
+
+
+def test_on_a_disk_that_is_really_full_every_writer_ends_with_a_sentence(tmp_path):
+    """Two megabytes in memory, mounted for a process of its own; the last state is kept, and nothing half-written."""
+    mount = f'mount -t tmpfs -o size=2m tmpfs {tmp_path} && exec {sys.executable} -c "$0" {tmp_path}'
+    if subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode:
+        pytest.skip("this machine lets nobody mount a disk")
+    done = subprocess.run(["unshare", "-rm", "sh", "-c", mount, _FULL_DISK], cwd=ROOT, capture_output=True, text=True)
+    sentence = "no disk space left for {}; free some space, or choose another --storage"
+    said = [*[sentence.format(tmp_path / "run/a")] * 4, sentence.format(tmp_path / "new")]
+    assert done.stdout.splitlines() == [*said, "5 checkpoints/model/step-000000005 []"], done.stderr
 
 
 def test_a_run_of_an_earlier_layout_is_refused(disk):
