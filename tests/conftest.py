@@ -5,7 +5,9 @@ import functools
 import ipaddress
 import logging
 import os
+import shutil
 import socket
+import tempfile
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -185,6 +187,14 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings["resources"] |= {"engine": "local"}
     raysed.pipeline.run(make_config(settings), lambda line: None)
     return storage / "tiny"
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A directory of few letters: the names of Ray's sockets below it may have 107."""
+    path = Path(os.path.realpath(tempfile.mkdtemp(prefix="r")))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

@@ -2,12 +2,9 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
-import tempfile
 import time
-from pathlib import Path
 
 import pytest
 import yaml
@@ -17,14 +14,6 @@ from started_jobs import artefact, digest, manifest, processes_of, remade, start
 from raysed.store.storage import Storage
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(1200)]
-
-
-@pytest.fixture
-def short_path():
-    """A directory of few letters: the names of Ray's sockets below it may have 107."""
-    path = Path(os.path.realpath(tempfile.mkdtemp(prefix="r")))
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
 
 
 MEMBERS, LEARNER = "checkpoints/ct/members/", "checkpoints/ct-sed/learners/00/"

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from started_jobs import artefact, small_tasks
+from started_jobs import artefact, small_tasks, start_job
 
 import raysed
 from raysed.cluster.execute import Executor, make_executor
@@ -162,6 +162,20 @@ def test_a_file_that_lacks_a_sentence_of_the_corpus_is_named(settings, tmp_path)
         combined(settings(teachers=[str(file)]))
 
 
+
+
+@pytest.mark.cluster
+def test_a_mistake_that_is_found_while_ray_streams_is_one_sentence(settings, tmp_path, short_path):
+    """No traceback, and no second Ray that a forgotten stream would start at the end."""
+    file, config = tmp_path / "vectors.parquet", tmp_path / "taught.yaml"
+    pq.write_table(pa.table({"sentence": ["a cat"], "embedding": [[1.0, 2.0]]}), file)
+    config.write_text(yaml.safe_dump(settings(teachers=[str(file)], resources={"engine": "ray"})))
+    job = start_job(config, str(tmp_path / "runs"), short_path)
+    output = job.communicate(timeout=300)[0]
+    assert job.returncode == 2 and "Traceback" not in output, output
+    assert f"{file} has no embedding of 300 of 300 sentences" in output.splitlines()[-1]
+    assert output.count("has no embedding of") == 1
+    assert len(list((short_path / "r/ray").glob("session_2*"))) == 1
 
 
 def test_python_does_what_a_config_does(settings, tmp_path):
