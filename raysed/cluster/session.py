@@ -151,7 +151,7 @@ class _OwnRay:
         touches shared memory. A raylet that stands still lets such a thread wait, until this process has ended itself.
         """
         if number == signal.SIGTERM and not self._is_ending:
-            for raylet in filter(_is_raylet, self._servers):
+            for raylet in filter(_serves_memory, self._servers):
                 with suppress(psutil.NoSuchProcess):
                     raylet.suspend()
                     self._is_held = True
@@ -164,7 +164,7 @@ class _OwnRay:
         """End all of them at once, the raylet last (see `hold`)."""
         servers = self._servers or self._children()
         self._remember(servers)
-        raylets = set(filter(_is_raylet, servers))
+        raylets = set(filter(_serves_memory, servers))
         _kill(self._family - raylets)
         psutil.wait_procs(self._family - raylets, timeout=1.0)
         _kill(raylets)
@@ -206,7 +206,8 @@ def _name(process: psutil.Process) -> str:
     return ""
 
 
-def _is_raylet(process: psutil.Process) -> bool:
+def _serves_memory(process: psutil.Process) -> bool:
+    """Whether it is the raylet, which has the memory that processes share."""
     return _name(process) == "raylet"
 
 
