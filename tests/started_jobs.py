@@ -47,7 +47,14 @@ def tiny_settings(**changes) -> dict:
         "encoder": ONE_LAYER,
         "members": {"count": 3, "evaluate_every": 4, "checkpoint_every": 4},
         "ct": {"steps": 12, "schedule": "scaled", "learning_rates": [1e-4] * 5},
-        "sed": {"epochs": 2, "learning_rate": 1e-3, "checkpoint_every": 5, "evaluate_every": 9},
+        "sed": {
+            "epochs": 2,
+            "learning_rate": 1e-3,
+            "dropout": True,
+            "keep": "best_on_dev",  # which is before the first checkpoint
+            "checkpoint_every": 5,
+            "evaluate_every": 4,
+        },
         "evaluation": {"tasks": small_tasks(skipped=60), "layers": [1]},  # on which TF-IDF is better than such runs
         # To be compared with plain definitions on every machine, and with either engine.
         "resources": {"encode_precision": "fp32", "cpus_per_member": 1},
