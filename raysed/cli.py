@@ -79,7 +79,10 @@ def main_of(
     except KeyboardInterrupt:
         interrupts.notice()
         last_words()
-        return 128 + (interrupts.came() or signal.SIGINT)  # a library may have raised another interrupt since
+        code = 128 + (interrupts.came() or signal.SIGINT)  # a library may have raised another interrupt since
+        sys.stdout.flush()
+        atexit.register(os._exit, code)  # before the ends of libraries: cut off in their work, they may hang or crash
+        return code
     finally:
         interrupts.leave()
 

@@ -1,5 +1,6 @@
 """The command line itself: outcomes become exit codes and one line, and signals end a job politely."""
 
+import atexit
 import logging
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from raysed.cli import main_of
 from raysed.config import find_config
 from raysed.errors import RunFailed, UserError
+from raysed.interrupts import NUMBERS
 
 JOB = Path(__file__).resolve().parent.parent / "jobs/ensemble_then_distill.py"
 
@@ -24,7 +26,8 @@ def command_line(monkeypatch):
     """Calls `main_of` as the shell would, and undoes what it does to this process."""
     logger = logging.getLogger("raysed")
     handlers, level, propagate = logger.handlers[:], logger.level, logger.propagate
-    signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signals = {number: signal.getsignal(number) for number in NUMBERS}
+    monkeypatch.setattr(atexit, "register", lambda *call: None)
 
     def call(job: Callable, parser: Any, *arguments: str) -> int:
         monkeypatch.setattr(sys, "argv", ["job.py", *map(str, arguments)])

@@ -80,6 +80,14 @@ def test_an_error_while_it_cleans_up_is_a_stop(tmp_path, error):
     assert state(tmp_path) == "stopped"
 
 
+def test_a_library_that_hangs_when_the_process_ends_is_not_waited_for(tmp_path):
+    """As the log of Ray Tune does, now and then, where its experiment was cut off."""
+    hang = "import atexit; atexit.register(time.sleep, 600); raise KeyboardInterrupt"
+    process, _, errors, seconds = stop(tmp_path, signal.SIGINT, cleaning_up=hang)
+    assert (process.returncode, errors) == (130, "\nstopped; the same command continues from here\n")
+    assert seconds < 20
+
+
 def test_a_signal_while_it_says_that_it_was_stopped_changes_nothing(tmp_path):
     """`timeout` sends two, and the job says how it ended in between; here its other thread cannot say it."""
     plant = """if "stopped" in text:
