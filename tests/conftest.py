@@ -1,13 +1,16 @@
 """What all tests share: no network, one thread, repeatable random examples, one Ray, and tiny random encoders."""
 
+import atexit
 import faulthandler
 import functools
 import ipaddress
 import logging
 import os
 import shutil
+import signal
 import socket
 import tempfile
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,6 +42,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from raysed.data.tokens import TokenTable
+from raysed.interrupts import NUMBERS
 from raysed.model.encoder import Encoder
 
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
@@ -103,6 +107,21 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 class NetworkBlocked(RuntimeError):
     """A test tried to reach another machine."""
+
+
+@pytest.fixture
+def undone(monkeypatch) -> Iterator[None]:
+    """Undoes what a command does to its process: handlers of signals and of the log, warnings, what ends with it."""
+    logger = logging.getLogger("raysed")
+    handlers, level, propagate = logger.handlers[:], logger.level, logger.propagate
+    signals = {number: signal.getsignal(number) for number in NUMBERS}
+    monkeypatch.setattr(atexit, "register", lambda *call: None)
+    with warnings.catch_warnings():
+        yield
+    logger.handlers[:], logger.propagate = handlers, propagate
+    logger.setLevel(level)
+    for number, handler in signals.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,7 +1,5 @@
 """The command line itself: outcomes become exit codes and one line, and signals end a job politely."""
 
-import atexit
-import logging
 import signal
 import subprocess
 import sys
@@ -16,29 +14,20 @@ import pytest
 from raysed.cli import main_of
 from raysed.config import find_config
 from raysed.errors import RunFailed, UserError
-from raysed.interrupts import NUMBERS
 
 JOB = Path(__file__).resolve().parent.parent / "jobs/ensemble_then_distill.py"
 
 
 @pytest.fixture
-def command_line(monkeypatch):
-    """Calls `main_of` as the shell would, and undoes what it does to this process."""
-    logger = logging.getLogger("raysed")
-    handlers, level, propagate = logger.handlers[:], logger.level, logger.propagate
-    signals = {number: signal.getsignal(number) for number in NUMBERS}
-    monkeypatch.setattr(atexit, "register", lambda *call: None)
+def command_line(undone, monkeypatch):
+    """Calls `main_of` as the shell would."""
 
     def call(job: Callable, parser: Any, *arguments: str) -> int:
         monkeypatch.setattr(sys, "argv", ["job.py", *map(str, arguments)])
         with warnings.catch_warnings():
             return main_of(job, parser)
 
-    yield call
-    logger.handlers[:], logger.propagate = handlers, propagate
-    logger.setLevel(level)
-    for number, handler in signals.items():
-        signal.signal(number, handler)
+    return call
 
 
 class _Parser:

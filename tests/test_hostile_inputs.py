@@ -6,15 +6,12 @@ same input is right under another setting, the reader's own tests show both.
 
 import gzip
 import json
-import logging
 import os
 import re
 import shlex
 import shutil
-import signal
 import sys
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -740,21 +737,7 @@ def words_of(command: str) -> list[str]:
 
 
 @pytest.fixture
-def process() -> Iterator[None]:
-    """Undoes what a command does to its process."""
-    logger = logging.getLogger("raysed")
-    handlers, level, propagate = logger.handlers[:], logger.level, logger.propagate
-    signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    with warnings.catch_warnings():
-        yield
-    logger.handlers[:], logger.propagate = handlers, propagate
-    logger.setLevel(level)
-    for number, handler in signals.items():
-        signal.signal(number, handler)
-
-
-@pytest.fixture
-def refused(process, monkeypatch, tmp_path, capfd):
+def refused(undone, monkeypatch, tmp_path, capfd):
     """Runs a command in an empty directory; returns its one line on stderr, without `error: `."""
     monkeypatch.chdir(tmp_path)
 
@@ -826,7 +809,7 @@ def test_results_do_not_go_with_an_uploaded_working_directory(refused, monkeypat
     check_stays("runs")
 
 
-@pytest.mark.usefixtures("process")
+@pytest.mark.usefixtures("undone")
 @pytest.mark.parametrize("words", [["status", "x"], ["status"], ["init", "a.jsonl", "--output", "a.yaml"]])
 def test_what_somebody_else_wrote_moves_no_cursor(monkeypatch, tmp_path, capfd, words):
     monkeypatch.chdir(tmp_path)
