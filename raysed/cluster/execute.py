@@ -56,11 +56,22 @@ def execute(graph: Graph, storage: Storage, how: How, say: Callable[[str], None]
     storage.write_text("config.yaml", how.settings)  # from here on an earlier run of that name is changed
     for batch in graph.batches():
         executor.make(batch)
-    storage.remove("checkpoints")  # of bounds that were stopped, and what a job that was killed has left
-    for artefact in graph.artefacts.values():
-        if artefact.needs.by == "blocks":
-            storage.remove(f"{artefact.name}.blocks")
+    _clear(graph, storage)
     return executor.state, str(executor.cluster)
+
+
+def _clear(graph: Graph, storage: Storage) -> None:
+    """Remove states of bounds that were stopped, and what a job that was killed has left of finished artefacts.
+
+    Trainings of other settings, which are no part of this graph, keep theirs.
+    """
+    left = (*storage.names("checkpoints"), *storage.plain.sizes_below("checkpoints"))
+    for name, artefact in graph.artefacts.items():
+        if artefact.needs.by == "blocks":
+            storage.remove(f"{name}.blocks")
+        if any(path.startswith((f"checkpoints/{name}/", f"checkpoints/{name}.blocks/")) for path in left):
+            storage.remove(f"checkpoints/{name}")
+            storage.remove(f"checkpoints/{name}.blocks")
 
 
 def make_executor(graph: Graph, storage: Storage, how: How, say: Callable[[str], None]) -> Executor:

@@ -141,3 +141,10 @@ def test_the_next_start_ends_like_an_undisturbed_run_on_an_object_store(tmp_path
         monkeypatch.setenv(name, value)
     with s3_bucket() as bucket:
         assert faults_are_mended(below(bucket, "runs"), FAULTS, first=3, step=19) > 100
+
+
+def test_a_run_keeps_the_states_of_trainings_that_are_not_its_own(tmp_path):
+    others = Storage(str(tmp_path), "run").checkpoints("learner-of-another-recipe", {})
+    others.save(1, lambda out: _written(out, 1))
+    job(str(tmp_path))
+    assert others.newest()[0] == 1
