@@ -420,8 +420,9 @@ class TeacherConfig(Block):
 
     path: Annotated[str, source_mark(lambda: [MEMBERS])]
     """A sentence-transformers model or a plain transformer, by directory, hub id, `package:NAME/DIR` or
-    `bundled:encoder`; a `.parquet` file with the columns `sentence` and `embedding`; or `members`, the mean of the
-    members that another recipe of the run trains (`members:ct` where there are several)."""
+    `bundled:encoder`; an `.onnx` file, or a directory that has one; a `.parquet` file with the columns `sentence` and
+    `embedding`; or `members`, the mean of the members that another recipe of the run trains (`members:ct` where there
+    are several)."""
     name: str | None = None
     """What reports call it. `null`: the last part of its path."""
     prompt: str = ""

@@ -3,10 +3,10 @@
     python jobs/distill.py --teachers A B C --corpus tickets.txt
     python jobs/distill.py --teachers A vectors.parquet --corpus tickets.txt --learner MODEL --layers 3 --dev pairs.csv
 
-A teacher is a sentence-transformers model or a plain transformer, by directory or hub id, or a .parquet file with the
-columns sentence and embedding. The same command continues a run that was stopped; another teacher or more text computes
-only what is not there yet. Exit code 3: the run is complete, but the model is worse than no training at all and is not
-exported (--allow-worse).
+A teacher is a sentence-transformers model or a plain transformer, by directory or hub id, an .onnx file with its
+tokenizer, or a .parquet file with the columns sentence and embedding. The same command continues a run that was
+stopped; another teacher or more text computes only what is not there yet. Exit code 3: the run is complete, but the
+model is worse than no training at all and is not exported (--allow-worse).
 """
 
 import argparse

@@ -70,7 +70,7 @@ def teacher_embeddings(out: Path, inputs: Named, settings: Named, work: Work) ->
     if not np.isfinite(x_UD).all():
         raise RunFailed(f"teachers: {teacher.config.path!r} has embeddings that are not finite")
     np.save(out / layers_file(settings["layers"]), x_UD)
-    speed = len(texts) / seconds if teacher.is_model else None
+    speed = None if teacher.is_stored else len(texts) / seconds
     return {"parameters": teacher.parameters, "sentences_per_second": speed, "width": x_UD.shape[1]}
 
 

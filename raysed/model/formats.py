@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -95,18 +96,22 @@ def largest_difference(found_ND: np.ndarray, expected_ND: np.ndarray) -> float:
     return float(np.abs(found_ND - expected_ND).max() / np.abs(expected_ND).max())
 
 
+def open_session(file: Path) -> Any:
+    """Load an ONNX file for the CPU, with as many threads as torch has."""
+    from onnxruntime import InferenceSession, SessionOptions
+
+    options = SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3  # errors
+    return InferenceSession(file, options, providers=["CPUExecutionProvider"])
+
+
 class OnnxTransformer(torch.nn.Module):
     """A transformer in an ONNX file, called like the transformer that it was made from."""
 
     def __init__(self, file: Path, config: PreTrainedConfig):
-        from onnxruntime import InferenceSession, SessionOptions
-
         super().__init__()
-        self.config = config
-
-        options = SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
-        self._session = InferenceSession(file, options, providers=["CPUExecutionProvider"])
+        self.config, self._session = config, open_session(file)
         self._inputs = [given.name for given in self._session.get_inputs()]
 
     def forward(self, **batch: torch.Tensor) -> BaseModelOutput:

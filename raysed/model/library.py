@@ -5,6 +5,7 @@ refused, except for this project's flow, whose weights are read by raysed's own 
 """
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -81,17 +82,40 @@ def take_apart(directory: Path, token_budget: int | None, device: str) -> Native
     pooling = _module(directory, *rest.pop(0)).pooling_mode
     if pooling not in ("mean", "cls"):
         raise NotPackable(f"its pooling is {pooling}")
-    heads = []
-    for kind, where in rest:
-        head = _module(directory, kind, where) if _name(kind) in _OF_VECTORS else None
-        if head is None or getattr(head, "module_input_name", "sentence_embedding") != "sentence_embedding":
-            raise NotPackable(f"its module {_name(kind)} needs more than the vector of a sentence")
-        heads.append(head)
+    heads = _heads(directory, rest)
     encoder, tokenizer = load_encoder(EncoderConfig(path=str(directory / place), max_length=3))
     encoder.pooling = pooling
     wanted = _transformer_settings(directory, place).get("max_seq_length") or tokenizer.model_max_length
     longest = min(wanted, longest_input(encoder.transformer.config, encoder.position_offset or 0))
     return NativeModel(encoder.to(device), tokenizer, (layers,), longest, nn.Sequential(*heads), token_budget)
+
+
+def _heads(directory: Path, entries: Sequence[tuple[str, str]]) -> list[nn.Module]:
+    heads = []
+    for kind, where in entries:
+        head = _module(directory, kind, where) if _name(kind) in _OF_VECTORS else None
+        if head is None or getattr(head, "module_input_name", "sentence_embedding") != "sentence_embedding":
+            raise NotPackable(f"its module {_name(kind)} needs more than the vector of a sentence")
+        heads.append(head)
+    return heads
+
+
+def after_transformer(directory: Path) -> tuple[str, int | None, list[nn.Module]]:
+    """Return where the transformer lies, how many tokens it takes, and the modules that follow it, pooling first.
+
+    Without modules.json it lies in the directory itself, may take any number of tokens (None), and nothing follows but
+    a pooling in `1_Pooling`.
+    """
+    if not (directory / "modules.json").is_file():
+        places = [place for place in ("1_Pooling",) if (directory / place).is_dir()]
+        return "", None, [_module(directory, f"{_OWN}models.Pooling", place) for place in places]
+    (first, place), *rest = _entries(directory)
+    if _name(first) != "Transformer" or not rest or _name(rest[0][0]) != "Pooling":
+        raise NotPackable("its modules do not begin with a transformer and a pooling")
+    _check_settings(directory, place)
+    wanted = _transformer_settings(directory, place).get("max_seq_length") or sys.maxsize
+    longest = min(wanted, longest_input(AutoConfig.from_pretrained(directory / place), 0))
+    return place, longest, [_module(directory, *rest[0]), *_heads(directory, rest[1:])]
 
 
 def _check_settings(directory: Path, place: str) -> None:

@@ -31,6 +31,7 @@ class Teacher(ABC):
         encoder: the run's own, whose width its members have.
         is_made_by_run: whether its vectors are artefacts of the run, which do not exist before it starts.
         is_model: whether its path is an encoder, which a learner can start from.
+        is_stored: whether its vectors are looked up, so that the time this takes tells nothing.
         parameters: how many numbers it was trained to; 0 where that is not known.
         identity: what distinguishes its vectors from those of any other teacher; its name and place do not count.
         width: size of its vectors.
@@ -44,6 +45,7 @@ class Teacher(ABC):
 
     is_made_by_run: ClassVar[bool] = False
     is_model: ClassVar[bool] = False
+    is_stored: ClassVar[bool] = False
     parameters: ClassVar[int] = 0
     identity: ClassVar[str]
     width: ClassVar[int]

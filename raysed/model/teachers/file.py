@@ -26,6 +26,8 @@ _BATCH = 4096
 class EmbeddingFile(Teacher):
     """A Parquet file with the columns `sentence` (or `text`) and `embedding`; sentences must match exactly."""
 
+    is_stored = True
+
     @classmethod
     def takes(cls, path: str) -> bool:
         """Return whether it is a Parquet file."""

@@ -1,0 +1,199 @@
+"""A model in an ONNX file, with the tokenizer beside it, as a teacher; ONNX Runtime computes it on the CPU."""
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from raysed.config import stable_hash
+from raysed.data.tokens import TokenTable, batches_by_tokens, tokenize
+from raysed.errors import UserError, first_line
+from raysed.model.encoding import default_token_budget
+from raysed.model.formats import open_session
+from raysed.model.pretrained import LOAD_ERRORS
+from raysed.model.teacher import Teacher
+from raysed.store.files import sha256_of
+
+_SUFFIX, _USUAL = ".onnx", "model.onnx"
+_NOT_READ = {_SUFFIX, ".md", ".metadata", ".lock"}
+"""Endings of files that change no vector: other models, words, and what the hub's client notes on downloads."""
+_OF_TOKENS, _OF_SENTENCE = ("last_hidden_state", "token_embeddings"), "sentence_embedding"
+_TYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
+_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+_LONGEST_TRIED = 1024
+"""Tokens of the longer sentence that a model is tried with."""
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """An ONNX file that is loaded.
+
+    Attributes:
+        output: what is read of the graph: a vector for each token, or for each sentence.
+        following: modules of sentence-transformers that lead from it to the vector of a sentence. Where there are none,
+            that is the mean over tokens.
+    """
+
+    session: Any
+    output: str
+    following: nn.Sequential
+    tokenizer: PreTrainedTokenizerBase
+    max_length: int
+
+    def embed(self, table: TokenTable) -> np.ndarray:
+        """Return one vector per sentence, padded to the longest of them."""
+        mask_BL = np.arange(table.lengths.max()) < table.lengths[:, None]
+        ids_BL = np.full(mask_BL.shape, self.tokenizer.pad_token_id or 0)
+        ids_BL[mask_BL] = table.input_ids
+        columns = dict(zip(_INPUTS, (ids_BL, mask_BL, np.zeros_like(ids_BL))))
+        given = {each.name: columns[each.name].astype(_TYPES[each.type]) for each in self.session.get_inputs()}
+        (found,) = self.session.run([self.output], given)
+        expected = mask_BL.shape[: 1 if self.output == _OF_SENTENCE else 2]
+        if found.shape[:-1] != expected:
+            size = "{} sentences of up to {} tokens".format(*mask_BL.shape)
+            problem = f"its output {self.output} has the shape {list(found.shape)} for {size}"
+            raise UserError(f"{problem}; it must have the shape [{', '.join(map(str, expected))}, width]")
+        states, mask_BL = torch.from_numpy(found.astype(np.float32)), torch.from_numpy(mask_BL).long()
+        if self.output == _OF_SENTENCE:
+            features = {_OF_SENTENCE: states}
+        elif self.following:
+            features = {"token_embeddings": states, "attention_mask": mask_BL}
+        else:
+            features = {_OF_SENTENCE: (states * mask_BL[:, :, None]).sum(1) / mask_BL.sum(1, keepdim=True)}
+        with torch.inference_mode():
+            return self.following(features)[_OF_SENTENCE].numpy()
+
+
+class OnnxModel(Teacher):
+    """An `.onnx` file, or a directory that has one and no weights for torch."""
+
+    @classmethod
+    def takes(cls, path: str) -> bool:
+        """Return whether it names or holds an ONNX file, with no weights that torch could load beside it."""
+        place = Path(path).expanduser()
+        if not place.is_dir():
+            return place.suffix == _SUFFIX
+        has_weights = any(any(place.glob(pattern)) for pattern in ("*.safetensors", "0_*/*.safetensors"))
+        return bool(_files(place)) and not has_weights
+
+    @cached_property
+    def _places(self) -> tuple[Path, Path]:
+        """The file, and the directory of the model that it belongs to."""
+        path = Path(self.config.path).expanduser()
+        if path.is_dir():
+            files = _files(path)
+            files = [file for file in files if file.name == _USUAL] or files
+            if len(files) > 1:
+                raise self._refused(f"has several ONNX files; name one of them, such as {files[0]}")
+            return files[0], path
+        if not path.is_file():
+            raise self._refused("is not a file")
+        return path, path.parents[1] if path.parent.name == "onnx" else path.parent
+
+    @cached_property
+    def identity(self) -> str:
+        """A digest of its files and of how it is asked."""
+        file, directory = self._places
+        paths = [path for path in sorted(directory.rglob("*")) if path.suffix not in _NOT_READ and path.is_file()]
+        files = {str(path.relative_to(directory)): sha256_of(path) for path in [*paths, file]}
+        return stable_hash([files, self.config.model_dump(mode="json", exclude={"path", "name"})])
+
+    @cached_property
+    def width(self) -> int:
+        """Size of its vectors, found by asking it once."""
+        return self.embed(["A sentence."]).shape[1]
+
+    @cached_property
+    def _model(self) -> _Graph:
+        if importlib.util.find_spec("onnxruntime") is None:
+            raise self._refused("is run by ONNX Runtime, which is not there; run pip install 'raysed[onnx]'")
+        file, directory = self._places
+        try:
+            session = open_session(file)
+        except Exception as error:  # whatever ONNX Runtime meets
+            raise self._refused(f"cannot be loaded by ONNX Runtime: {first_line(error)}") from None
+        wrong = [
+            f"{each.name} ({each.type})"
+            for each in session.get_inputs()
+            if each.name not in _INPUTS or each.type not in _TYPES
+        ]
+        if wrong:
+            raise self._refused(f"needs the inputs {', '.join(wrong)}; it may have {', '.join(_INPUTS)}, as integers")
+        place, longest, modules = self._following(directory)
+        names = [each.name for each in session.get_outputs()]
+        of_tokens = [name for name in _OF_TOKENS if name in names]
+        if of_tokens and (modules or _OF_SENTENCE not in names):
+            output, following = of_tokens[0], modules
+        elif _OF_SENTENCE in names:  # what pools is in the graph
+            output, following = _OF_SENTENCE, [each for each in modules if type(each).__name__ == "Normalize"]
+        else:
+            wanted = f"{', '.join(_OF_TOKENS)} or {_OF_SENTENCE}"
+            raise self._refused(f"has the outputs {', '.join(names)}; one must be called {wanted}")
+        tokenizer = self._tokenizer(directory / place)
+        max_length = min(longest, tokenizer.model_max_length) if longest else self.config.max_length
+        return _Graph(session, output, nn.Sequential(*following), tokenizer, max_length)
+
+    def _following(self, directory: Path) -> tuple[str, int | None, list[nn.Module]]:
+        from raysed.model import library  # takes seconds
+
+        try:
+            return library.after_transformer(directory)
+        except UserError as error:
+            raise self._refused(str(error)) from None
+        except library.NotPackable as error:
+            raise self._refused(f"cannot be used as an ONNX file: {error}") from None
+        except (*LOAD_ERRORS, IndexError) as error:
+            raise self._refused(f"has modules that cannot be read: {first_line(error)}") from None
+
+    def _tokenizer(self, directory: Path) -> PreTrainedTokenizerBase:
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(directory)
+        except LOAD_ERRORS:
+            tokenizer = ()
+        if len(tokenizer) == 0 or len(tokenizer) <= len(tokenizer.all_special_ids):  # of a missing vocabulary
+            raise self._refused(f"has no tokenizer; add its files, such as tokenizer.json, to {directory}")
+        return tokenizer
+
+    def _tokens(self, sentences: Sequence[str]) -> TokenTable:
+        texts = [f"{self.config.prompt}{sentence}" for sentence in sentences]
+        return tokenize(self._model.tokenizer, texts, self._model.max_length)
+
+    def embed(self, sentences: Sequence[str]) -> np.ndarray:
+        """Return one vector per sentence, float32 [N, D]."""
+        table = self._tokens(sentences)
+        passes = list(batches_by_tokens(table.lengths, self.token_budget or default_token_budget("cpu")))
+        x_ND = np.concatenate([self._model.embed(table.take(rows)) for rows in passes])
+        return x_ND[np.argsort(np.concatenate(passes))]
+
+    def check(self) -> None:
+        """Load it, and ask it about a short and a long sentence at once, as in any pass."""
+        if self.config.layers != 1:
+            raise self._refused(f"gives its last layer only, but layers is {self.config.layers}; leave layers out")
+        pair = self._tokens(["A sentence.", "word " * min(self._model.max_length, _LONGEST_TRIED)])
+        try:
+            x_BD = self._model.embed(pair)
+        except UserError as error:
+            raise error.at(f"teachers: {self.config.path!r}") from None
+        except Exception as error:  # whatever ONNX Runtime meets
+            lengths = " and ".join(map(str, pair.lengths))
+            raise self._refused(
+                f"fails on two sentences of {lengths} tokens ({first_line(error)}); export it for any number of "
+                "sentences and tokens, or lower max_length"
+            ) from None
+        if not np.isfinite(x_BD).all():
+            raise self._refused("has embeddings that are not finite")
+        super().check()
+
+    def _refused(self, problem: str) -> UserError:
+        return UserError(f"teachers: {self.config.path!r} {problem}")
+
+
+def _files(directory: Path) -> list[Path]:
+    return sorted([*directory.glob(f"*{_SUFFIX}"), *directory.glob(f"onnx/*{_SUFFIX}")])
