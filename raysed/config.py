@@ -146,9 +146,9 @@ def ascending(values: Any) -> Any:
     return values
 
 
-def distinct(values: list[Any]) -> list[Any]:
+def distinct(values: Any) -> Any:
     """Refuse an empty list, and one that has something twice."""
-    if not values or len(set(values)) < len(values):
+    if isinstance(values, list) and (not values or len(set(values)) < len(values)):
         raise ValueError("list at least one, and each once")
     return values
 

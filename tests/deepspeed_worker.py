@@ -9,6 +9,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from learners import tiny_learner
 
@@ -110,7 +111,10 @@ def _trained(work: Work, rank: int, stage: int, later: bool = False, **options: 
 
 
 def _resumes_exactly(work: Work, rank: int, stage: int) -> bool:
-    """Whether six updates with dropout give the same weights when they are stopped after three."""
+    """Whether six updates with dropout give the same weights when they are stopped after three.
+
+    They have heads and variances beside the learner.
+    """
     ends = []
     for name, parts in (("whole", [None]), ("parts", [3, None])):
         states = Storage(str(work.directory), f"exact-{stage}").checkpoints(name, {})
@@ -145,6 +149,9 @@ def _spoiled(work: Work, rank: int, stage: int, later: bool) -> dict[str, Any]:
 @contextmanager
 def _engine(work: Work, stage: int, later: bool, dropout: bool = False) -> Iterator[DeepSpeedEngine]:
     objective = Distillation(tiny_learner(WIDTH), dropout)
+    if dropout:
+        heads = np.random.default_rng(2).normal(size=(16, WIDTH)).astype(np.float32)
+        objective = Distillation(tiny_learner(), dropout, ["nll", "contrastive"], (), heads, np.ones(WIDTH, np.float32))
     if work.scarce:
         objective.learner.transformer.forward = _limited(objective.learner.transformer.forward)
     sed = SedConfig(batch_size=8, zero_stage=stage, learning_rate=RATE)

@@ -122,7 +122,10 @@ SETTINGS = [
     ("corpus.source=5", r"setting corpus\.source: .*valid string, or .*valid list \(got 5\)"),
     ("encoder.layers=many", r"setting encoder\.layers: .*integer.*, or input should be 'first_last' \(got 'many'\)"),
     ("storage=null", r"setting storage: input should be a valid string \(got None\)"),
-    ("sed.loss=l1", r"setting sed\.loss: input should be 'mse' or 'unit_mse' \(got 'l1'\)"),
+    (
+        "sed.loss=l1",
+        r"setting sed\.loss: input should be 'mse', 'unit_mse', 'nll' or 'contrastive', or .* list \(got 'l1'\)",
+    ),
     # wrong ranges
     ("members.count=0", r"setting members\.count: input should be greater than or equal to 1 \(got 0\)"),
     ("seed=-1", r"setting seed: input should be greater than or equal to 0 .*"),

@@ -32,11 +32,13 @@ class TargetBatch:
     """Sentences of one worker with their targets, [B, D].
 
     `weight` is its sentences over the mean of all workers, so that the mean of their losses is that of the batch.
+    `of_all` are the targets of all workers' sentences, [G, D]; None: of no others.
     """
 
     tokens: PackedTokens
     targets: torch.Tensor
     weight: float = 1.0
+    of_all: torch.Tensor | None = None
 
     @property
     def ids(self) -> np.ndarray:
@@ -78,6 +80,7 @@ class TargetBatches:
         self._seed, self._window = seed, window
         start, stop = rank * self.batch_size // world, (rank + 1) * self.batch_size // world
         self._weight = (stop - start) * world / self.batch_size
+        self._is_shared = world > 1
         # Where there are more workers than sentences, some take a sentence of others with weight 0.
         self._part = slice(start, max(stop, start + 1))
         self._offset = 0 if offset is None else offset.astype(np.float32)
@@ -86,7 +89,7 @@ class TargetBatches:
     def __call__(self, step: int) -> TargetBatch:
         """Return this worker's part of the batch of a step."""
         epoch, index = divmod(step, self.per_epoch)
-        wanted = np.arange(index * self.batch_size, (index + 1) * self.batch_size)[self._part]
+        wanted = np.arange(index * self.batch_size, (index + 1) * self.batch_size)
         order, start, pieces = np.random.default_rng([self._seed, epoch]).permutation(len(self._group_rows)), 0, []
         for window, first in enumerate(range(0, len(order), self._window)):
             groups = order[first : first + self._window]
@@ -96,8 +99,10 @@ class TargetBatches:
                 pieces.append(self._rows(epoch, window, groups, inside))
             start = stop
         tokens, targets = zip(*pieces)
-        targets_BD = torch.from_numpy(np.concatenate(targets))
-        return TargetBatch(pack(TokenTable.concatenate(tokens)), targets_BD, self._weight)
+        targets_GD = torch.from_numpy(np.concatenate(targets))
+        own = TokenTable.concatenate(tokens).take(np.arange(self.batch_size)[self._part])
+        of_all = targets_GD if self._is_shared else None
+        return TargetBatch(pack(own), targets_GD[self._part], self._weight, of_all)
 
     def _rows(self, epoch: int, window: int, groups: np.ndarray, places: np.ndarray) -> tuple[TokenTable, np.ndarray]:
         if self._loaded != (epoch, window):

@@ -30,7 +30,7 @@ from raysed.train.grid import STATISTICS, choose_bound, rungs_of
 from raysed.train.loop import Run
 from raysed.train.selection import Metrics, Result, before_training
 from raysed.train.stage import Start
-from raysed.train.stages.sed import STAGE, Distillation
+from raysed.train.stages.sed import STAGE
 from raysed.train.state import broadcast_from_rank0
 
 log = logging.getLogger(__name__)
@@ -211,11 +211,10 @@ class _Learner(_Training):
 
     def write(self, out: Path, result: Result) -> Named:
         """Write the learner without what only its training needed."""
-        sed, settings, weights = self.settings["sed"], self.settings, self.setup.objective.state_dict()
+        sed, settings, trained = self.settings["sed"], self.settings, self.setup.objective.learner
         encoder, _ = load_start(self.inputs["encoder"], self.inputs["start"])
-        if sed.head:
-            encoder.set_head(weights["learner.head.weight"].T.cpu().numpy())
-        Distillation(encoder).load_state_dict(weights)
+        encoder.set_head(trained.head_weight())
+        encoder.load_state_dict(trained.state_dict())
         if sed.head == "fold":
             encoder.set_head(fold(encoder.head_weight()))
         description = {"seed": settings["seed"], "steps": result.steps}

@@ -22,7 +22,7 @@ from raysed.make.work import Named, layers_file
 from raysed.model.combination import Combination, choose_teachers, fit_combination, side_by_side, turn
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
-from raysed.model.head import START
+from raysed.model.head import START, VARIANCE
 from raysed.model.precision import uses_bf16
 from raysed.model.pretrained import load_checkpoint, load_start
 from raysed.model.teacher import load_teacher
@@ -41,6 +41,8 @@ _MIN_GAIN = 0.1
 """By how much another teacher has to raise the dev score, x100."""
 _TURN_SENTENCES = 4 * ROWS_PER_GROUP
 """Sentences that decide how targets are turned: many more than dimensions."""
+_LEAST_VARIANCE = 1e-4
+"""Start of a variance that is zero, as of a dimension without content, in units of the mean variance."""
 
 Block = tuple[Callable[[], Path], Named]
 """What fetches the file of a block, and the block's meta data."""
@@ -223,10 +225,15 @@ def combined_targets(out: Path, inputs: Named, settings: Named, work: Work) -> N
     combination, trace = _fitted(table, how, None if sed.head else encoder.width, is_ordered, score)
     is_shared_space = settings["widths"] == [encoder.width]
     if sed.head:
-        products_DH = _products(table, combination, encoder, work)
-        np.save(out / START, turn(products_DH.T).astype(np.float32))
+        products_DH, own_HH, squares_D = _products(table, combination, encoder, work)
+        start_HD = turn(products_DH.T)
+        np.save(out / START, start_HD.astype(np.float32))
+        if sed.head == "drop":
+            off_D = squares_D + (start_HD * (own_HH @ start_HD - 2 * products_DH.T)).sum(0)
+            off_D /= min(len(table.corpus), _TURN_SENTENCES)
+            np.save(out / VARIANCE, np.maximum(off_D, _LEAST_VARIANCE * off_D.mean()).astype(np.float32))
     elif how.turn if how.turn is not None else not (is_shared_space or is_ordered):
-        combination = combination.turned(_products(table, combination, encoder, work))
+        combination = combination.turned(_products(table, combination, encoder, work)[0])
     combination.save(out / COMBINATION)
     writer = TargetWriter(out)
     for start, parts in table.parts(len(table.corpus)):
@@ -290,15 +297,26 @@ def _fitted(
     return fit(trace[-1][0]), {"trace": trace}
 
 
-def _products(table: _Taught, combination: Combination, encoder: Encoder, work: Work) -> np.ndarray:
-    """Targets times what the learner makes of some sentences before it has learnt anything, [D, H]."""
-    corpus, products_DH = table.corpus, np.zeros((combination.width, encoder.width))
+def _products(
+    table: _Taught, combination: Combination, encoder: Encoder, work: Work
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Compare targets with what the learner says of some sentences before it has learnt anything.
+
+    Returns sums over these sentences: targets times the learner's unit vectors [D, H], those times themselves [H, H],
+    and the squares of the targets [D].
+    """
+    corpus, size = table.corpus, encoder.width
+    products_DH, own_HH = np.zeros((combination.width, size)), np.zeros((size, size))
+    squares_D = np.zeros(combination.width)
     for start, parts in table.parts(min(len(corpus), _TURN_SENTENCES)):
         targets_BD = combination.target(parts).astype(np.float64)
         tokens = TokenTable.from_arrow(corpus.rows(start, start + len(targets_BD), ("id", "input_ids")))
         (own_BH,) = encode(encoder, tokens, (1,), work.token_budget)
-        products_DH += targets_BD.T @ side_by_side([own_BH], is_unit=True)
-    return products_DH
+        unit_BH = side_by_side([own_BH], is_unit=True)
+        products_DH += targets_BD.T @ unit_BH
+        own_HH += unit_BH.T @ unit_BH
+        squares_D += np.square(targets_BD).sum(0)
+    return products_DH, own_HH, squares_D
 
 
 def combined_embeddings(out: Path, inputs: Named, settings: Named, work: Work) -> Named:

@@ -13,6 +13,8 @@ from raysed.model.combination import with_fixed_signs
 _FILE = "head.safetensors"
 START = "head.npy"
 """Beside targets: the matrix [H, D] that learners start with."""
+VARIANCE = "variance.npy"
+"""Beside targets for heads that are dropped: by how much this start is off in each dimension [D], squared."""
 
 
 def save_head(weight_HD: np.ndarray, directory: Path) -> None:

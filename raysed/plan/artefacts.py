@@ -99,8 +99,9 @@ def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
         if entry and (why := poolings_without_fit(entry.meta)):
             left_out[of.embeddings] = why
     left_out |= {name: why for name, (why, _) in state.failures.items() if "/calibrations/" in name}
-    # Learners give the vectors of an only teacher where these are neither centred nor folded.
-    shares_space = taught and taught.meta.get("shared") and config.sed.target == "mean" and config.sed.head != "fold"
+    # Learners give the vectors of an only teacher where these are not centred, and a head is not folded or dropped.
+    is_kept = config.sed.target == "mean" and config.sed.head in (None, "keep")
+    shares_space = taught and taught.meta.get("shared") and is_kept
     return Facts(
         cluster=cluster,
         corpus=corpus.meta if corpus else {},

@@ -110,6 +110,8 @@ def _of_learners(config: Config, recipes: list[Recipe]) -> Iterator[str]:
             yield from _of_widths(config, recipe)
         if config.sed.head:
             yield from _of_head(config, recipe)
+        if "nll" in config.sed.losses:
+            yield from _of_variances(config, recipe)
 
 
 def _of_widths(config: Config, recipe: Recipe) -> Iterator[str]:
@@ -136,8 +138,18 @@ def _of_head(config: Config, recipe: Recipe) -> Iterator[str]:
     if config.combination.turn:
         yield "sed.head learns its own turn towards the targets; leave combination.turn out"
     if config.sed.head == "keep" and recipe.calibration:
-        without = f"use {recipe.uncalibrated}, or sed.head: fold"
+        without = f"use {recipe.uncalibrated}, or sed.head: fold or drop"
         yield f"{text}: keep gives vectors in the teachers' space, which a calibration leaves; {without}"
+
+
+def _of_variances(config: Config, recipe: Recipe) -> Iterator[str]:
+    if config.sed.head != "drop":
+        yield (
+            f"recipe {recipe.text!r}: sed.loss: nll learns a variance for each dimension of dropped heads, for "
+            f"recipes of {TEACHERS}; set sed.head: drop, or use mse or unit_mse"
+        )
+    if config.combination.weights and config.sed.losses == ["nll"]:
+        yield "sed.loss: nll learns how much each dimension counts; leave combination.weights out, or use unit_mse"
 
 
 def _of_engine(config: Config, recipes: list[Recipe]) -> Iterator[str]:

@@ -289,7 +289,7 @@ class Plan:
             settings = {"sed": block, "keep": keep, "seed": derive_seed(config.seed, of, "learner", index)}
             inputs = {"encoder": self._encoder, "start": self._learners_start, "targets": f"{of}/targets"}
             beside: dict[str, Any] = {"how": {"max_retries": sed.max_retries}}
-            if self._dev and sed.start == "encoder" and not sed.head:
+            if self._dev and sed.start == "encoder" and sed.head in (None, "drop"):
                 beside["base"] = _BASE_EMBEDDINGS
             (inputs if keep == "best_on_dev" else beside)["dev"] = self._dev
             name, title = f"{of}/learners/{index:02d}", f"learner {index:02d} of {of}"

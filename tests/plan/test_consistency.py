@@ -103,7 +103,7 @@ def test_what_does_not_go_with_shorter_embeddings(settings, message):
         (
             {"recipes": ["teachers-sed-sn"]},
             "keep",
-            r"^recipe 'teachers-sed-sn': .*; use teachers-sed, or .*: fold$",
+            r"^recipe 'teachers-sed-sn': .*; use teachers-sed, or .*: fold or drop$",
         ),
     ],
 )
@@ -111,7 +111,45 @@ def test_what_does_not_go_with_a_head(settings, head, message):
     check_settings(make_config(taught(**settings)))
     with pytest.raises(UserError, match=message):
         check_settings(make_config(taught(**{**settings, "sed": {**settings.get("sed", {}), "head": head}})))
-    check_settings(make_config(taught(recipes=["teachers-sed-sn"], sed={"head": "fold"})))
+    for other in ("fold", "drop"):
+        check_settings(make_config(taught(recipes=["teachers-sed-sn"], sed={"head": other})))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"recipes": ["ct-sed"], "teachers": []},
+            r"^recipe 'ct-sed': sed\.loss: nll .* recipes of teachers; .*: drop, or",
+        ),
+        (
+            {"sed": {"head": "fold"}},
+            r"^recipe 'teachers-sed': sed\.loss: nll learns .*; set sed\.head: drop, or use mse",
+        ),
+        (
+            {"sed": {"head": "drop"}, "combination": {"weights": [1, 2]}},
+            r"^sed\.loss: nll .* leave combination\.weights",
+        ),
+    ],
+)
+def test_what_does_not_go_with_learnt_variances(settings, message):
+    check_settings(make_config(taught(**settings)))
+    with pytest.raises(UserError, match=message):
+        check_settings(make_config(taught(**{**settings, "sed": {**settings.get("sed", {}), "loss": "nll"}})))
+    for loss in ("nll", ["contrastive", "nll"]):
+        check_settings(make_config(taught(recipes=["teachers-sed-sn"], sed={"loss": loss, "head": "drop"})))
+    both = {"weights": [1, 2]}
+    check_settings(make_config(taught(sed={"loss": ["unit_mse", "nll"], "head": "drop"}, combination=both)))
+
+
+def test_losses_that_are_no_sum_are_refused():
+    for loss in ([], ["mse", "mse"]):
+        with pytest.raises(UserError, match=r"^setting sed\.loss: list at least one, and each once"):
+            make_config(taught(sed={"loss": loss}))
+    with pytest.raises(
+        UserError, match=r"^sed\.loss: contrastive compares .* batch; set sed\.batch_size to 2 or more$"
+    ):
+        make_config(taught(sed={"loss": ["mse", "contrastive"], "batch_size": 1}))
 
 
 def test_shorter_embeddings_are_shorter_and_in_order():

@@ -268,3 +268,45 @@ def test_a_head_leads_into_the_space_of_a_wider_teacher_and_folds(settings, tiny
     expected_ND = load_teacher(make_config(made).teachers[0]).embed(sentences)
     expected_ND /= np.linalg.norm(expected_ND, axis=1, keepdims=True)
     np.testing.assert_allclose(target_ND, expected_ND, atol=1e-5)
+
+
+def test_heads_that_are_dropped_leave_a_learner_of_its_own_width(settings, tiny_encoder_dir, tmp_path):
+    """They start as the turn that brings the untouched learner closest to both teachers, and nothing shows them later."""
+    transformers = pytest.importorskip("sentence_transformers")
+    encoder = {"path": str(tiny_encoder_dir), "max_length": 20, "layers": 1}
+    sed = {**settings()["sed"], "head": "drop", "loss": ["nll", "contrastive"], "keep": "best_on_held_out"}
+    teachers = ["bundled:encoder", {"path": str(tiny_encoder_dir), "max_length": 20}]
+    recipes = {"recipes": ["teachers-sed", "teachers-sed-whiten"], "export": {"recipe": "teachers-sed"}}
+    made = settings(combination={}, encoder=encoder, sed=sed, teachers=teachers, **recipes)
+    result, directory = raysed.run(made), tmp_path / "runs/taught"
+
+    sentences, target_ND = targets(directory)
+    say = [load_teacher(teacher).embed(sentences) for teacher in make_config(made).teachers]
+    unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in say]  # the second one is the learner before it learns
+    np.testing.assert_allclose(target_ND, np.concatenate(unit, 1) / np.sqrt(2), atol=1e-5)
+    place = artefact(directory, "teachers-sed/targets")
+    heads_HD, variance_D = np.load(place / "head.npy"), np.load(place / "variance.npy")
+    np.testing.assert_allclose(heads_HD @ heads_HD.T, np.eye(16), atol=1e-5)
+    fits = lambda head: (unit[1] @ head * target_ND).sum()  # noqa: E731
+    others = [np.linalg.qr(np.random.default_rng(i).normal(size=heads_HD.shape[::-1]))[0].T for i in range(20)]
+    assert fits(heads_HD) > max(map(fits, others))
+    errors = np.square(target_ND - unit[1] @ heads_HD).mean(0)
+    np.testing.assert_allclose(variance_D, np.maximum(errors, 1e-4 * errors.mean()), rtol=1e-3)
+
+    learner = artefact(directory, "teachers-sed/learners/00")
+    assert {"config.json", "model.safetensors"} <= {file.name for file in learner.iterdir()}
+    assert not (learner / "head.safetensors").exists()
+    own_UD = np.load(artefact(directory, "teachers-sed/embeddings/00") / "layers-1.npy")
+    model = transformers.SentenceTransformer(result.model, device="cpu")
+    assert not [module for module in model if type(module).__name__ == "Dense"]
+    found = model.encode(check(make_config(made)).evaluation.sentences[:50])
+    np.testing.assert_allclose(found, own_UD[:50], atol=1e-4)
+    assert found.shape[1] == 16 and not [row for row in result.report["teachers"] if "searches" in row]
+
+
+def test_a_learner_in_the_space_of_its_teacher_has_no_dropped_head(settings):
+    """One teacher of the learner's width: with `drop` nothing keeps the learner in its space."""
+    one = settings(teachers=["bundled:encoder"], combination={})
+    for head, title in ((None, "bundled"), ("drop", None)):
+        executor, plan, _ = combined({**one, "sed": {**one["sed"], "head": head}})
+        assert facts_of(plan, executor.state, "").shares_space_of == title

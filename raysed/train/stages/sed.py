@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from torch import nn
 from torch.nn import functional as F
 
-from raysed.config import MOST, NO_EFFECT, Precision, TargetPrecision, ascending
+from raysed.config import MOST, NO_EFFECT, Precision, TargetPrecision, ascending, distinct
 from raysed.train.objective import EncoderObjective
 from raysed.train.optimizers import make_moments
 from raysed.train.stage import Plan, Stage, Start, TuningConfig, log_every
@@ -22,27 +22,60 @@ if TYPE_CHECKING:
     from raysed.train.loop import Run
 
 
-LOSSES = {
-    "mse": F.mse_loss,
-    "unit_mse": lambda x_BD, t_BD: (F.normalize(x_BD, dim=1) - F.normalize(t_BD, dim=1)).square().sum(1).mean(),
-}
+TEMPERATURE = 0.07
+"""By which `contrastive` divides cosines."""
+_VARIANCE_SPEED, _MOST_LOG = 10.0, 10.0
+"""Log-variances move so many times faster than weights, whose rate is too small for them, and so far from their start
+at most: a dimension that is always 0 must not lead to infinity."""
+
+
+def mse(x_BD: torch.Tensor, t_BD: torch.Tensor, **_: Any) -> torch.Tensor:
+    """Return the mean squared difference."""
+    return F.mse_loss(x_BD, t_BD)
+
+
+def unit_mse(x_BD: torch.Tensor, t_BD: torch.Tensor, **_: Any) -> torch.Tensor:
+    """Return the mean over sentences of the squared length of the difference of unit vectors."""
+    return (F.normalize(x_BD, dim=1) - F.normalize(t_BD, dim=1)).square().sum(1).mean()
+
+
+def contrastive(x_BD: torch.Tensor, t_BD: torch.Tensor, all_GD: torch.Tensor, **_: Any) -> torch.Tensor:
+    """Return how surely each x finds its own target t among all targets of the batch, by their cosines (InfoNCE).
+
+    It goes from x to targets only, so workers need no gradients of each other.
+    """
+    x_BD, t_BD, all_GD = (F.normalize(rows, dim=1) for rows in (x_BD, t_BD, all_GD))
+    return ((x_BD @ all_GD.T / TEMPERATURE).logsumexp(1) - (x_BD * t_BD).sum(1) / TEMPERATURE).mean()
+
+
+def nll(x_BD: torch.Tensor, t_BD: torch.Tensor, log_variance_D: torch.Tensor, **_: Any) -> torch.Tensor:
+    """Return the negative log-likelihood of t by a Gaussian around x, less log(2 pi) / 2; a mean as in `mse`."""
+    return (log_variance_D + (t_BD - x_BD).square() / log_variance_D.exp()).mean() / 2
+
+
+LOSSES = {loss.__name__: loss for loss in (mse, unit_mse, nll, contrastive)}
 """From embeddings and targets [B, D] to a mean over the sentences, see `sed.loss`."""
+LossName = Literal["mse", "unit_mse", "nll", "contrastive"]
 
 
 class SedConfig(TuningConfig):
     """Ensemble distillation (SED sections 4 and 5.1)."""
 
-    loss: Literal["mse", "unit_mse"] = "mse"
+    loss: Annotated[LossName | list[LossName], AfterValidator(distinct)] = "mse"
     """What makes the learner's embedding x like its target t. `mse`: the mean squared difference of x and t over
-    sentences and dimensions (SED). `unit_mse`: the squared length of the difference of the unit vectors."""
+    sentences and dimensions (SED). `unit_mse`: the squared length of the difference of the unit vectors. `contrastive`:
+    x has to find its t among the targets of the batch (InfoNCE). `nll`: the likelihood of t, with a learnt variance for
+    each dimension; for `sed.head: drop`. A list such as `[unit_mse, contrastive]`: their sum. See
+    docs/distill.md#losses."""
     widths: Annotated[list[Annotated[int, Field(ge=1)]], AfterValidator(ascending)] = []
     """Widths below the learner's at which the first coordinates are to be good embeddings, too, such as `[64, 128]`
     (Matryoshka, Kusupati et al. 2022): the loss is the mean of those at these widths and the full one. For recipes of
     `teachers`. See docs/distill.md#shorter-embeddings."""
-    head: Literal["fold", "keep"] | None = None
-    """`null`: targets have the learner's width. `keep`, `fold`: they keep that of the `combination`, to which a linear
-    map without offset leads, trained and exported with the learner: `keep` as it is, `fold` with the learner's width at
-    most and the same dot products. For recipes of `teachers`. See docs/distill.md#teachers-of-another-width."""
+    head: Literal["fold", "keep", "drop"] | None = None
+    """`null`: targets have the learner's width. Otherwise they keep that of the `combination`, to which a linear map
+    without offset leads, a head for each teacher side by side, trained with the learner. `keep`: exported with it.
+    `fold`: exported with the learner's width at most and the same dot products. `drop`: not exported; the model is the
+    learner before its heads. For recipes of `teachers`. See docs/distill.md#teachers-of-another-width."""
     target: Literal["mean", "centred_mean"] = "mean"
     """`mean`: the plain mean of the members' embeddings (the paper). `centred_mean`: the same less its average over the
     corpus, which takes out the common offset that CT gives to its members."""
@@ -96,26 +129,69 @@ class SedConfig(TuningConfig):
             raise ValueError(f"sed.workers is {self.workers}, which is more than {most}")
         return self
 
+    @model_validator(mode="after")
+    def _others_are_in_the_batch(self) -> SedConfig:
+        if "contrastive" in self.losses and self.batch_size < 2:
+            raise ValueError("sed.loss: contrastive compares with others of the batch; set sed.batch_size to 2 or more")
+        return self
+
+    @property
+    def losses(self) -> list[LossName]:
+        """Return the losses that are added up."""
+        return [self.loss] if isinstance(self.loss, str) else self.loss
+
 
 class Distillation(EncoderObjective):
     """The distance between the learner's last-layer embedding and the target; by default SED's (section 4).
 
     With `widths` it is the mean of the distances of the first coordinates, for each width and the full one (Kusupati et
     al., "Matryoshka Representation Learning", 2022, with equal weights).
+
+    Args:
+        heads_HD: start of the heads of all teachers, side by side, from the learner's unit vector to the target; they
+            are trained beside the learner and are no part of it. None: the learner's vector is compared itself.
+        variance_D: start of the variances that `nll` learns. They are constants: one per dimension of the targets, the
+            same for all sentences.
     """
 
-    def __init__(self, learner: Encoder, dropout: bool = False, loss: str = "mse", widths: Sequence[int] = ()):
+    def __init__(
+        self,
+        learner: Encoder,
+        dropout: bool = False,
+        losses: Sequence[str] = ("mse",),
+        widths: Sequence[int] = (),
+        heads_HD: np.ndarray | None = None,
+        variance_D: np.ndarray | None = None,
+    ):
         super().__init__(dropout)
         self.learner = learner
-        self._distance, self._widths = LOSSES[loss], tuple(widths)
+        self._losses, self._widths = [LOSSES[name] for name in losses], tuple(widths)
+        device = next(learner.parameters()).device
+        self.heads_HD = None if heads_HD is None else nn.Parameter(torch.tensor(heads_HD, device=device))
+        self.has_variance = "nll" in losses
+        if self.has_variance:
+            self.register_buffer("log_start_D", torch.tensor(variance_D, device=device).log())
+            self.log_change_D = nn.Parameter(torch.zeros(len(variance_D), device=device))
 
     def loss(self, batch: TargetBatch) -> torch.Tensor:
         """Return the loss, a mean over sentences, whose mean over workers is that of the batch."""
-        target_BD = batch.targets.to(next(self.parameters()).device)
-        emb_BD = self.learner(batch.tokens.to(target_BD.device)).float()
-        widths = (*self._widths, emb_BD.shape[1])
-        total = sum(self._distance(emb_BD[:, :width], target_BD[:, :width]) for width in widths)
-        return batch.weight * total / len(widths)
+        device = self.learner.transformer.device
+        emb_BD = self.learner(batch.tokens.to(device)).float()
+        with torch.autocast(device.type, enabled=False):
+            if self.heads_HD is not None:
+                emb_BD = F.normalize(emb_BD, dim=1) @ self.heads_HD
+            t_BD, widths = batch.targets.to(device), (*self._widths, emb_BD.shape[1])
+            all_GD = t_BD if batch.of_all is None else batch.of_all.to(device)
+            of_widths = [self._distance(emb_BD[:, :d], t_BD[:, :d], all_GD[:, :d]) for d in widths]
+            return batch.weight * sum(of_widths) / len(widths)
+
+    def _distance(self, x_BD: torch.Tensor, t_BD: torch.Tensor, all_GD: torch.Tensor) -> torch.Tensor:
+        log_variance_D = self.log_variance() if self.has_variance else None
+        return sum(loss(x_BD, t_BD, all_GD=all_GD, log_variance_D=log_variance_D) for loss in self._losses)
+
+    def log_variance(self) -> torch.Tensor:
+        """Return the logarithms of the variances as they are learnt so far, [D]."""
+        return self.log_start_D + (_VARIANCE_SPEED * self.log_change_D).clamp(-_MOST_LOG, _MOST_LOG)
 
     forward = loss  # what DeepSpeed calls
 
@@ -131,15 +207,18 @@ class _Sed(Stage):
 
     def set_up_worker(self, settings: SedConfig, start: Start, rank: int = 0, world: int = 1) -> Run:
         from raysed.data.targets import TargetBatches, held_out_batches
-        from raysed.model.head import START
+        from raysed.model.head import START, VARIANCE
         from raysed.model.precision import uses_bf16
         from raysed.train.engine import TorchEngine
         from raysed.train.loop import Run
 
         (targets,) = start.data.values()
-        if settings.head:
+        heads = ()
+        if settings.head == "drop":
+            heads = np.load(targets / START), np.load(targets / VARIANCE)
+        elif settings.head:
             start.encoder.set_head(np.load(targets / START))
-        objective = Distillation(start.encoder, settings.dropout, settings.loss, settings.widths)
+        objective = Distillation(start.encoder, settings.dropout, settings.losses, settings.widths, *heads)
         offset = np.load(targets / "mean.npy") if settings.target == "centred_mean" else None
         holds_out = settings.keep == "best_on_held_out"
         batches = TargetBatches(targets, settings.batch_size, start.seed, rank, world, offset, held_out=holds_out)
