@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raysed.config import Config, find_config, load_config, make_config
+from raysed.config import PYTHON, Config, find_config, load_config, make_config
 from raysed.config_text import merge
 
 
@@ -83,7 +84,7 @@ def check(config: Config) -> None:
 
 
 def distill(
-    teachers: Sequence[str | Mapping[str, Any]],
+    teachers: Sequence[Any],
     corpus: str | Sequence[str],
     learner: str | None = None,
     *,
@@ -98,9 +99,12 @@ def distill(
     """Make one small model of one or several models, on text without labels.
 
     Args:
-        teachers: models, or `.parquet` files of embeddings; or blocks of settings of `teachers`.
+        teachers: models and `.parquet` files of embeddings by path; functions that return a vector for each of a list
+            of sentences; objects with such a method `encode`, such as a loaded `SentenceTransformer`; or blocks of
+            settings of `teachers`, whose `path` is one of these. With a function or an object among them, the run works
+            in this process.
         corpus: files, patterns, URIs or hub datasets of sentences.
-        learner: the encoder that learns; None: half of the layers of the first teacher that is a model.
+        learner: the encoder that learns; None: half of the layers of the first teacher that is the path of a model.
         layers: which of its layers it keeps, counted from 0; or how many: of a teacher evenly spread from the first to
             the last, of another encoder the first ones; None: all that it has.
         static: train a table of one vector per token instead, starting from what `learner` says about each token.
@@ -120,9 +124,10 @@ def distill(
         ... )
     """
     from raysed.model.teacher import default_learner
+    from raysed.model.teachers.python import given_objects, settings_of
 
-    defaults = load_config(find_config("distill"))
-    paths = [teacher if isinstance(teacher, str) else teacher.get("path", "") for teacher in teachers]
+    defaults, blocks = load_config(find_config("distill")), [settings_of(teacher) for teacher in teachers]
+    paths = [block.get("path", "") for block in blocks]
     encoder: dict[str, Any] = {"path": learner} if learner else default_learner(paths)
     if static:
         encoder = {"path": encoder["path"], "static": {}}
@@ -130,7 +135,9 @@ def distill(
         encoder["model_kwargs"] = {"num_hidden_layers": layers}
     elif layers is not None:
         encoder["keep_layers"] = layers if isinstance(layers, int) else list(layers)
-    own: dict[str, Any] = {"run": run, "storage": storage, "teachers": list(teachers), "encoder": encoder}
+    own: dict[str, Any] = {"run": run, "storage": storage, "teachers": blocks, "encoder": encoder}
+    if any(path.startswith(PYTHON) for path in paths) and not os.environ.get("RAY_ADDRESS"):
+        own["resources"] = {"engine": "local"}
     own["corpus"] = {"source": corpus if isinstance(corpus, str) else list(corpus)}
     if dev or tasks:
         from raysed.score.tasks import tasks_of
@@ -145,7 +152,10 @@ def distill(
         # Most rows of a table of vectors are in few batches, so an update may go far.
         own["sed"] = {"learning_rate": 1e-2, "batch_size": 256}
     known = defaults.model_dump(mode="json", exclude_unset=True)
-    return _run(make_config(merge(merge(known, own, Config), settings or {}, Config)))
+    try:
+        return _run(make_config(merge(merge(known, own, Config), settings or {}, Config)))
+    finally:
+        given_objects.clear()
 
 
 def evaluate(model: str, tasks: Sequence[str]) -> dict[str, dict[str, Any]]:

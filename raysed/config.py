@@ -44,6 +44,8 @@ Rate = Annotated[float, Field(gt=0)]
 PACKAGE = "package:"
 MEMBERS = "members"
 """What stands for the run's own members among the teachers."""
+PYTHON = "python:"
+"""What stands for objects of this process among the teachers, which `raysed.distill` may be given."""
 CONFIGS = Path(__file__).parent / "configs"
 """Settings by name, in the package, so that an installed one can run."""
 

@@ -1,8 +1,10 @@
 """raysed from Python: which settings a call makes."""
 
+import numpy as np
 import pytest
 
 from raysed import api
+from raysed.errors import UserError
 from raysed.plan.consistency import check_settings
 
 
@@ -43,6 +45,25 @@ def test_tasks_without_a_dev_task_are_reported_and_choices_are_made_on_the_defau
 def test_half_of_the_first_teacher_learns_unless_told_otherwise(distillation, teachers, learner, layers, expected):
     config = distillation(teachers, "corpus.txt", learner, layers=layers)
     assert (config.encoder.path, config.encoder.keep_layers, config.encoder.model_kwargs) == expected
+
+
+def by_letters(sentences):
+    return np.array([[text.count(letter) for letter in "aeiou"] for text in sentences])
+
+
+def test_an_object_teaches_in_this_process(distillation, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    config = distillation([by_letters, "B"], "c.txt", settings={"resources": {"gpu": False}})
+    check_settings(config)
+    first, second = config.teachers
+    assert first.path.startswith("python:") and (first.title, second.title) == ("by_letters", "B")
+    assert config.encoder.path == "B" and config.resources.engine == "local" and config.resources.gpu is False
+    assert distillation(["B"], "c.txt").resources.engine == "auto"
+    for address, chosen in (("ray://there", {}), (None, {"resources": {"engine": "ray"}})):
+        monkeypatch.setenv("RAY_ADDRESS", address) if address else monkeypatch.delenv("RAY_ADDRESS")
+        config = distillation([by_letters], "c.txt", settings=chosen)
+        with pytest.raises(UserError, match=r"^teachers: by_letters is an object .*; set resources\.engine to lo"):
+            check_settings(config)
 
 
 def test_a_static_learner_has_its_own_rate_unless_told_otherwise(distillation):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, get_args
 
+from raysed.config import PYTHON
 from raysed.errors import UserError
 from raysed.recipe import TEACHERS, Recipe, node_of, parse_recipe, parse_recipes
 from raysed.registry import stages, stages_of_pairs
@@ -80,6 +81,11 @@ def _of_teachers(config: Config, recipes: list[Recipe]) -> Iterator[str]:
     for teacher in teachers:
         if teacher.is_members:
             node_of(teacher, recipes)
+        if teacher.path.startswith(PYTHON) and config.resources.engine != "local":
+            yield (
+                f"teachers: {teacher.title} is an object of this Python process, which a cluster (RAY_ADDRESS) cannot "
+                "use; set resources.engine to local, or name a model's directory or a file of embeddings"
+            )
     if weights and len(weights) != len(teachers):
         yield f"combination.weights has {len(weights)} weights for {len(teachers)} teachers; give one for each"
     trained = [recipe.text for recipe in recipes if recipe.members]

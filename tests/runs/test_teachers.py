@@ -18,6 +18,7 @@ from raysed.errors import UserError
 from raysed.make.targets import COMBINATION
 from raysed.model.combination import Combination
 from raysed.model.teacher import load_teacher
+from raysed.model.teachers.python import settings_of
 from raysed.plan.artefacts import facts_of
 from raysed.plan.check import check
 from raysed.plan.graph import Plan
@@ -75,6 +76,27 @@ def combined(settings: dict) -> tuple[Executor, Plan, list[str]]:
             break
         executor.make(batch)
     return executor, plan, said
+
+
+def test_a_function_teaches_and_is_not_taken_for_another(settings, tmp_path):
+    """Targets are what it says; a function that says something else is asked itself, and the first one not again."""
+    asked = []
+
+    def by_letters(sentences, letters="aeioust"):
+        asked.append(len(sentences))
+        return np.array([[text.count(letter) for letter in letters] for text in sentences])
+
+    def other(sentences):
+        return by_letters(sentences, "bcdfghj")
+
+    for function, blocks in ((by_letters, 1), (other, 1), (by_letters, 0)):
+        asked.clear()
+        combined(settings(teachers=[settings_of(function)], sed={"head": "keep"}))
+        assert asked.count(300) == blocks, "the corpus has one block"
+        sentences, x_ND = targets(tmp_path / "runs" / "taught")
+        expected_ND = function(sentences)
+        norms_N1 = np.maximum(np.linalg.norm(expected_ND, axis=1, keepdims=True), 1e-12)
+        np.testing.assert_allclose(x_ND, expected_ND / norms_N1, atol=1e-6)
 
 
 def test_another_teacher_or_combination_asks_nobody_twice(settings, tmp_path, caplog):

@@ -1,0 +1,98 @@
+"""An object of this Python process as a teacher: a function, or a loaded model with `encode`.
+
+It cannot be written into a config or sent to another machine, so its path is made of what it says: the same path is the
+same vectors, for all that a sample of sentences can tell.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from raysed import bundled
+from raysed.config import PYTHON, stable_hash
+from raysed.errors import UserError
+from raysed.model.teacher import Teacher
+
+_SAMPLE = 32
+given_objects: dict[str, Any] = {}
+"""Objects by path, for as long as a run may ask them."""
+
+
+class PythonTeacher(Teacher):
+    """What `raysed.distill` was given beside paths."""
+
+    @classmethod
+    def takes(cls, path: str) -> bool:
+        """Return whether it is a path that `settings_of` has made."""
+        return path.startswith(PYTHON)
+
+    @property
+    def identity(self) -> str:
+        """A digest of its vectors of some sentences, and the prompt that is put before others."""
+        return stable_hash([self.config.path, self.config.prompt])
+
+    @property
+    def width(self) -> int:
+        """Size of its vectors, which its path ends in."""
+        return int(self.config.path.rpartition("-")[2])
+
+    def embed(self, sentences: Sequence[str]) -> np.ndarray:
+        """Return one vector per sentence, float32 [N, D]; refuse what the object gives beside that."""
+        given = given_objects.get(self.config.path)
+        if given is None:
+            problem = f"{self.config.title} is an object of a Python process that has ended, or no longer needs it"
+            raise UserError(f"teachers: {problem}; give it to raysed.distill again")
+        x_ND = _vectors(given, [f"{self.config.prompt}{sentence}" for sentence in sentences], self.config.title)
+        if x_ND.shape[1] != self.width:
+            problem = f"gave vectors of width {self.width} before, and now of width {x_ND.shape[1]}"
+            raise UserError(f"teachers: {self.config.title} {problem}; the width must not change")
+        return x_ND
+
+    def check(self) -> None:
+        """Ask it once."""
+        super().check()
+        self.embed(["A sentence."])
+
+
+def settings_of(teacher: Any) -> dict[str, Any]:
+    """Return the block of settings of a path, of an object, or of a mapping whose `path` is one of them."""
+    block = dict(teacher) if isinstance(teacher, Mapping) else {"path": teacher}
+    given = block.get("path", "")
+    if isinstance(given, str | os.PathLike):
+        return {**block, "path": os.fspath(given)} if given else block
+    name = block.get("name") or getattr(given, "__name__", type(given).__name__).strip("<>")
+    return {**block, "path": _registered(given, name), "name": name}
+
+
+def _registered(given: Any, name: str) -> str:
+    """Ask the object about sentences of the package, one by one and as one long text; keep it under what it says."""
+    if not (callable(given) or hasattr(given, "encode")):
+        problem = "is neither a path nor an object that embeds: a function of a list of sentences, or one with encode"
+        raise UserError(f"teachers: {given!r} {problem}")
+    every = len(bundled.corpus()) // _SAMPLE
+    sentences = bundled.corpus()[::every][:_SAMPLE]
+    x_ND = _vectors(given, [*sentences, " ".join(sentences)], name)
+    path = f"{PYTHON}{hashlib.sha256(x_ND.tobytes()).hexdigest()[:16]}-{x_ND.shape[1]}"
+    given_objects[path] = given
+    return path
+
+
+def _vectors(given: Any, sentences: list[str], name: str) -> np.ndarray:
+    found = getattr(given, "encode", given)(sentences)
+    if hasattr(found, "detach"):  # a tensor, on any device and of any precision
+        found = found.detach().float().cpu()
+    try:
+        x_ND = np.asarray(found, np.float32)
+    except (TypeError, ValueError, RuntimeError):
+        x_ND = np.float32(np.nan)
+    if x_ND.ndim != 2 or len(x_ND) != len(sentences) or not x_ND.size:
+        gave = " of shape ".join([type(found).__name__, *([str(list(x_ND.shape))] if x_ND.ndim else [])])
+        problem = f"must give a vector of equal width for each of {len(sentences):,} sentences, but gave a {gave}"
+        raise UserError(f"teachers: {name} {problem}")
+    broken = np.flatnonzero(~np.isfinite(x_ND).all(1))
+    if len(broken):
+        raise UserError(f"teachers: {name} gives a vector of {sentences[broken[0]][:60]!r} that is not finite")
+    return x_ND
