@@ -19,6 +19,7 @@ COMMANDS = {
     "init": "write a first config for your own text",
     "run": "train, distil, calibrate, evaluate and export",
     "distill": "one small model of one or several models",
+    "teachers": "what several models are worth together",
     "evaluate": "score any models side by side",
     "status": "show how far runs are",
 }

@@ -457,8 +457,8 @@ class CombinationConfig(Block):
     weights: list[Annotated[float, Field(gt=0)]] | None = None
     """One weight per teacher. `null`: equal ones."""
     leave_out: bool = False
-    """Drop teachers that do not help: from the best one on, the teacher that raises the dev score of the combination
-    most is added, as long as one raises it by 0.1."""
+    """Distil only the teachers that are best on the dev task: the smallest subset that no larger one beats by 0.1 or
+    more. All subsets of up to 6 teachers are tried; of more, teachers are added one by one."""
     turn: bool | None = None
     """Whether targets are turned as a whole towards what the learner says before it learns: no cosine changes, and the
     learner has less to relearn. `null`: yes, except for a single teacher of the learner's width. With `sed.widths`

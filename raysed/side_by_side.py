@@ -9,10 +9,9 @@ import torch
 
 from raysed.config import EncoderConfig, ResourcesConfig
 from raysed.model.load import load_model
-from raysed.report.findings import Difference
 from raysed.report.scores import display_name
 from raysed.report.sections.unlabelled import neighbours_table, unlabelled_table
-from raysed.score.intervals import resample
+from raysed.score.intervals import Difference, interval, resample
 from raysed.score.leaderboard import score_mteb
 from raysed.score.lexical import baselines
 from raysed.score.tasks import Evaluation, main_score, mean_score
@@ -117,6 +116,6 @@ def _worth(words: list[Row], models: list[Row], benchmark: Benchmark) -> list[st
         for what, names in best.items():
             other = max(names, key=means.__getitem__, default=name)
             if other != name:
-                difference = Difference(means[name] - means[other], draws[name] - draws[other])
+                difference = Difference(means[name] - means[other], interval(draws[name] - draws[other]))
                 lines.append(f"{name} is {difference.position()} {other}, {what}.")
     return [*lines, *(["In brackets: 95 % intervals over the draw of pairs, queries and texts."] if lines else [])]

@@ -31,7 +31,7 @@ def test_help_names_every_command_and_each_has_help(monkeypatch, capsys):
 
 def test_an_unknown_command_is_a_users_mistake(monkeypatch, capsys):
     assert called(monkeypatch, "train") == 2
-    known = "init, run, distill, evaluate, status"
+    known = "init, run, distill, teachers, evaluate, status"
     assert capsys.readouterr().err == f"error: 'train' is not a command; the commands are {known}\n"
     assert called(monkeypatch) == 2
 

@@ -12,7 +12,6 @@ and `resources` count.
 
 import argparse
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,13 +92,9 @@ def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
     config = load_config(path, overrides)
     if not asked:
         return config, []
-    from raysed.data.rows import column_names
-    from raysed.data.sources import ending, local_file
-    from raysed.score.tasks import tasks_of
+    from raysed.score.tasks import tasks_of, without_labels
 
-    files = {source: os.path.expanduser(source) for source in arguments.tasks if ending(source) == ".txt"}
-    # One sentence per line has no labels.
-    texts = [name for name, path in files.items() if os.path.isfile(path) and len(column_names(local_file(path))) < 2]
+    texts = without_labels(arguments.tasks)
     tasks = tasks_of([source for source in arguments.tasks if source not in texts])
     evaluation = config.evaluation.model_copy(update={"tasks": tasks, "dev": None, "report": None})
     return config.model_copy(update={"evaluation": evaluation}), texts

@@ -6,6 +6,7 @@ ensemble are computed from files and never encoded twice.
 """
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -57,7 +58,14 @@ def embeddings(out: Path, inputs: Named, settings: Named, work: Work) -> None:
 def teacher_embeddings(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """Embed sentences by an external teacher, and measure its speed; refuse what is not finite."""
     teacher: Teacher = inputs["teacher"]
-    texts = inputs["sentences"].texts
+    x_UD, speed = embed_by(teacher, inputs["sentences"].texts)
+    np.save(out / layers_file(settings["layers"]), x_UD)
+    about = {"parameters": teacher.parameters, "width": x_UD.shape[1]}
+    return {**about, "sentences_per_second": None if teacher.is_stored else speed}
+
+
+def embed_by(teacher: Teacher, texts: Sequence[str]) -> tuple[np.ndarray, float]:
+    """Return embeddings by a teacher, [N, D], and how many it made per second."""
     progress = Progress(f"embed by {teacher.title}", len(texts))
     teacher.embed(texts[:1])  # loaded before its speed is measured
     began, parts = time.monotonic(), []
@@ -66,12 +74,10 @@ def teacher_embeddings(out: Path, inputs: Named, settings: Named, work: Work) ->
         progress.update(start + len(parts[-1]))
     seconds = time.monotonic() - began
     progress.close()
-    x_UD = np.concatenate(parts)
-    if not np.isfinite(x_UD).all():
+    x_ND = np.concatenate(parts)
+    if not np.isfinite(x_ND).all():
         raise RunFailed(f"teachers: {teacher.config.path!r} has embeddings that are not finite")
-    np.save(out / layers_file(settings["layers"]), x_UD)
-    speed = None if teacher.is_stored else len(texts) / seconds
-    return {"parameters": teacher.parameters, "sentences_per_second": speed, "width": x_UD.shape[1]}
+    return x_ND, len(texts) / seconds
 
 
 # -- calibrations ----------------------------------------------------------------------------------------------------

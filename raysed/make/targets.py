@@ -5,6 +5,7 @@ flight is O(D) per sentence and ensemble whatever the number of teachers, and a 
 blocks that are missing.
 """
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,17 +20,21 @@ from raysed.data.targets import ROWS_PER_GROUP, TargetWriter, matrix, with_colum
 from raysed.data.tokens import TokenTable
 from raysed.errors import UserError
 from raysed.make.work import Named, layers_file
-from raysed.model.combination import Combination, choose_teachers, fit_combination, side_by_side, turn
+from raysed.model.combination import Combination, fit_combination, side_by_side, turn
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
 from raysed.model.head import START, VARIANCE
 from raysed.model.precision import uses_bf16
 from raysed.model.pretrained import load_checkpoint, load_start
 from raysed.model.teacher import load_teacher
+from raysed.score.ensemble import Ensemble
 from raysed.score.tasks import mean_embeddings
+from raysed.store.progress import steps
 
 COMBINATION = "combination.npz"
 """The fitted combination, beside the targets."""
+CHOICE = "choice.json"
+"""Which teachers are best together on the dev task."""
 _SMALLEST_BLOCK, _LARGEST_BLOCK = 256, 4096
 """Sentences of a block: what is lost where its worker is lost."""
 _SENTENCES_AT_ONCE = {"cpu": 1024, "cuda": _LARGEST_BLOCK}
@@ -37,8 +42,6 @@ _SENTENCES_AT_ONCE = {"cpu": 1024, "cuda": _LARGEST_BLOCK}
 _VERIFIED_ROWS = 32
 _MAX_DIFFERENCE = {False: 2e-2, True: 5e-2}
 """Of a target in fp32, or in bf16, from one that was encoded again in fp32, in units of the largest target, or of 1."""
-_MIN_GAIN = 0.1
-"""By how much another teacher has to raise the dev score, x100."""
 _TURN_SENTENCES = 4 * ROWS_PER_GROUP
 """Sentences that decide how targets are turned: many more than dimensions."""
 _LEAST_VARIANCE = 1e-4
@@ -208,21 +211,38 @@ def teacher_rows(out: Path, inputs: Named, settings: Named, work: Work) -> Named
     return {"blocks": len(inputs["blocks"])}
 
 
+def choice_of_teachers(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
+    """Choose the teachers that are best together on the dev task."""
+    dev, file = inputs["dev"], layers_file(inputs["dev"].layers)
+    embeddings = [np.load(path / file)[dev.rows] for path in inputs["embeddings"]]
+    found = Ensemble(dev.evaluation, settings["combination"], embeddings, steps).choose(list(dev.evaluation.tasks))
+    (out / CHOICE).write_text(json.dumps(found, indent=1))
+    return found
+
+
+def worth_of_teachers(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
+    """Score the teachers alone and together on the evaluation's tasks."""
+    embeddings = [np.load(path / layers_file(settings["layers"])) for path in inputs["embeddings"]]
+    choice = json.loads((inputs["choice"] / CHOICE).read_text()) if inputs["choice"] else {}
+    ensemble = Ensemble(inputs["sentences"].evaluation, settings["combination"], embeddings, steps)
+    found = ensemble.worth(list(settings["tasks"]), choice)
+    (out / "worth.json").write_text(json.dumps(found, indent=1))
+    return found
+
+
 def combined_targets(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """Write id, input_ids and what the teachers say as one, and the combination beside it.
 
-    In the manifest `shared` says whether targets are in the space of a single teacher. Where the dev task decides,
-    `trace` has the chosen teachers and their score, step by step.
+    In the manifest `shared` says whether targets are in the space of a single teacher. Of teachers that the dev task
+    has not chosen nothing is in the targets.
     """
     table, sed = _Taught(inputs, settings["widths"]), settings["sed"]
     encoder, _ = load_start(inputs["encoder"], inputs["start"])
     how, is_ordered = settings["combination"], bool(sed.widths)
-    score = None
-    if how.leave_out:
-        dev = inputs["dev"]
-        of_dev = [np.load(path / layers_file(dev.layers))[dev.rows] for path in inputs["embeddings"]]
-        score = lambda combination: dev.score(combination.target(of_dev))  # noqa: E731
-    combination, trace = _fitted(table, how, None if sed.head else encoder.width, is_ordered, score)
+    kept = range(len(table.widths))
+    if "choice" in inputs:
+        kept = json.loads((inputs["choice"] / CHOICE).read_text())["chosen"]
+    combination = _fitted(table, how, kept, None if sed.head else encoder.width, is_ordered)
     is_shared_space = settings["widths"] == [encoder.width]
     if sed.head:
         products_DH, own_HH, squares_D = _products(table, combination, encoder, work)
@@ -243,7 +263,7 @@ def combined_targets(out: Path, inputs: Named, settings: Named, work: Work) -> N
     writer.close(len(table.corpus))
     about = {"rows": len(table.corpus), "teachers": len(table.widths), "width": combination.width}
     is_shared = len(table.widths) == 1 and combination.is_identity
-    return {**about, "kept": combination.kept, "shared": is_shared, **trace}
+    return {**about, "kept": combination.kept, "shared": is_shared}
 
 
 class _Taught:
@@ -273,28 +293,15 @@ class _Taught:
 
 
 def _fitted(
-    table: _Taught,
-    how: CombinationConfig,
-    width: int | None,
-    is_ordered: bool,
-    score: Callable[[Combination], float] | None,
-) -> tuple[Combination, dict[str, Any]]:
-    count = len(table.widths)
+    table: _Taught, how: CombinationConfig, kept: Sequence[int], width: int | None, is_ordered: bool
+) -> Combination:
     products_EE = np.zeros((sum(table.widths), sum(table.widths)))
     for _, parts in table.parts(len(table.corpus)):
         rows_BE = side_by_side(parts, how.how != "mean")
         products_EE += rows_BE.T @ rows_BE
-
-    weights = how.weights or [1.0] * count
-
-    def fit(kept: Sequence[int]) -> Combination:
-        of_all = [weights[k] if k in kept else 0.0 for k in range(count)]
-        return fit_combination(how.how, of_all, table.widths, products_EE, width, is_ordered)
-
-    if not how.leave_out:
-        return fit(range(count)), {}
-    trace = choose_teachers(count, lambda some: score(fit(some)), _MIN_GAIN)
-    return fit(trace[-1][0]), {"trace": trace}
+    count = len(table.widths)
+    weights = [weight if k in kept else 0.0 for k, weight in enumerate(how.weights or [1.0] * count)]
+    return fit_combination(how.how, weights, table.widths, products_EE, width, is_ordered)
 
 
 def _products(

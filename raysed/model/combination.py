@@ -6,9 +6,13 @@ memory does not depend on the number of sentences.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+
+MOST_EXHAUSTIVE = 6
+"""Teachers of which every subset is scored: 63 of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,21 +133,39 @@ def turn(products_DF: np.ndarray) -> np.ndarray:
     return left_DR @ right_RF
 
 
-# -- what the dev task chooses ----------------------------------------------------------------------------------------
+# -- several teachers as one, and which of them -----------------------------------------------------------------------
 
 
-def choose_teachers(count: int, score: Callable[[list[int]], float], least: float) -> list[tuple[list[int], float]]:
-    """Add teachers one by one, each time the one that raises a score most, by at least `least`.
+def combined(how: str, weights: Sequence[float], parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return what teachers say together at full width [B, E], of their embeddings [B, D_k]; a single one as it is.
 
-    The score is of some of them combined, by their numbers in ascending order. Returned are the chosen ones and their
-    score after every step; the last is the choice.
+    These are the targets of `fit_combination`, before principal directions.
     """
-    trace: list[tuple[list[int], float]] = []
-    while len(trace) < count:
-        chosen, reached = trace[-1] if trace else ([], -np.inf)
-        options = [sorted([*chosen, k]) for k in range(count) if k not in chosen]
-        best = max(((some, score(some)) for some in options), key=lambda found: found[1])
-        if best[1] - reached < least:
-            break
-        trace.append(best)
-    return trace
+    if len(parts) == 1:
+        return parts[0]
+    if how == "mean":
+        return np.average(parts, axis=0, weights=weights)
+    roots_K = np.sqrt(np.asarray(weights) / np.sum(weights))
+    return np.concatenate([root * side_by_side([part], True) for root, part in zip(roots_K, parts)], axis=1)
+
+
+def choose_teachers(
+    count: int, score: Callable[[tuple[int, ...]], float], least: float
+) -> tuple[tuple[int, ...], dict[tuple[int, ...], float]]:
+    """Return the subset of teachers to keep, and the score of every subset that was tried.
+
+    All subsets are tried of up to 6 teachers. Of more, teachers are added one by one, each time the one that gives the
+    highest score. Kept is the smallest subset that no larger one beats by `least` or more; the best of these, or the
+    first of equal ones.
+    """
+    everyone, tried = range(count), {}
+    if count <= MOST_EXHAUSTIVE:
+        tried = {some: score(some) for size in range(1, count + 1) for some in combinations(everyone, size)}
+    else:
+        best: tuple[int, ...] = ()
+        while len(best) < count:
+            options = {some: score(some) for some in (tuple(sorted({*best, k})) for k in everyone if k not in best)}
+            best = max(options, key=options.__getitem__)
+            tried |= options
+    enough = max(tried.values()) - least + 1e-9  # so that rounding decides nothing
+    return min((some for some in tried if tried[some] > enough), key=lambda some: (len(some), -tried[some])), tried

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from raysed.config import Layers
 from raysed.graph import Given, Input, Pick, State
 from raysed.make.scores import poolings_without_fit
 from raysed.recipe import SED, TEACHERS, last_stage, member_nodes
+from raysed.score.ensemble import named
 from raysed.store.storage import Entry
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 TOGETHER = f"{TEACHERS}/together"
 """What the combined teachers make of the evaluation's sentences."""
+CHOICE, WORTH = f"{TEACHERS}/choice", f"{TEACHERS}/worth"
+"""Which teachers are best together on the dev task, and what they are worth, see `raysed.score.ensemble`."""
 
 
 def outcome_of(node: str) -> str:
@@ -52,7 +55,7 @@ class Facts:
 
     Attributes:
         together: artefact of the combined external teachers; None where they were not combined or scored.
-        choices: what was chosen of the teachers on the dev task, in a line each.
+        worth: what the teachers are worth together, with their names; None where that was not scored.
         shares_space_of: the only teacher, where learners share its space.
     """
 
@@ -64,7 +67,7 @@ class Facts:
     pairs: Mapping[str, str] = field(default_factory=dict)
     views: Mapping[str, str] = field(default_factory=dict)
     together: str | None = None
-    choices: Sequence[str] = ()
+    worth: Mapping[str, Any] | None = None
     shares_space_of: str | None = None
 
 
@@ -93,7 +96,8 @@ def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
     corpus = state.entry("corpus") if job.needs_corpus else None
     taught = state.entry(targets) if targets in plan.artefacts else None
     left_out = {name: why for entry in outcomes.values() for name, why in entry.meta["left_out"].items()}
-    left_out |= teachers_left_out(job, taught)
+    worth = state.entry(WORTH) if WORTH in plan.artefacts else None
+    left_out |= teachers_left_out(job, worth)
     for of in (of for group in plan.scored.values() for of in group):
         entry = state.entry(of.embeddings)
         if entry and (why := poolings_without_fit(entry.meta)):
@@ -111,25 +115,16 @@ def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
         pairs={kind: pairs.summary() for kind, pairs in job.pairs.items()},
         views={kind: state.entry(f"views/{kind}").meta["summary"] for kind in job.views},
         together=TOGETHER if TOGETHER in plan.artefacts else None,
-        choices=list(choices(job, taught)) if taught else [],
+        worth=worth and named(worth.meta, [teacher.title for teacher in job.teachers]),
         shares_space_of=job.teachers[0].title if shares_space else None,
     )
 
 
-def teachers_left_out(job: Job, taught: Entry | None) -> dict[str, str]:
+def teachers_left_out(job: Job, worth: Entry | None) -> dict[str, str]:
     """Return why teachers are not part of the combination."""
-    trace = taught.meta.get("trace") if taught else None
-    if not trace:
+    if not (worth and job.config.combination.leave_out):
         return {}
-    titles, (chosen, score) = [teacher.title for teacher in job.teachers], trace[-1]
-    reason = f"does not raise the combination of {' + '.join(titles[k] for k in chosen)} ({score:.1f})"
+    titles, chosen = [teacher.title for teacher in job.teachers], worth.meta["chosen"]
+    best = f"{' + '.join(titles[k] for k in chosen)}, the best on {job.config.evaluation.dev}"
     others = [k for k in range(len(titles)) if k not in chosen]
-    return {f"{TEACHERS}/members/{k:02d}": f"{titles[k]} {reason}" for k in others}
-
-
-def choices(job: Job, taught: Entry) -> Iterator[str]:
-    """Yield what the dev task has chosen of the teachers, in a line each."""
-    titles, dev = [teacher.title for teacher in job.teachers], job.config.evaluation.dev
-    if trace := taught.meta.get("trace"):
-        steps = [f"{' + '.join(titles[k] for k in chosen)} {score:.1f}" for chosen, score in trace]
-        yield f"teachers, by {dev}: {'; '.join(steps)}"
+    return {f"{TEACHERS}/members/{k:02d}": f"{titles[k]} is not part of {best}" for k in others}

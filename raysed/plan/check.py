@@ -69,7 +69,7 @@ def check(config: Config) -> Job:
     """Check recipes, encoder, corpus and tasks, without training or starting anything."""
     recipes = check_settings(config)
     config = with_absolute_paths(config)
-    teachers, widths = _teachers(config)  # before the encoder, which may be half of the first one
+    teachers, widths = check_teachers(config)  # before the encoder, which may be half of the first one
     check_depths(config, check_encoder(config.encoder))
     if config.sed.widths:
         check_width(config, width_of(config.encoder))
@@ -119,7 +119,7 @@ def check(config: Config) -> Job:
     return Job(config, recipes, evaluation, inputs, pairs, views, teachers, widths, unscored)
 
 
-def _teachers(config: Config) -> tuple[list[Teacher], tuple[int, ...]]:
+def check_teachers(config: Config) -> tuple[list[Teacher], tuple[int, ...]]:
     """Check the teachers, of which one at a time is loaded, and return them with their widths."""
     teachers, widths = [], []
     for block in config.teachers:

@@ -20,12 +20,13 @@ from raysed.model.pretrained import load_tokenizer
 from raysed.model.shape import shape_of
 from raysed.model.teacher import Teacher
 from raysed.model.views import weights_bytes
-from raysed.plan.artefacts import TOGETHER, ScoredModel, choices, outcome_of, teachers_left_out
+from raysed.plan.artefacts import CHOICE, TOGETHER, WORTH, ScoredModel, outcome_of, teachers_left_out
 from raysed.plan.check import Job
 from raysed.plan.needs import models_of, trainings_of, trains_on_corpus
 from raysed.plan.size import known_rows, largest_need, plan_run
 from raysed.recipe import BASE, SED, TEACHERS, WHITEN, Recipe, last_stage, member_nodes, node_of, parse_recipe
 from raysed.registry import stages
+from raysed.score.ensemble import conclusions, named
 from raysed.score.tasks import DevTask, Evaluation
 from raysed.store.storage import Entry
 
@@ -252,21 +253,39 @@ class Plan:
             self._combine({index: names[node] for index, node in of_members.items()})
 
     def _combine(self, means: Mapping[int, str]) -> None:
-        """One target of what all teachers say, and what they say together of the evaluation's sentences."""
+        """What the teachers are worth, their target, and what they say together of the evaluation's sentences."""
         config, job, sed = self.config, self.job, self.config.sed
+        scored = tuple(f"{TEACHERS}/embeddings/{index:02d}" for index in range(len(job.teachers)))
+        if len(job.teachers) > 1 and not job.unscored:
+            self._score_together(scored)
         inputs = {f"teacher {i}": means.get(i) or self._add_rows(teacher) for i, teacher in enumerate(job.teachers)}
         own = type(sed)(widths=sed.widths, head=sed.head, target_precision=sed.target_precision)
         settings = {"combination": config.combination, "widths": list(job.widths), "sed": own}
-        scored = tuple(f"{TEACHERS}/embeddings/{index:02d}" for index in range(len(job.teachers)))
-        if config.combination.leave_out:
-            inputs |= {"dev": self._dev, "embeddings": scored}
+        if config.combination.leave_out and CHOICE in self.artefacts:
+            inputs["choice"] = CHOICE
         inputs |= {"corpus": "corpus", "encoder": self._encoder, "start": self._learners_start}
-        about = {"by": "task", "is_intermediate": True, "options": {"on_cpus": True}, "say": self._say_choices}
+        about = {"by": "task", "is_intermediate": True, "options": {"on_cpus": True}}
         make, stage = targets.combined_targets, "combination"
         self._add(_TARGETS_OF_TEACHERS, "targets of the teachers", make, stage, inputs, settings, **about)
         if not job.unscored:
             kept = {"targets": _TARGETS_OF_TEACHERS, "embeddings": scored}, {"layers": config.encoder.layers}
             self._add(TOGETHER, "teachers as one", targets.combined_embeddings, stage, *kept)
+
+    def _score_together(self, embeddings: tuple[str, ...]) -> None:
+        """What the teachers are worth alone and together, and which are best on the dev task."""
+        evaluation, how = self.config.evaluation, self.config.combination
+        settings = {"combination": type(how)(how=how.how, weights=how.weights)}  # without what changes no cosine
+        about = {"by": "task", "options": {"on_cpus": True}}
+        if self._dev:
+            inputs, make = {"embeddings": embeddings, "dev": self._dev}, targets.choice_of_teachers
+            self._add(CHOICE, "choice of teachers", make, "teachers", inputs, settings, **about)
+        inputs = {"embeddings": embeddings, "sentences": self._sentences, "choice": CHOICE if self._dev else None}
+        ways = {
+            name: getattr(self.job.evaluation.tasks[name], "aggregation", None) for name in evaluation.report_tasks()
+        }
+        settings |= {"tasks": ways, "layers": self.config.encoder.layers}
+        make, title = targets.worth_of_teachers, "what the teachers are worth"
+        self._add(WORTH, title, make, "teachers", inputs, settings, say=self._say_worth, **about)
 
     def _add_rows(self, teacher: Teacher) -> str:
         name, title = f"{TEACHERS}/rows/{teacher.identity}", f"embeddings of the corpus by {teacher.title}"
@@ -393,9 +412,9 @@ class Plan:
         found = {f"{node}/{kind}": trainings_of(node, self.config) for node, kind in kinds.items()}
         return found | {f"{recipe.uncalibrated}/learners": self.config.sed.learners for recipe in self._distilling}
 
-    def _say_choices(self, taught: Entry) -> Iterator[str]:
-        yield from choices(self.job, taught)
-        for name, reason in teachers_left_out(self.job, taught).items():
+    def _say_worth(self, entry: Entry) -> Iterator[str]:
+        yield from conclusions(named(entry.meta, [teacher.title for teacher in self.job.teachers]))
+        for name, reason in teachers_left_out(self.job, entry).items():
             yield f"left out: {name}: {reason}"
 
 

@@ -8,8 +8,8 @@ from raysed.config import ExportConfig
 from raysed.errors import UserError
 from raysed.plan.artefacts import ScoredModel
 from raysed.recipe import BASE, TEACHERS, parse_recipe
-from raysed.report.findings import NO_DIFFERENCE
 from raysed.report.scores import Scores
+from raysed.score.intervals import NO_DIFFERENCE
 from raysed.score.lexical import TF_IDF
 
 _UNTOUCHED, _ASKED = "the untouched encoder", "as asked for by export.recipe"

@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from raysed.recipe import BASE, SED, TEACHERS
 from raysed.registry import calibrations, stages_of_pairs
 from raysed.report.scores import (
@@ -21,12 +19,10 @@ from raysed.report.scores import (
     stages_of,
     titled,
 )
-from raysed.score.intervals import interval
+from raysed.score.intervals import NO_DIFFERENCE, Difference, interval
 from raysed.store.text import sentence
 from raysed.train.collapse import COLLAPSED
 
-NO_DIFFERENCE = 0.1
-"""Score differences smaller than this are reported as none."""
 BEST_UNTRAINED = "the best row that needs no training"
 _FITTED_ON = {
     "tasks": "the very sentences that they are scored on (without gold scores); expect less of them on other text",
@@ -62,36 +58,6 @@ def conclusions(
     collapsed = ", ".join(f"{count} of {recipe}" for recipe, count in counts.items())
     closing = [Finding(f"Collapsed members, left out of every mean: {collapsed}.")] if collapsed else []
     return [paragraph for paragraph in [*paragraphs, [*_closing(scores), *closing]] if paragraph]
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A difference of two scores x100, and its resamples where there are any."""
-
-    value: float
-    draws_R: np.ndarray | None = None
-
-    @property
-    def is_none(self) -> bool:
-        """Whether it is too small to be called one."""
-        return abs(self.value) < NO_DIFFERENCE - 1e-9
-
-    def in_brackets(self) -> str:
-        """Return the interval of the amount, in the direction that a sentence gives: ` (0.2 to 1.4)`."""
-        ends = None if self.draws_R is None else interval(self.draws_R)
-        if ends is None:
-            return ""
-        low, high = ends
-        if self.value <= 0 and not self.is_none:
-            low, high = -high, -low
-        chance = ": may be chance" if low <= 0 <= high and not self.is_none else ""
-        return f" ({low:.1f} to {high:.1f}{chance})"
-
-    def position(self) -> str:
-        """Return where one is of the other, in words: `1.2 (0.3 to 2.1) above`."""
-        if self.is_none:
-            return f"no different{self.in_brackets()} from"
-        return f"{abs(self.value):.1f}{self.in_brackets()} {'above' if self.value > 0 else 'below'}"
 
 
 def worth(scores: Scores, recipe: str, kind: str) -> str:
@@ -232,7 +198,7 @@ def _difference(scores: Scores, a: _Compared, b: _Compared) -> Difference:
     pair = [(*group, "mean")[:3] for group in (a, b)]
     values = [scores.groups[group[:2]]["max" if group[2] == "best" else "mean"] for group in pair]
     draws = [scores.draws.get(group) for group in pair]
-    known = None if any(draws_R is None for draws_R in draws) else draws[0] - draws[1]
+    known = None if any(draws_R is None for draws_R in draws) else interval(draws[0] - draws[1])
     return Difference(values[0] - values[1], known)
 
 

@@ -10,12 +10,15 @@ Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapters
 """
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from raysed.score.tasks import Evaluation, Outcomes
 
 RESAMPLES = 10_000
+NO_DIFFERENCE = 0.1
+"""Score differences smaller than this are reported as none."""
 _BLOCK_CELLS = 2**18
 
 
@@ -62,6 +65,35 @@ def interval(difference_R: np.ndarray) -> tuple[float, float] | None:
         return None
     low, high = np.quantile(difference_R, [0.025, 0.975])
     return float(low), float(high)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference of two scores x100, and its interval where one is known."""
+
+    value: float
+    ends: Sequence[float] | None = None
+
+    @property
+    def is_none(self) -> bool:
+        """Whether it is too small to be called one."""
+        return abs(self.value) < NO_DIFFERENCE - 1e-9
+
+    def in_brackets(self) -> str:
+        """Return the interval of the amount, in the direction that a sentence gives: ` (0.2 to 1.4)`."""
+        if self.ends is None:
+            return ""
+        low, high = self.ends
+        if self.value <= 0 and not self.is_none:
+            low, high = -high, -low
+        chance = ": may be chance" if low <= 0 <= high and not self.is_none else ""
+        return f" ({low:.1f} to {high:.1f}{chance})"
+
+    def position(self) -> str:
+        """Return where one is of the other, in words: `1.2 (0.3 to 2.1) above`."""
+        if self.is_none:
+            return f"no different{self.in_brackets()} from"
+        return f"{abs(self.value):.1f}{self.in_brackets()} {'above' if self.value > 0 else 'below'}"
 
 
 def _over_seeds(scores_RK: np.ndarray, generator: np.random.Generator) -> np.ndarray:

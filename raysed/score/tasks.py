@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import statistics
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ import numpy as np
 
 from raysed.config import EvaluationConfig, Layers, TaskConfig, stable_hash
 from raysed.data.graded import StsTask
+from raysed.data.rows import column_names
+from raysed.data.sources import ending, local_file
 from raysed.errors import UserError
 from raysed.score.kinds import Task, kinds
 from raysed.score.kinds.pairs import Pairs
@@ -153,6 +156,12 @@ def task_name(source: str, taken: Container[str]) -> str:
     """Return how a file or directory is called as a task: by its own name, or by its path if another has that name."""
     name = Path(source.rstrip("/")).name.split(".")[0].removeprefix("bundled:")
     return source if not name or name in taken else name
+
+
+def without_labels(sources: Sequence[str]) -> list[str]:
+    """Return the `.txt` files among some sources that have one sentence per line, and so no labels."""
+    files = {source: os.path.expanduser(source) for source in sources if ending(source) == ".txt"}
+    return [name for name, path in files.items() if os.path.isfile(path) and len(column_names(local_file(path))) < 2]
 
 
 def tasks_of(sources: Sequence[str]) -> dict[str, TaskConfig]:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysed.model.combination import Combination, choose_teachers, fit_combination, side_by_side
+from raysed.model.combination import Combination, choose_teachers, combined, fit_combination, side_by_side
 
 ROWS = 500
 
@@ -121,8 +121,41 @@ def test_without_a_teacher_all_is_as_if_it_had_not_been_there(how):
     np.testing.assert_allclose(without.target(parts), alone.target([parts[0], parts[2]]), atol=1e-6)
 
 
-def test_teachers_are_added_as_long_as_one_raises_the_score():
-    scores = {(0,): 50, (1,): 70, (2,): 60, (0, 1): 69, (1, 2): 72, (0, 1, 2): 72.05}
-    trace = choose_teachers(3, lambda some: scores[tuple(some)], least=0.1)
-    assert trace == [([1], 70), ([1, 2], 72)]
-    assert choose_teachers(1, lambda some: -200.0, least=0.1) == [([0], -200.0)]
+@pytest.mark.parametrize(("how", "widths"), [("concatenated", (5, 9, 3)), ("mean", (5, 5, 5))])
+def test_what_teachers_say_together_is_the_combination_before_it_is_reduced(how, widths):
+    parts, weights = teachers(*widths), [1.0, 2.0, 0.5]
+    target_ND = fitted(how, parts, None, weights=weights).target(parts)
+    np.testing.assert_allclose(combined(how, weights, parts), target_ND, atol=1e-6)
+    assert combined(how, [2.0], parts[:1]) is parts[0]
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 6, 8])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_smallest_subset_is_kept_that_no_larger_one_beats(count, seed):
+    rng, scores = np.random.default_rng(seed), {}
+
+    def score(some: tuple[int, ...]) -> float:
+        assert list(some) == sorted(set(some)) and some not in scores  # nothing is scored twice
+        scores[some] = round(float(rng.uniform(70, 70.4)), 2)
+        return scores[some]
+
+    chosen, tried = choose_teachers(count, score, least=0.1)
+    assert tried == scores
+    expected = 2**count - 1 if count <= 6 else count * (count + 1) // 2
+    assert len(tried) == expected and tuple(range(count)) in tried
+
+    def is_beaten(some: tuple[int, ...]) -> bool:
+        return any(len(one) > len(some) and round(tried[one] - tried[some], 6) >= 0.1 for one in tried)
+
+    # None that is smaller could have been kept, and of its own size it is the best.
+    level = [some for some in tried if len(some) == len(chosen)]
+    assert not is_beaten(chosen) and tried[chosen] == max(tried[some] for some in level)
+    smaller = {len(some) for some in tried if len(some) < len(chosen)}
+    assert all(is_beaten(max((s for s in tried if len(s) == size), key=tried.__getitem__)) for size in smaller)
+
+
+def test_of_many_teachers_each_is_added_after_the_best_before():
+    """The score is a sum, so the way of adding the best one first is known."""
+    worth = [3, 9, 1, 7, 5, 2, 8]
+    chosen, tried = choose_teachers(7, lambda some: sum(worth[k] for k in some), least=0.1)
+    assert chosen == tuple(range(7)) and (1, 6) in tried and (1, 3, 6) in tried and (0, 2) not in tried

@@ -158,10 +158,13 @@ def test_names_and_sentences_are_shown_as_they_are_in_markdown_and_on_the_page()
     pair = {"score": 4.6, "cosine": 0.1, "rank_by_score": 95.0, "rank_by_cosine": 5.0}
     near = {"sentences": 2, "found": 1.0, "alignment": 0.0, "uniformity": 0.0, "cosine": 0.0, "effective_rank": 1.0}
     near["neighbours"] = [{"sentence": NASTY, "nearest": [{"sentence": NASTY, "cosine": 0.5}]}]
+    gain = {"over": NASTY, "value": 1.0, "ends": [0.5, 1.5]}
+    rows = [{"teachers": names, "scores": {"mean": 7.0}, "gains": {}} for names in ([NASTY], ["b"])]
+    rows.append({"teachers": [NASTY, "b"], "scores": {"mean": 8.0}, "gains": {"mean": gain}})
     report = report_of(
         failures={"task": NASTY, "model": NASTY, "pairs": [{**pair, "sentence1": NASTY, "sentence2": NASTY}]},
         analysis__unlabelled={NASTY: near},
-        choices=[NASTY],
+        worth={"teachers": [NASTY, "b"], "tasks": [NASTY], "kinds": {"pairs": [NASTY]}, "rows": rows},
         grids=[grid({0.0: [79.0], 0.5: [80.0]}, task=NASTY)],
     )
     text = report.to_markdown()

@@ -134,15 +134,21 @@ def test_another_encoder_to_learn_asks_nobody_twice(settings, tmp_path):
     assert [rows_of(directory, kind) for kind in kinds] == first
 
 
-def test_a_teacher_that_does_no_good_is_left_out_and_named(settings):
+def test_a_teacher_that_does_no_good_is_left_out_and_named(settings, tmp_path):
     """The tiny encoder has random weights."""
-    executor, plan, said = combined(settings(combination={"leave_out": True}))
-    (steps,) = [line for line in said if line.startswith("teachers, by dev: ")]
-    assert steps.startswith("teachers, by dev: bundled ") and ";" not in steps
-    left_out = facts_of(plan, executor.state, "").left_out
-    (reason,) = left_out.values()
-    assert list(left_out) == ["teachers/members/01"]
-    assert "tiny-encoder0 does not raise the combination of bundled" in reason
+    executor, plan, said = combined(settings(combination={"leave_out": True, "turn": False}))
+    (worth,) = [line for line in said if "is the best teacher alone" in line]
+    assert worth.startswith("On test, bundled is the best teacher alone with ") and "both together have " in worth
+    (choice,) = [line for line in said if line.startswith("Best on dev: ")]
+    assert choice.startswith("Best on dev: bundled alone, with ") and "On test, on which nothing was chosen" in choice
+    assert said.index(worth) < said.index(choice) < len(said) - 1
+    facts = facts_of(plan, executor.state, "")
+    assert facts.left_out == {"teachers/members/01": "tiny-encoder0 is not part of bundled, the best on dev"}
+    assert facts.worth["chosen"] == ["bundled"] and len(facts.worth["tried"]) == 3
+    _, target_ND = targets(tmp_path / "runs/taught")
+    combined(settings(teachers=["bundled:encoder"], combination={"turn": False}))
+    _, alone_ND = targets(tmp_path / "runs/taught")
+    np.testing.assert_allclose(target_ND @ target_ND.T, alone_ND @ alone_ND.T, atol=1e-5)
     with pytest.raises(UserError, match=r"combination.leave_out chooses teachers on evaluation.dev; name a dev task"):
         check(make_config(settings(combination={"leave_out": True}, evaluation={"dev": None})))
 

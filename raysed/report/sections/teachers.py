@@ -1,14 +1,15 @@
 """External teachers beside the model that learnt from them: quality, size, speed."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from raysed.recipe import SED, TEACHERS
 from raysed.report.results import Run
-from raysed.report.section import Section
+from raysed.report.section import Block, Section
+from raysed.score.ensemble import NEIGHBOURS, conclusions
 from raysed.store.text import Table, number
 
 _LEARNT = f"{TEACHERS}-{SED}"
@@ -63,6 +64,52 @@ def teachers_table(models: Models) -> Table:
     return Table.of(models, columns)
 
 
+def worth_blocks(found: Mapping[str, Any]) -> Iterator[Block]:
+    """Yield what named teachers are worth together, see `raysed.score.ensemble`: words and tables."""
+    yield " ".join(conclusions(found))
+    dev, everyone, columns = found.get("dev", []), found["teachers"], list(found["rows"][0]["scores"])
+
+    def name(row: Mapping[str, Any]) -> str:
+        names = " + ".join(row["teachers"])
+        if len(everyone) > 3 and len(row["teachers"]) >= len(everyone) - 1:
+            names = " ".join(["all", *(f"without {title}" for title in everyone if title not in row["teachers"])])
+        return f"{names} (best on dev)" if row["teachers"] == found.get("chosen") else names
+
+    shown: dict[str, Callable[[Mapping[str, Any]], str]] = {"teachers": name}
+    if len(dev) == 1 and dev != found["tasks"]:
+        shown[f"dev: {dev[0]}"] = lambda row: number(row["dev"])
+    shown |= {column: lambda row, column=column: number(row["scores"][column]) for column in columns}
+    yield Table.of(found["rows"], shown)
+    several = [row for row in found["rows"] if row["gains"]]
+    best = {column: gain["over"] for column, gain in several[-1]["gains"].items() if gain}
+    gains = {column: lambda row, column=column: _gain(row["gains"][column]) for column in columns}
+    yield Table.of(several, {"gain over the best alone": name, **gains}, text=1)
+    listed = ", ".join(dict.fromkeys(best.values()))
+    if len(set(best.values())) > 1:
+        listed = "; ".join(f"{title} ({column})" for column, title in best.items())
+    yield f"The best alone: {listed}. In brackets: 95 % intervals over the draw of pairs, queries and texts."
+
+
+def agreement_blocks(found: Mapping[str, Any]) -> Iterator[Block]:
+    """Yield how much teachers agree, as `raysed.score.ensemble` found it."""
+    columns = {
+        "teachers": lambda pair: " and ".join(pair["teachers"]),
+        "neighbours that both find": lambda pair: f"{pair['shared']:.1f}%",
+    }
+    yield Table.of(sorted(found["pairs"], key=lambda pair: pair["shared"]), columns)
+    yield (
+        f"Of the {NEIGHBOURS} sentences, among {found['sentences']:,}, that a teacher finds nearest to each; by chance "
+        f"{found['by_chance']:.1f}%. Teachers that agree add little to each other. Whether those that differ help each "
+        "other or one of them is only worse, this cannot tell."
+    )
+
+
+def _gain(gain: Mapping[str, Any] | None) -> str:
+    if gain is None:
+        return "-"
+    return f"{gain['value']:+.1f}" + ("" if gain["ends"] is None else " ({:+.1f} to {:+.1f})".format(*gain["ends"]))
+
+
 def _count(value: float | None) -> str:
     return f"{value:,.0f}" if value else "-"
 
@@ -79,11 +126,12 @@ SECTIONS = [
         tables=lambda models, report: [teachers_table(models)],
     ),
     Section(
-        "choices",
+        "worth",
         "",
         61,
-        lambda run: run.facts.choices,
-        tables=lambda choices, report: [f"Chosen {line}." for line in choices],
+        lambda run: run.facts.worth,
+        "Before anything was distilled, at the full width of the teachers:",
+        tables=lambda found, report: worth_blocks(found),
         is_part=True,
     ),
 ]

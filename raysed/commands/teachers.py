@@ -1,0 +1,170 @@
+"""Says what several models are worth together as teachers, on your own files, before anything is distilled.
+
+    python jobs/teachers.py A B C --task pairs.tsv --task my-retrieval/ --task labelled.tsv --dev pairs-dev.tsv
+    python jobs/teachers.py A vectors.parquet --corpus tickets.txt
+    python jobs/teachers.py --config tickets-small.yaml
+
+Every teacher alone, all together, all but one, and the subset that is best on the dev task; without labels, how much
+the teachers differ. Nothing is trained.
+"""
+
+import argparse
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raysed.cli import check_output, write_output
+from raysed.commands import parser_of
+from raysed.errors import UserError
+
+if TYPE_CHECKING:
+    from raysed.config import Config
+    from raysed.model.teacher import Teacher
+    from raysed.score.tasks import Evaluation
+
+AFTER_STOP = "the same command starts over"
+MOST_SENTENCES = 2_000
+NO_LABELS = (
+    "Without labels nobody can tell what the teachers are worth together. A --dev task would tell: some hundred graded "
+    "pairs of your own sentences, some texts of each label, or which documents answer some dozen queries."
+)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    result = parser_of(__doc__, "--set")
+    many: dict[str, Any] = {"action": "append", "default": []}
+    result.add_argument("teachers", nargs="*", metavar="MODEL", help="models, or .parquet files of embeddings")
+    task = "graded pairs, labelled texts, a directory in BEIR's layout, or a .txt of sentences; may be repeated"
+    result.add_argument("--task", dest="tasks", metavar="FILE-OR-DIRECTORY", help=task, **many)
+    result.add_argument("--dev", metavar="TASK", help="what the best subset is chosen on; all tasks without it")
+    result.add_argument("--corpus", metavar="SOURCE", help="sentences without labels; may be repeated", **many)
+    result.add_argument("--config", help="take teachers, tasks and combination of a config, where they are not named")
+    result.add_argument("--output", type=Path, help="JSON file for all numbers")
+    return result
+
+
+def job(arguments: argparse.Namespace) -> None:
+    """Embed all sentences by one teacher after the other, compare, and print tables."""
+    config, texts = _settings(arguments)
+    if arguments.output:
+        check_output(arguments.output)
+
+    from raysed.cluster.process import prepare_process
+
+    prepare_process()
+    import torch
+
+    from raysed.config import CorpusConfig
+    from raysed.make.scores import embed_by
+    from raysed.plan.check import check_teachers
+    from raysed.plan.draft import survey_corpus
+    from raysed.report.sections.teachers import agreement_blocks, worth_blocks
+    from raysed.score.ensemble import FEWEST_SENTENCES, Ensemble, agreement, named
+    from raysed.score.tasks import Evaluation
+    from raysed.store.progress import steps
+
+    teachers, _ = check_teachers(config)
+    titles = _names(teachers)
+    evaluation = _known_to_all(Evaluation.load(config.evaluation, config.seed), teachers)
+    sample = survey_corpus(CorpusConfig(source=texts)).sample if texts else evaluation.sentences
+    sample = [text for text in sample if all(teacher.knows([text]) for teacher in teachers)]
+    sample = sample[:: 1 + len(sample) // MOST_SENTENCES]
+    if not evaluation.tasks and len(sample) < FEWEST_SENTENCES:
+        raise UserError(
+            f"{len(sample):,} sentences without labels do not show how much teachers differ; name at least "
+            f"{FEWEST_SENTENCES:,} in --corpus that all teachers know, or a --task with labels"
+        )
+    row = {text: place for place, text in enumerate(dict.fromkeys([*evaluation.sentences, *sample]))}
+    embeddings = []
+    for teacher in teachers:
+        teacher.device = "cuda" if config.resources.gpu is not False and torch.cuda.is_available() else "cpu"
+        embeddings.append(embed_by(teacher, list(row))[0])
+        teacher.unload()
+    found: dict[str, Any] = {}
+    if evaluation.tasks:
+        tasks = [name for name in config.evaluation.report_tasks() if name in evaluation.tasks] or list(
+            evaluation.tasks
+        )
+        dev = [config.evaluation.dev] if config.evaluation.dev in evaluation.tasks else tasks
+        of_tasks = [x_ND[: len(evaluation.sentences)] for x_ND in embeddings]
+        ensemble = Ensemble(evaluation, config.combination, of_tasks, steps)
+        found["worth"] = named(ensemble.worth(tasks, ensemble.choose(dev)), titles)
+        _print(worth_blocks(found["worth"]))
+    if len(sample) >= FEWEST_SENTENCES:
+        rows = [row[text] for text in sample]
+        found["agreement"] = agreement([x_ND[rows] for x_ND in embeddings], titles)
+        _print(agreement_blocks(found["agreement"]))
+    if not evaluation.tasks:
+        print(f"\n{NO_LABELS}")
+    if arguments.output:
+        write_output(arguments.output, json.dumps(found, indent=1) + "\n")
+
+
+def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
+    """The settings, and sources of sentences without labels; what is named replaces what a config has."""
+    from raysed.config import TeacherConfig, find_config, load_config
+
+    config = load_config(find_config(arguments.config) if arguments.config else None, arguments.overrides)
+    teachers = [TeacherConfig(path=path) for path in arguments.teachers] or config.teachers
+    if len(teachers) < 2:
+        raise UserError(
+            "raysed teachers compares several models, because one has nothing to be combined with; name two or more "
+            "(raysed evaluate scores a single one)"
+        )
+    if own := [teacher.path for teacher in teachers if teacher.is_members]:
+        raise UserError(f"teachers: {own[0]!r} exists in a run only; name models or files of embeddings")
+    weights = config.combination.weights
+    if weights and len(weights) != len(teachers):
+        raise UserError(
+            f"combination.weights has {len(weights)} weights for {len(teachers)} teachers; give one for each"
+        )
+    config = config.model_copy(update={"teachers": teachers})
+    dev = [arguments.dev] if arguments.dev else []
+    if not (arguments.tasks or arguments.corpus or dev):
+        if arguments.config:
+            return config, []
+        raise UserError(
+            "without sentences nobody can tell what teachers are worth together; name a --task with labels, or text of "
+            "your own with --corpus"
+        )
+    from raysed.score.tasks import tasks_of, without_labels
+
+    texts = without_labels(arguments.tasks)
+    tasks = tasks_of([*dev, *(source for source in arguments.tasks if source not in texts)])
+    chosen = next(iter(tasks)) if dev else None
+    tasks.pop(f"{chosen}-clusters", None)  # the labels that choices are made on
+    evaluation = config.evaluation.model_copy(update={"tasks": tasks, "dev": chosen, "report": None})
+    return config.model_copy(update={"evaluation": evaluation}), [*arguments.corpus, *texts]
+
+
+def _names(teachers: Sequence["Teacher"]) -> list[str]:
+    """What the teachers are called: by their paths where two have one title. Refuses one that is there twice."""
+    known: dict[str, str] = {}
+    for teacher in teachers:
+        if teacher.identity in known:
+            one, two = known[teacher.identity], teacher.config.path
+            raise UserError(
+                f"teachers: {one!r} and {two!r} are the same; name it once (combination.weights can double it)"
+            )
+        known[teacher.identity] = teacher.config.path
+    titles = [teacher.title for teacher in teachers]
+    return [teacher.config.path if titles.count(teacher.title) > 1 else teacher.title for teacher in teachers]
+
+
+def _known_to_all(evaluation: "Evaluation", teachers: Sequence["Teacher"]) -> "Evaluation":
+    """The tasks of which all teachers have every sentence."""
+    kept = []
+    for name, task in evaluation.tasks.items():
+        lacking = [teacher.title for teacher in teachers if not teacher.knows(task.sentences)]
+        if lacking:
+            print(f"left out: {name}: {lacking[0]} has no embeddings of some of its sentences")
+        else:
+            kept.append(task)
+    return type(evaluation)(kept)
+
+
+def _print(blocks: Iterable[Any]) -> None:
+    for block in blocks:
+        print(f"\n{block if isinstance(block, str) else block.plain()}")

@@ -1,0 +1,209 @@
+"""What teachers are worth together, from embeddings that exist: on every kind of task, and which of them to keep.
+
+Together they are scored at their full width, before anything is reduced to the width of a learner.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from raysed.config import CombinationConfig
+from raysed.model.combination import MOST_EXHAUSTIVE, choose_teachers, combined
+from raysed.score.intervals import NO_DIFFERENCE, Difference, interval, resample
+from raysed.score.metrics import unit
+from raysed.score.tasks import Evaluation, mean_score
+
+NEIGHBOURS = 10
+FEWEST_SENTENCES = 100
+"""Among fewer, teachers agree on neighbours because there are hardly any others."""
+
+Subset = tuple[int, ...]
+"""Numbers of teachers, rising."""
+
+
+class Ensemble:
+    """Teachers that are scored alone and together; no subset is scored on a task twice.
+
+    Args:
+        embeddings: by each of K teachers, of the sentences of the evaluation, [U, D_k].
+        steps: shows how far the work of a title and a number of steps is; what it yields takes the name of each step.
+    """
+
+    def __init__(
+        self,
+        evaluation: Evaluation,
+        how: CombinationConfig,
+        embeddings: Sequence[np.ndarray],
+        steps: Callable[[str, int], AbstractContextManager[Callable[[str], Any]]],
+    ):
+        self._evaluation, self._how, self._embeddings, self._steps = evaluation, how, embeddings, steps
+        self._everyone = tuple(range(len(embeddings)))
+        self._outcomes: dict[tuple[Subset, str], np.ndarray] = {}
+
+    def choose(self, dev: Sequence[str]) -> dict[str, Any]:
+        """Choose the best subset by the mean score on some tasks.
+
+        Returns:
+            Plain types: `dev`, the teachers that were `chosen`, and all that was `tried`, the best first.
+        """
+
+        def score(subset: Subset) -> float:
+            # Noise breaks no tie; a score that is not defined is as good as chance.
+            return round(self._score(subset, dev) or 0.0, 6)
+
+        count = len(self._everyone)
+        tries = 2**count - 1 if count <= MOST_EXHAUSTIVE else count * (count + 1) // 2
+        with self._steps("combine teachers", tries * len(dev)) as self._begin:
+            chosen, tried = choose_teachers(count, score, NO_DIFFERENCE)
+        found = [{"teachers": list(subset), "dev": value} for subset, value in tried.items()]
+        return {"dev": list(dev), "chosen": list(chosen), "tried": sorted(found, key=lambda one: -one["dev"])}
+
+    def worth(self, tasks: Sequence[str], choice: Mapping[str, Any]) -> dict[str, Any]:
+        """Score each teacher alone, all together, all but one, and those that were chosen.
+
+        Args:
+            choice: what `choose` returned, or nothing.
+
+        Returns:
+            Plain types: what `choice` has, `tasks`, `kinds` (tasks by kind) and `rows`. A row has its `teachers`, the
+            score of each of `tasks`, and by column (`mean`, and each kind where there are several) their `scores` and,
+            of several teachers, their `gains` over the one that is best alone.
+        """
+        everyone, tried = self._everyone, {tuple(one["teachers"]): one["dev"] for one in choice.get("tried", [])}
+        shown = [*combinations(everyone, 1), *combinations(everyone, len(everyone) - 1), everyone]
+        shown = list(dict.fromkeys([*shown, *([tuple(choice["chosen"])] if choice else [])]))
+        kinds: dict[str, list[str]] = {}
+        for name in tasks:
+            kinds.setdefault(self._evaluation.tasks[name].kind, []).append(name)
+        columns = {"mean": list(tasks), **(kinds if len(kinds) > 1 else {})}
+        with self._steps("compare teachers", len(shown) * len(tasks) + 1) as self._begin:
+            scores = {subset: {column: self._score(subset, of) for column, of in columns.items()} for subset in shown}
+            self._begin("intervals")
+            draws = self._draws(shown, kinds)
+
+        def gain(subset: Subset, column: str) -> dict[str, Any] | None:
+            alone = {k: scores[k,][column] for k in everyone}
+            best = max(everyone, key=lambda k: alone[k] or 0.0)
+            if scores[subset][column] is None or alone[best] is None:
+                return None
+            ends = interval(draws[column][subset] - draws[column][best,])
+            return {"over": best, "value": scores[subset][column] - alone[best], "ends": ends and list(ends)}
+
+        rows = [
+            {
+                "teachers": list(subset),
+                "dev": tried.get(subset),
+                "tasks": {name: self._score(subset, [name]) for name in tasks},
+                "scores": scores[subset],
+                "gains": {column: gain(subset, column) for column in columns} if len(subset) > 1 else {},
+            }
+            for subset in shown
+        ]
+        return {**choice, "tasks": list(tasks), "kinds": kinds, "rows": rows}
+
+    def _score(self, subset: Subset, tasks: Sequence[str]) -> float | None:
+        of = {name: self._evaluation.tasks[name].metrics(self._outcome(subset, name)) for name in tasks}
+        return mean_score(of, tasks)
+
+    def _outcome(self, subset: Subset, task: str) -> np.ndarray:
+        if (subset, task) not in self._outcomes:
+            self._begin(f"{task} by {len(subset)} of {len(self._everyone)}")
+            rows, weights = self._evaluation.rows(task), self._how.weights or [1.0] * len(self._everyone)
+            parts = [self._embeddings[k][rows] for k in subset]
+            x_BD = combined(self._how.how, [weights[k] for k in subset], parts)
+            self._outcomes[subset, task] = self._evaluation.outcome({task: x_BD}, task)
+        return self._outcomes[subset, task]
+
+    def _draws(self, shown: Sequence[Subset], kinds: Mapping[str, Sequence[str]]) -> dict[str, dict[Subset, Any]]:
+        """Resampled scores of every kind, and of the mean over all tasks."""
+        found, count = {}, sum(map(len, kinds.values()))
+        for seed, (kind, tasks) in enumerate(kinds.items()):  # kinds are drawn apart
+            outcomes = {subset: [{name: self._outcome(subset, name) for name in tasks}] for subset in shown}
+            found[kind] = resample(self._evaluation, outcomes, tasks, seed=seed)
+        mean = {subset: sum(len(kinds[kind]) / count * found[kind][subset] for kind in kinds) for subset in shown}
+        return {**found, "mean": mean}
+
+
+def named(found: Mapping[str, Any], titles: Sequence[str]) -> dict[str, Any]:
+    """Return what `Ensemble.worth` found with the teachers' names instead of their numbers."""
+
+    def of(entry: Mapping[str, Any]) -> dict[str, Any]:
+        result = {**entry, "teachers": [titles[k] for k in entry["teachers"]]}
+        if "gains" in entry:
+            gains = entry["gains"].items()
+            result["gains"] = {column: gain and {**gain, "over": titles[gain["over"]]} for column, gain in gains}
+        return result
+
+    result = {"teachers": list(titles), **found, "rows": [of(row) for row in found["rows"]]}
+    if "chosen" in found:
+        result |= {"chosen": [titles[k] for k in found["chosen"]], "tried": [of(one) for one in found["tried"]]}
+    return result
+
+
+def conclusions(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield in a sentence each what the named teachers are worth together, and what was chosen of them on dev."""
+    rows, everyone = {tuple(row["teachers"]): row for row in found["rows"]}, found["teachers"]
+    on, all_of_them = _mean_of(found["tasks"]), "both" if len(everyone) == 2 else f"all {len(everyone)}"
+    together = rows[tuple(everyone)]
+    gain = together["gains"]["mean"]
+    if gain is None:
+        yield f"On {on} a score of a teacher is not defined, so nothing can be compared."
+        return
+    yield (
+        f"On {on}, {gain['over']} is the best teacher alone with {rows[gain['over'],]['scores']['mean']:.1f}; "
+        f"{all_of_them} together have {together['scores']['mean']:.1f}, {_position(gain)} it."
+    )
+    if "chosen" not in found:
+        return
+    chosen = rows[tuple(found["chosen"])]
+    names = " + ".join(found["chosen"]) if len(found["chosen"]) > 1 else f"{found['chosen'][0]} alone"
+    names = f"{all_of_them} together" if found["chosen"] == everyone else names
+    best = f"Best on {_mean_of(found['dev'])}: {names}, with {chosen['dev']:.1f}."
+    if set(found["dev"]) & set(found["tasks"]):
+        yield (
+            f"{best} They were chosen on what they are scored on, so part of the gain is luck: choose on one task and "
+            "compare on others."
+        )
+    elif chosen is together:
+        yield best
+    elif gain := chosen["gains"].get("mean"):
+        yield f"{best} On {on}, on which nothing was chosen, that is {_position(gain)} {gain['over']}."
+    else:
+        yield f"{best} On {on}, on which nothing was chosen, it has {chosen['scores']['mean']:.1f}."
+
+
+def _mean_of(tasks: Sequence[str]) -> str:
+    return f"the mean over {', '.join(tasks)}" if len(tasks) > 1 else tasks[0]
+
+
+def _position(gain: Mapping[str, Any]) -> str:
+    return Difference(gain["value"], gain["ends"]).position()
+
+
+# -- without labels --------------------------------------------------------------------------------------------------
+
+
+def agreement(embeddings: Sequence[np.ndarray], titles: Sequence[str]) -> dict[str, Any]:
+    """Return how much teachers agree, from their embeddings [N, D_k] of the same sentences; at least 100 of them.
+
+    The neighbours of a sentence are the ten others with the highest cosines; `shared` is the share in % that both
+    teachers find, `by_chance` what it would be for neighbours drawn by lot.
+    """
+    near, count = [_neighbours(unit(np.asarray(x_ND, np.float32))) for x_ND in embeddings], len(embeddings[0])
+    pairs = [
+        {"teachers": [titles[i], titles[j]], "shared": 100 * float((near[i] & near[j]).sum() / near[i].sum())}
+        for i, j in combinations(range(len(near)), 2)
+    ]
+    return {"sentences": count, "by_chance": 100 * NEIGHBOURS / (count - 1), "pairs": pairs}
+
+
+def _neighbours(x_ND: np.ndarray) -> np.ndarray:
+    """Which sentences are among the nearest of each, bool [N, N]."""
+    cosine_NN = x_ND @ x_ND.T
+    np.fill_diagonal(cosine_NN, -np.inf)
+    near_NN = np.zeros(cosine_NN.shape, bool)
+    np.put_along_axis(near_NN, np.argpartition(-cosine_NN, NEIGHBOURS, axis=1)[:, :NEIGHBOURS], True, axis=1)
+    return near_NN

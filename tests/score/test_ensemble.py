@@ -1,0 +1,148 @@
+"""What teachers are worth together: every number is that of the plain concatenation, scored on its own."""
+
+import numpy as np
+import pytest
+
+from raysed.config import CombinationConfig
+from raysed.data.graded import StsTask
+from raysed.score.ensemble import Ensemble, agreement, conclusions, named
+from raysed.score.intervals import interval, resample
+from raysed.score.kinds.classification import Classification
+from raysed.score.metrics import unit
+from raysed.score.tasks import Evaluation, main_score
+from raysed.store.progress import steps
+
+WORDS = [f"sentence {i}" for i in range(60)]
+
+
+@pytest.fixture(scope="module")
+def evaluation() -> Evaluation:
+    rng = np.random.default_rng(0)
+    gold = [rng.uniform(0, 5, 40) for _ in "ab"]
+    pairs = [StsTask(name, {"x": (WORDS[:40], WORDS[20:60], of)}) for name, of in zip(("dev", "pairs"), gold)]
+    return Evaluation([*pairs, Classification("classes", WORDS, np.arange(60) % 3, ["a", "b", "c"])])
+
+
+@pytest.fixture(scope="module")
+def embeddings(evaluation) -> list[np.ndarray]:
+    """Each teacher knows a part of the labels, beside noise of its own; none is of unit length."""
+    rng, found = np.random.default_rng(1), []
+    for width in (5, 8, 3):
+        x_UD = rng.normal(size=(len(evaluation.sentences), width)) * 3
+        x_UD[:, 0] += 4 * (np.arange(60) % 3 == width % 3)
+        found.append(x_UD)
+    return found
+
+
+def plain(evaluation: Evaluation, embeddings: list[np.ndarray], some: list[int], weights: list[float]) -> np.ndarray:
+    if len(some) == 1:
+        return embeddings[some[0]]
+    total = sum(weights[k] for k in some)
+    return np.concatenate([np.sqrt(weights[k] / total) * unit(embeddings[k]) for k in some], axis=1)
+
+
+@pytest.mark.parametrize("weights", [None, [1.0, 3.0, 0.5]])
+def test_every_row_is_the_score_of_the_concatenation_and_its_gain(evaluation, embeddings, weights):
+    ensemble = Ensemble(evaluation, CombinationConfig(weights=weights), embeddings, steps)
+    choice = ensemble.choose(["dev"])
+    found = ensemble.worth(["pairs", "classes"], choice)
+    assert found["kinds"] == {"pairs": ["pairs"], "classification": ["classes"]}
+    subsets = [[0], [1], [2], [0, 1], [0, 2], [1, 2], [0, 1, 2]]
+    assert [row["teachers"] for row in found["rows"]] == subsets
+    outcomes = {}
+    for row in found["rows"]:
+        x_UD = plain(evaluation, embeddings, row["teachers"], weights or [1.0] * 3)
+        scores = {name: main_score(metrics) for name, metrics in evaluation.score(x_UD).items()}
+        assert row["dev"] == pytest.approx(scores["dev"], abs=1e-5)
+        assert row["tasks"] == pytest.approx({name: scores[name] for name in ("pairs", "classes")}, abs=1e-5)
+        mean = (scores["pairs"] + scores["classes"]) / 2
+        assert row["scores"] == pytest.approx(
+            {"mean": mean, "pairs": scores["pairs"], "classification": scores["classes"]}, abs=1e-5
+        )
+        outcomes[tuple(row["teachers"])] = evaluation.outcomes(x_UD)
+    alone = {k: row["scores"] for k, row in enumerate(found["rows"][:3])}
+    for row in found["rows"]:
+        for column, gain in row["gains"].items():
+            best = max(alone, key=lambda k, column=column: alone[k][column])
+            assert gain["over"] == best
+            assert gain["value"] == pytest.approx(row["scores"][column] - alone[best][column])
+            assert gain["ends"][0] <= gain["value"] <= gain["ends"][1]
+    assert not any(row["gains"] for row in found["rows"][:3])
+    # The paired bootstrap of each kind, drawn apart, and of their mean.
+    outcomes = {some: [of] for some, of in outcomes.items()}
+    draws = [resample(evaluation, outcomes, [name], seed=seed) for seed, name in enumerate(["pairs", "classes"])]
+    for column, shares in {"pairs": (1, 0), "classification": (0, 1), "mean": (0.5, 0.5)}.items():
+        gain = found["rows"][-1]["gains"][column]
+        of_both = [share * (of[0, 1, 2] - of[gain["over"],]) for share, of in zip(shares, draws)]
+        assert gain["ends"] == pytest.approx(interval(sum(of_both)), abs=1e-5)
+
+
+def test_the_choice_is_the_best_on_dev_and_ties_go_to_fewer_teachers(evaluation, embeddings):
+    found = Ensemble(evaluation, CombinationConfig(), embeddings, steps).choose(["dev"])
+    tried = {tuple(one["teachers"]): one["dev"] for one in found["tried"]}
+    assert len(tried) == 7 and list(tried.values()) == sorted(tried.values(), reverse=True)
+    best = max(tried.values())
+    assert len(found["chosen"]) == min(len(some) for some, value in tried.items() if value > best - 0.1)
+    same = Ensemble(evaluation, CombinationConfig(), [embeddings[1]] * 3, steps).choose(["dev"])
+    assert same["chosen"] == [0]
+
+
+def test_a_score_that_is_not_defined_is_no_gain(evaluation):
+    ensemble = Ensemble(evaluation, CombinationConfig(), [np.ones((60, 2)), np.ones((60, 3))], steps)
+    found = named(ensemble.worth(["pairs"], ensemble.choose(["dev"])), ["A", "B"])
+    assert found["rows"][-1]["gains"] == {"mean": None} and found["chosen"] == ["A"]
+    assert list(conclusions(found)) == ["On pairs a score of a teacher is not defined, so nothing can be compared."]
+
+
+def worth_of(chosen: list[str], dev: list[str]) -> dict:
+    gain = {"mean": {"over": "A", "value": 1.25, "ends": [0.5, 2.0]}}
+    rows = [
+        {"teachers": ["A"], "dev": 79.0, "scores": {"mean": 80.0}, "gains": {}},
+        {"teachers": ["B"], "dev": 82.0, "scores": {"mean": 70.0}, "gains": {}},
+        {"teachers": ["A", "B"], "dev": 81.0, "scores": {"mean": 81.25}, "gains": gain},
+    ]
+    return {"teachers": ["A", "B"], "tasks": ["t", "u"], "dev": dev, "chosen": chosen, "rows": rows}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "dev", "said"),
+    [
+        (["A", "B"], ["d"], "Best on d: both together, with 81.0."),
+        (
+            ["B"],
+            ["d"],
+            "Best on d: B alone, with 82.0. On the mean over t, u, on which nothing was chosen, it has 70.0.",
+        ),
+        (
+            ["A", "B"],
+            ["t", "u"],
+            "Best on the mean over t, u: both together, with 81.0. They were chosen on what they ",
+        ),
+    ],
+)
+def test_what_is_said_of_a_choice_depends_on_what_it_was_made_on(chosen, dev, said):
+    worth, choice = conclusions(worth_of(chosen, dev))
+    assert worth == (
+        "On the mean over t, u, A is the best teacher alone with 80.0; both together have 81.2, 1.2 (0.5 to 2.0) "
+        "above it."
+    )
+    assert choice.startswith(said)
+
+
+def test_agreement_is_the_mean_overlap_of_ten_neighbours():
+    rng = np.random.default_rng(2)
+    embeddings = [rng.normal(size=(120, width)) for width in (4, 4, 7)]
+    embeddings[1] = embeddings[0] @ np.linalg.qr(rng.normal(size=(4, 4)))[0] * 5  # no cosine changes
+    found = agreement(embeddings, ["A", "B", "C"])
+
+    def near(x_ND: np.ndarray, i: int) -> set[int]:
+        cosine_N = [x @ x_ND[i] / np.linalg.norm(x) / np.linalg.norm(x_ND[i]) for x in x_ND]
+        return set(sorted((j for j in range(120) if j != i), key=lambda j: -cosine_N[j])[:10])
+
+    def overlap(x_ND: np.ndarray, y_ND: np.ndarray) -> float:
+        return 100 * np.mean([len(near(x_ND, i) & near(y_ND, i)) / 10 for i in range(120)])
+
+    assert [pair["teachers"] for pair in found["pairs"]] == [["A", "B"], ["A", "C"], ["B", "C"]]
+    expected = [100, *(overlap(embeddings[k], embeddings[2]) for k in (0, 1))]
+    assert [pair["shared"] for pair in found["pairs"]] == pytest.approx(expected)
+    assert found["sentences"] == 120 and found["by_chance"] == pytest.approx(100 * 10 / 119)
