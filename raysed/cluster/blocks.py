@@ -6,7 +6,6 @@ stopped goes on with those that are missing.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -105,10 +104,9 @@ def make_missing(
     log.info("%s: %s sentences%s; %s", stream.title, f"{total:,}", known, how)
     progress, made = Progress(stream.title, total, first=done), 0
     if places:
-        with closing(publish(places)) as published:
-            for rows in published:
-                done, made = done + len(rows), made + sum(rows.column("is_made").to_pylist())
-                progress.update(done, f"{done:,} of {total:,} sentences")
+        for rows in publish(places):
+            done, made = done + len(rows), made + sum(rows.column("is_made").to_pylist())
+            progress.update(done, f"{done:,} of {total:,} sentences")
     emit(sentences=made)
     progress.close(f"{total:,} sentences")
 
