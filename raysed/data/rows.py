@@ -178,7 +178,10 @@ def column_names(file: File) -> list[str]:
     if file.ending == ".jsonl":
         return list(_json_object(line, f"{file.name}, line {number}")) if line else []
     cells = line.split("\t")
-    return cells if len(cells) > 1 else next(csv.reader([line]), [])
+    try:
+        return cells if len(cells) > 1 else next(csv.reader([line]), [])
+    except csv.Error:  # a cell that is too long for one, or a carriage return: no header
+        return [line]
 
 
 def read_lines(path: Path) -> list[str]:

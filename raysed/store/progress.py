@@ -14,6 +14,8 @@ Item = TypeVar("Item")
 _EVERY_S = 1.0
 """Between looks at the progress, which knows when it is time for a line."""
 _listeners: list[Callable[[dict[str, Any]], None]] = []
+_part = 0.0
+"""The share of a step that is done."""
 
 
 @contextmanager
@@ -52,12 +54,12 @@ class Progress:
         self._shown = self._started if not self._terminal else 0.0
         self._first = first
 
-    def update(self, done: int, note: str = "") -> None:
+    def update(self, done: float, note: str = "") -> None:
         """Show how far the stage is and the time left, if it is time for a line."""
         now, left = time.monotonic(), None
         if self._total and done > self._first:
             left = (now - self._started) * (self._total - done) / (done - self._first)
-        share = f"{100 * done // self._total:3d} %" if self._total else f"{done:,}"
+        share = f"{int(100 * done / self._total):3d} %" if self._total else f"{done:,}"
         parts = [share, note, "" if left is None else f"{duration(left)} left"]
         line = f"{self._title}: {' · '.join(part for part in parts if part)}"
         emit(line=line, left=left, share=done / self._total if self._total else None)
@@ -97,12 +99,23 @@ def repeating(action: Callable[[], None], every: float, patience: float | None =
         thread.join(patience)
 
 
+def part_done(share: float) -> None:
+    """Note how much of a step is done, for the line that `steps` shows around it."""
+    global _part
+    _part = share
+
+
 @contextmanager
 def steps(title: str, total: int) -> Iterator[Callable[[str], None]]:
     """Show how far some work is, also while one step of it takes long; yield what takes the name of each step."""
     progress, begun = Progress(title, total), [""]
-    with repeating(lambda: progress.update(max(len(begun) - 2, 0), begun[-1]), _EVERY_S):
-        yield begun.append
+
+    def begin(name: str) -> None:
+        part_done(0.0)
+        begun.append(name)
+
+    with repeating(lambda: progress.update(max(len(begun) - 2, 0) + _part, begun[-1]), _EVERY_S):
+        yield begin
     progress.close()
 
 

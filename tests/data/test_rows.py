@@ -10,7 +10,7 @@ import pytest
 
 from raysed.config import CorpusConfig
 from raysed.data.corpus import CorpusReport, sentence_chunks
-from raysed.data.rows import Schema, read, read_lines, read_source, rows
+from raysed.data.rows import Schema, column_names, read, read_lines, read_source, rows
 from raysed.data.sources import local_file
 from raysed.errors import UserError
 from raysed.train.stages.nli import NliSource
@@ -40,6 +40,12 @@ def write(path, data):
 def corpus(path, **settings) -> list[str]:
     chunks = sentence_chunks(CorpusConfig(source=str(path), **settings), 0, CorpusReport())
     return [sentence for _, chunk in chunks for sentence in chunk]
+
+
+@pytest.mark.parametrize("first", ["e" + "\u0301\u0323" * 100_000, "a carriage\rreturn"])
+def test_a_first_line_that_is_no_header_has_no_names_of_columns(tmp_path, first):
+    """`evaluate` asks for them, to tell sentences from a table."""
+    assert column_names(local_file(write(tmp_path / "a.txt", f"{first}\nAnother one.\n"))) == [first]
 
 
 def test_other_data_need_a_schema_only(tmp_path):

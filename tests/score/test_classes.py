@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score, v_measure_score
 
 from raysed.score import probes
+from raysed.score.kinds import classification
 from raysed.score.kinds.classification import Classification
 from raysed.score.kinds.clustering import SEEDS, Clustering
 from raysed.score.metrics import v_measure
@@ -68,6 +69,16 @@ def test_no_text_is_predicted_by_a_probe_that_has_seen_it(monkeypatch):
     monkeypatch.setattr(probes, "classify", classify)
     task.outcome(np.arange(90.0)[:, None])
     assert seen == [set()] * 5
+
+
+def test_each_fit_of_a_probe_moves_the_line_of_progress(monkeypatch):
+    """The two minutes that 150 classes take are shown in steps of a tenth."""
+    task, shares = texts_of(np.random.default_rng(2)), []
+    monkeypatch.setattr(classification, "part_done", shares.append)
+    for outcome in task.lexical().values():
+        shares.clear()
+        outcome()
+        assert shares == sorted(shares) and shares[0] == 0 and max(np.diff([*shares, 1])) < 0.11
 
 
 def test_the_mean_over_runs_of_k_means_counts():

@@ -3,11 +3,12 @@
 import io
 import os
 import shutil
+import time
 
 import pytest
 
 import raysed.store.progress
-from raysed.store.progress import Progress
+from raysed.store.progress import Progress, listening, part_done, steps
 
 
 class Terminal(io.StringIO):
@@ -73,3 +74,22 @@ def test_an_unknown_total_is_counted_without_a_share(clock, total):
     progress.update(12345)
     progress.update(20000, "wiki.txt")
     assert stream.getvalue() == "read corpus: 12,345\nread corpus: 20,000 · wiki.txt\n"
+
+
+def test_a_long_step_shows_how_much_of_it_is_done(monkeypatch):
+    """Until the next one begins, of which nothing is done."""
+    monkeypatch.setattr(raysed.store.progress, "_EVERY_S", 0.005)
+    shares: list[float] = []
+
+    def shown(share: float) -> bool:
+        deadline = time.monotonic() + 30
+        while share not in shares and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return share in shares
+
+    with listening(lambda facts: shares.append(facts["share"])), steps("score", 2) as begin:
+        begin("by words")
+        part_done(0.5)
+        assert shown(0.25)
+        begin("by TF-IDF")
+        assert shown(0.5)
