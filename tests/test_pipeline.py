@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 import ray
 import ray.train
+import torch
+from safetensors.torch import load_file
 from started_jobs import artefact, digest, manifest, remade, tiny_evaluation, tiny_settings
 
 import raysed.cluster.distilling
@@ -26,7 +28,7 @@ from raysed.config import Config, make_config
 from raysed.data.tokens import tokenize
 from raysed.errors import RunFailed, UserError
 from raysed.model.encoding import encode
-from raysed.model.pretrained import load_checkpoint
+from raysed.model.pretrained import load_checkpoint, load_tokenizer
 from raysed.recipe import parse_recipe
 from raysed.store.checkpoints import Checkpoints
 from raysed.store.status import describe
@@ -51,7 +53,11 @@ def finished(finished_run) -> Path:
 def test_the_report_has_every_row_and_says_it_is_complete(finished):
     report = json.loads((finished / "report.json").read_text())
     kinds = [(row["recipe"], row["kind"], row["layers"]) for row in report["rows"]]
-    expected = {*((recipe, "base", 1) for recipe in ("base", "base-flow", "base-whiten")), ("ct", "ensemble", 1)}
+    expected = {
+        *((recipe, "base", 1) for recipe in ("base", "base-flow", "base-whiten")),
+        ("ct", "ensemble", 1),
+        ("ct", "soup", 1),
+    }
     expected |= {("ct", "member", 1), ("ct-sed", "learner", 1), ("ct-sed-flow", "learner", 1)}
     assert set(kinds) == expected | {("word-overlap", "baseline", 0), ("tf-idf", "baseline", 0)}
     assert kinds.count(("ct", "member", 1)) == 3
@@ -68,7 +74,7 @@ def test_a_finished_run_is_described_in_words_and_counts(finished):
     assert code == 0 and lines[1:] == [
         "finished: corpus, model, plots, 3 of 3 ct/members, 1 of 1 ct-sed/learners, base-flow/calibrations, "
         "base-whiten/calibrations, base/embeddings, ct-sed-flow/calibrations, ct-sed/embeddings, ct-sed/targets, "
-        "3 ct/embeddings, ct/ensemble"
+        "3 ct/embeddings, ct/ensemble, ct/soup"
     ]
 
 
@@ -100,6 +106,24 @@ def test_the_ensemble_is_scored_by_its_mean_embedding(finished):
     mean = np.mean([encode(member, tokens, (1,))[0] for member in members], axis=0)
     expected = evaluation.score(mean)["everyday-test"]["spearman"]
     assert row["metrics"]["everyday-test"]["spearman"] == pytest.approx(expected, abs=0.02)
+
+
+def test_the_soup_is_the_encoder_with_the_mean_of_the_weights(finished):
+    """Recomputed from the members' files."""
+    report = json.loads((finished / "report.json").read_text())
+    (row,) = [row for row in report["rows"] if row["kind"] == "soup"]
+    evaluation = tiny_evaluation()
+    members = [load_file(artefact(finished, f"ct/members/{i:02d}") / "model.safetensors") for i in range(3)]
+    soup = load_checkpoint(artefact(finished, "ct/members/00"))
+    for name, weight in soup.transformer.state_dict().items():
+        weight.copy_(torch.from_numpy(np.mean([member[name].double().numpy() for member in members], axis=0)))
+    tokens = tokenize(load_tokenizer(Config().encoder), evaluation.sentences, 75)
+    expected = evaluation.score(encode(soup, tokens, (1,))[0])["everyday-test"]["spearman"]
+    assert row["metrics"]["everyday-test"]["spearman"] == pytest.approx(expected, abs=0.02)
+    singles = [row["metrics"]["everyday-test"]["spearman"] for row in report["rows"] if row["kind"] == "member"]
+    assert min(abs(expected - single) for single in singles) > 0.02, "it is none of them"
+    assert "| weight average of the members | ct " in (finished / "report.md").read_text()
+    assert "the average of their weights is " in report["findings"]
 
 
 def test_members_differ_and_their_mean_is_the_target(finished):

@@ -6,12 +6,14 @@ ensemble are computed from files and never encoded twice.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
 import numpy as np
+import torch
+from torch import nn
 
 from raysed.cluster.work import Work
 from raysed.config import FlowConfig, Layers, derive_seed
@@ -23,7 +25,7 @@ from raysed.errors import RunFailed, UserError
 from raysed.make.work import Named, layers_file
 from raysed.model.calibration import save_calibration
 from raysed.model.encoding import encode
-from raysed.model.pretrained import load_start, load_tokenizer
+from raysed.model.pretrained import load_checkpoint, load_start, load_tokenizer
 from raysed.model.teacher import Teacher
 from raysed.score.tasks import DevTask, Embeddings
 from raysed.store.progress import Progress, emit
@@ -40,19 +42,39 @@ Parts = dict[str | None, np.ndarray]
 
 
 def embeddings(out: Path, inputs: Named, settings: Named, work: Work) -> None:
-    """Embed sentences by one encoder, at every pooling; refuse what is not finite."""
+    """Embed sentences by one encoder, or by the mean of several ones' weights, at every pooling.
+
+    Embeddings that are not finite are refused.
+    """
     sentences, config = inputs["sentences"], inputs["encoder"]
-    encoder, tokenizer = load_start(config, inputs["model"])
+    models = inputs["model"] if isinstance(inputs["model"], list) else [inputs["model"]]
+    loaded = (load_checkpoint(path, config.trust_remote_code) for path in models)
+    weights = mean_weights(loaded) if len(models) > 1 else None
+    encoder, tokenizer = load_start(config, models[0])
+    if weights:
+        encoder.load_state_dict(weights)
     tokens = sentences.tokens
     if tokens is None:
         tokens = tokenize(tokenizer, sentences.texts, config.max_length)
     results = encode(encoder.to(work.device), tokens, settings["layers"], work.token_budget)
     if not all(np.isfinite(result).all() for result in results):
-        name = config.path if inputs["model"] is None else "/".join(inputs["model"].parts[-3:])
+        name = config.path if models[0] is None else "/".join(models[0].parts[-3:])
         raise UserError(f"{name}: the embeddings of some evaluation sentences are not finite")
     for layers, result in zip(settings["layers"], results):
         np.save(out / layers_file(layers), result)
     emit(sentences=len(tokens))
+
+
+def mean_weights(models: Iterable[nn.Module]) -> dict[str, torch.Tensor]:
+    """Return the mean of the states of models that come one by one, summed in float64; integers are the last one's."""
+    sums: dict[str, torch.Tensor] = {}
+    count = 0
+    for model in models:
+        count += 1
+        for name, value in model.state_dict().items():
+            is_float = value.is_floating_point()
+            sums[name] = value.double() + sums.get(name, 0.0) if is_float else value
+    return {name: value / count if value.is_floating_point() else value for name, value in sums.items()}
 
 
 def teacher_embeddings(out: Path, inputs: Named, settings: Named, work: Work) -> Named:

@@ -28,6 +28,11 @@ def outcome_of(node: str) -> str:
     return f"{node}/grid/choice" if last_stage(node).is_grid else f"{node}/ensemble"
 
 
+def soup_of(node: str) -> str:
+    """Return the artefact of what the mean of an ensemble's weights makes of the evaluation's sentences."""
+    return f"{node}/soup"
+
+
 @dataclass(frozen=True)
 class ScoredModel:
     """A model that may be scored, and where its embeddings of the evaluation's sentences lie.
@@ -55,6 +60,7 @@ class Facts:
 
     Attributes:
         together: artefact of the combined external teachers; None where they were not combined or scored.
+        soups: by ensemble the artefact of its mean weights, see `soup_of`.
         worth: what the teachers are worth together, with their names; None where that was not scored.
         shares_space_of: the only teacher, where learners share its space.
     """
@@ -67,6 +73,7 @@ class Facts:
     pairs: Mapping[str, str] = field(default_factory=dict)
     views: Mapping[str, str] = field(default_factory=dict)
     together: str | None = None
+    soups: Mapping[str, str] = field(default_factory=dict)
     worth: Mapping[str, Any] | None = None
     shares_space_of: str | None = None
 
@@ -115,6 +122,7 @@ def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
         pairs={kind: pairs.summary() for kind, pairs in job.pairs.items()},
         views={kind: state.entry(f"views/{kind}").meta["summary"] for kind in job.views},
         together=TOGETHER if TOGETHER in plan.artefacts else None,
+        soups={n: soup_of(n) for n in outcomes if soup_of(n) in plan.artefacts and state.entry(soup_of(n))},
         worth=worth and named(worth.meta, [teacher.title for teacher in job.teachers]),
         shares_space_of=job.teachers[0].title if shares_space else None,
     )

@@ -20,7 +20,7 @@ from raysed.model.pretrained import load_tokenizer
 from raysed.model.shape import shape_of
 from raysed.model.teacher import Teacher
 from raysed.model.views import weights_bytes
-from raysed.plan.artefacts import CHOICE, TOGETHER, WORTH, ScoredModel, outcome_of, teachers_left_out
+from raysed.plan.artefacts import CHOICE, TOGETHER, WORTH, ScoredModel, outcome_of, soup_of, teachers_left_out
 from raysed.plan.check import Job
 from raysed.plan.needs import models_of, trainings_of, trains_on_corpus
 from raysed.plan.size import known_rows, largest_need, plan_run
@@ -189,6 +189,11 @@ class Plan:
         for node in (node for node in nodes if node in used):
             for index in range(models_of(node, config)):
                 self._embed(node, "member", index, Pick(outcome_of(node), index), f"member {index:02d} of {node}")
+            if models_of(node, config) > 1:
+                members = Pick(outcome_of(node), None, "healthy")
+                inputs = {"encoder": self._encoder, "model": members, "sentences": self._sentences}
+                kept, title = (inputs, {"layers": [config.encoder.layers]}), f"embeddings by the mean weights of {node}"
+                self._add(soup_of(node), title, scores.embeddings, "evaluation", *kept, by="task", may_fail=True)
 
     def _add_member(self, node: str, index: int, bound: float | None, stage: str) -> str:
         config, (*before, kind) = self.config, node.split("-")

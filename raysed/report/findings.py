@@ -105,6 +105,10 @@ def _ensemble(family: str, scores: Scores) -> list[Finding]:
         if family == TEACHERS:
             whole, part = ("the teachers together are", "the best of them")
         clauses.append(Finding(f"{whole} {_difference(scores, *pair).position()} {part}", (pair[0], members)))
+        soup = (family, "soup")
+        if soup in groups:
+            position = _difference(scores, soup, pair[0]).position()
+            clauses.append(Finding(f"the average of their weights is {position} the ensemble", (soup, pair[0])))
     return clauses
 
 

@@ -104,7 +104,7 @@ class Run:
 
     @cached_property
     def scores(self) -> Scores:
-        """Every model at every pooling, every ensemble by its mean embedding, grid models and words alone."""
+        """Every model at every pooling, ensembles by mean embeddings and mean weights, grid models and words alone."""
         tasks, main = self.config.evaluation.report_tasks(), self.config.encoder.layers
         rows: list[Row] = []
         headline: dict[Group, list[Outcomes]] = {}
@@ -137,9 +137,13 @@ class Run:
                     outcomes = evaluation.outcomes(self.embeddings(model, layers))
                     about = (recipe, model.kind, model.index, None, layers)
                     yield Row(*about, evaluation.score_outcomes(outcomes), model.left_out), outcomes
-            if (combined := self._combined(recipe)) is not None:
-                outcomes = evaluation.outcomes(combined)
-                yield Row(recipe, "ensemble", 0, None, main, evaluation.score_outcomes(outcomes)), outcomes
+            soup = self.facts.soups.get(recipe)
+            combined = {"ensemble": self._combined(recipe)}
+            combined |= {"soup": load_embeddings(self.storage.fetch(soup), main)} if soup else {}
+            for kind, embeddings in combined.items():
+                if embeddings is not None:
+                    outcomes = evaluation.outcomes(embeddings)
+                    yield Row(recipe, kind, 0, None, main, evaluation.score_outcomes(outcomes)), outcomes
 
     def _grid_models(self) -> Iterator[tuple[Row, Outcomes]]:
         """Those that were trained to the end: their dev score is all that was measured of them."""

@@ -18,13 +18,20 @@ from raysed.score.tasks import main_score, mean_score
 AVERAGE = "sts-avg"
 """Name of the mean over the headline tasks among the tasks of a summary."""
 NO_LABELS = "none"
-KIND_NAMES = dict(base="base", grid="grid models", member="members", ensemble="full ensemble", learner="learner")
+KIND_NAMES = dict(
+    base="base",
+    grid="grid models",
+    member="members",
+    ensemble="full ensemble",
+    soup="weight average of the members",
+    learner="learner",
+)
 UNTRAINED = ("baseline", "base")
 """Kinds that nothing was trained for."""
-_KIND_ORDER = ("baseline", "base", "member", "ensemble", "learner")
+_KIND_ORDER = ("baseline", "base", "member", "ensemble", "soup", "learner")
 _BASELINE_NAMES = {WORD_OVERLAP: "word overlap", TF_IDF: "TF-IDF", BM25: "BM25"}
 
-Kind = Literal["baseline", "base", "member", "ensemble", "grid", "learner"]
+Kind = Literal["baseline", "base", "member", "ensemble", "soup", "grid", "learner"]
 Group = tuple[str, str]
 """Recipe and kind of like models."""
 Groups = dict[Group, dict[str, Any]]
@@ -122,7 +129,7 @@ class Scores:
     def groups_of(self, task: str | None) -> Groups:
         """Return the entries of one task by group, without grid models, from the cheapest to the final model.
 
-        That is words alone, the base, then for every ensemble its members, their mean and its learners, each followed
+        That is words alone, the base, then for every ensemble its members, their means and its learners, each followed
         by its calibrated version.
         """
         found = [entry for entry in self.summary if entry["task"] == task and entry["kind"] != "grid"]

@@ -15,7 +15,12 @@ from raysed.report.section import Block, Section
 from raysed.score.tasks import main_score
 from raysed.store.text import Table, number
 
-_COLOURS: Mapping[str, Colour] = dict(baseline="grey", base="grey", member="blue", ensemble="orange", learner="green")
+_COLOURS: Mapping[str, Colour] = {
+    **dict.fromkeys(("baseline", "base"), "grey"),
+    "member": "blue",
+    **dict.fromkeys(("ensemble", "soup"), "orange"),
+    "learner": "green",
+}
 
 
 def headline_table(scores: Scores) -> Table:
