@@ -456,6 +456,10 @@ class CombinationConfig(Block):
     width by their principal directions. See docs/distill.md#combining."""
     weights: list[Annotated[float, Field(gt=0)]] | None = None
     """One weight per teacher. `null`: equal ones."""
+    balance: Literal["none", "centred"] = "none"
+    """`centred`: before they are put side by side, each teacher's unit vectors are centred on their mean over the
+    corpus and scaled by one number, so that all teachers have the same total variance (PHI-S). For teachers whose
+    cosines are all high, see docs/distill.md#balance."""
     leave_out: bool = False
     """Distil only the teachers that are best on the dev task: the smallest subset that no larger one beats by 0.1 or
     more. All subsets of up to 6 teachers are tried; of more, teachers are added one by one."""
@@ -463,6 +467,10 @@ class CombinationConfig(Block):
     """Whether targets are turned as a whole towards what the learner says before it learns: no cosine changes, and the
     learner has less to relearn. `null`: yes, except for a single teacher of the learner's width. With `sed.widths`
     targets are turned to their principal directions instead, and with `sed.head` not at all."""
+
+    def identity(self) -> dict[str, Any]:
+        """Return what targets depend on; a balance that is not asked for is none of it, as before there was one."""
+        return {key: value for key, value in super().identity().items() if (key, value) != ("balance", "none")}
 
 
 def fitted_on() -> tuple[str, ...]:

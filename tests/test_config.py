@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from raysed.config import (
+    CombinationConfig,
     Config,
     derive_seed,
     dump_config,
@@ -279,6 +280,12 @@ def test_sources_are_found_wherever_they_are_and_replaced():
     assert [teacher.path for teacher in changed.teachers] == ["members", "/a", "/b", "members:ct"]
     assert changed.views.pivots == [("/m", "/n")] and make_config(changed.model_dump()) == changed
     assert "fit_on" not in dict(sources(Config(flow={"fit_on": "tasks"})))
+
+
+def test_a_balance_that_is_not_asked_for_is_no_part_of_what_targets_depend_on():
+    """Targets that were made before there was one stay."""
+    assert "balance" not in CombinationConfig(leave_out=True).identity()
+    assert CombinationConfig(balance="centred").identity()["balance"] == "centred"
 
 
 def test_identities_leave_out_what_has_no_effect():

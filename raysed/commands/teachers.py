@@ -105,6 +105,7 @@ def job(arguments: argparse.Namespace) -> None:
 def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
     """The settings, and sources of sentences without labels; what is named replaces what a config has."""
     from raysed.config import TeacherConfig, find_config, load_config
+    from raysed.plan.consistency import combination_problems
 
     config = load_config(find_config(arguments.config) if arguments.config else None, arguments.overrides)
     teachers = [TeacherConfig(path=path) for path in arguments.teachers] or config.teachers
@@ -115,12 +116,9 @@ def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
         )
     if own := [teacher.path for teacher in teachers if teacher.is_members]:
         raise UserError(f"teachers: {own[0]!r} exists in a run only; name models or files of embeddings")
-    weights = config.combination.weights
-    if weights and len(weights) != len(teachers):
-        raise UserError(
-            f"combination.weights has {len(weights)} weights for {len(teachers)} teachers; give one for each"
-        )
     config = config.model_copy(update={"teachers": teachers})
+    for problem in combination_problems(config):
+        raise UserError(problem)
     dev = [arguments.dev] if arguments.dev else []
     if not (arguments.tasks or arguments.corpus or dev):
         if arguments.config:

@@ -295,13 +295,15 @@ class _Taught:
 def _fitted(
     table: _Taught, how: CombinationConfig, kept: Sequence[int], width: int | None, is_ordered: bool
 ) -> Combination:
-    products_EE = np.zeros((sum(table.widths), sum(table.widths)))
+    products_EE, sums_E = np.zeros((sum(table.widths), sum(table.widths))), np.zeros(sum(table.widths))
     for _, parts in table.parts(len(table.corpus)):
         rows_BE = side_by_side(parts, how.how != "mean")
         products_EE += rows_BE.T @ rows_BE
+        sums_E += rows_BE.sum(0)
     count = len(table.widths)
     weights = [weight if k in kept else 0.0 for k, weight in enumerate(how.weights or [1.0] * count)]
-    return fit_combination(how.how, weights, table.widths, products_EE, width, is_ordered)
+    centred_on = (sums_E, len(table.corpus)) if how.balance == "centred" else None
+    return fit_combination(how.how, weights, table.widths, products_EE, width, is_ordered, centred_on)
 
 
 def _products(

@@ -1,6 +1,6 @@
-"""What several teachers say of a sentence as one vector: a matrix times their vectors side by side.
+"""What several teachers say of a sentence as one vector: an affine map of their vectors side by side.
 
-The matrix is fitted on second moments of the teachers' embeddings over the corpus, so two passes over them suffice and
+The map is fitted on moments of the teachers' embeddings over the corpus, so two passes over them suffice and
 memory does not depend on the number of sentences.
 """
 
@@ -21,11 +21,13 @@ class Combination:
 
     Attributes:
         is_unit: whether each teacher's vector is brought to length 1 first.
+        offset_D: is added; 0 where nothing is centred.
         kept: share of the squared length of the combined vectors that the target's width keeps, 0 to 1.
     """
 
     is_unit: bool
     weight_ED: np.ndarray
+    offset_D: np.ndarray | float = 0.0
     kept: float = 1.0
 
     @property
@@ -35,27 +37,30 @@ class Combination:
 
     def target(self, parts: Sequence[np.ndarray]) -> np.ndarray:
         """Return the targets, float32 [B, D], of the teachers' embeddings [B, D_k] of the same sentences."""
-        return (side_by_side(parts, self.is_unit) @ self.weight_ED).astype(np.float32)
+        return (side_by_side(parts, self.is_unit) @ self.weight_ED + self.offset_D).astype(np.float32)
 
     @property
     def is_identity(self) -> bool:
         """Whether targets are the teachers' vectors themselves, but for their lengths: those of a single teacher."""
         rows, columns = self.weight_ED.shape
-        return rows == columns and np.allclose(self.weight_ED, np.eye(rows))
+        return rows == columns and np.allclose(self.weight_ED, np.eye(rows)) and not np.any(self.offset_D)
 
     def turned(self, products_DD: np.ndarray) -> "Combination":
         """Return the same, rotated as a whole towards other vectors; takes targets times these, summed."""
-        return replace(self, weight_ED=self.weight_ED @ turn(products_DD))
+        turn_DD = turn(products_DD)
+        offset_D = np.broadcast_to(self.offset_D, len(turn_DD)) @ turn_DD
+        return replace(self, weight_ED=self.weight_ED @ turn_DD, offset_D=offset_D)
 
     def save(self, path: Path) -> None:
         """Write it to a `.npz` file."""
-        np.savez(path, is_unit=self.is_unit, weight_ED=self.weight_ED, kept=self.kept)
+        np.savez(path, is_unit=self.is_unit, weight_ED=self.weight_ED, offset_D=self.offset_D, kept=self.kept)
 
     @classmethod
     def load(cls, path: Path) -> "Combination":
         """Read it from the file that `save` has written."""
         with np.load(path) as file:
-            return cls(bool(file["is_unit"]), file["weight_ED"], float(file["kept"]))
+            offset_D = file["offset_D"] if "offset_D" in file else 0.0  # files of earlier versions have none
+            return cls(bool(file["is_unit"]), file["weight_ED"], offset_D, float(file["kept"]))
 
 
 def side_by_side(parts: Sequence[np.ndarray], is_unit: bool) -> np.ndarray:
@@ -76,6 +81,7 @@ def fit_combination(
     products_EE: np.ndarray,
     width: int | None,
     is_ordered: bool = False,
+    centred_on: tuple[np.ndarray, int] | None = None,
 ) -> Combination:
     """Fit the combination.
 
@@ -85,12 +91,21 @@ def fit_combination(
         width: D of the targets; None: that of the combination. Wider combinations are reduced to their principal
             directions, not centred, which lose least of all dot products; narrower ones get zeros, which change none.
         is_ordered: whether combinations that are not wider are rotated to these directions, too.
+        centred_on: the sum [E] of the same rows and their number: several teachers are then centred on their mean, and
+            scaled by a number each to the total variance 1 (PHI-S, Ranzinger et al. 2024, without its rotation, which
+            changes no dot product).
     """
-    weights_K = np.asarray(weights, np.float64) / np.sum(weights)
+    weights_K, mean_E = np.asarray(weights, np.float64) / np.sum(weights), np.zeros(len(products_EE))
+    scales_K = np.ones(len(widths))
+    if centred_on and np.count_nonzero(weights_K) > 1:
+        sums_E, rows = centred_on
+        mean_E, products_EE = sums_E / rows, products_EE - np.outer(sums_E, sums_E) / rows
+        variances_K = np.add.reduceat(np.diag(products_EE), np.cumsum([0, *widths[:-1]])) / rows
+        scales_K = 1 / np.sqrt(np.maximum(variances_K, 1e-12))
     if how == "mean":
         whole_EF = np.concatenate([weight * np.eye(widths[0]) for weight in weights_K])
     else:  # roots, so that a dot product of two targets is the weighted mean of the teachers' cosines
-        roots_E = np.repeat(np.sqrt(weights_K), widths)
+        roots_E = np.repeat(np.sqrt(weights_K) * scales_K, widths)
         whole_EF = np.diag(roots_E)[:, roots_E > 0]
     found = whole_EF.shape[1]
     width = width or found
@@ -98,7 +113,8 @@ def fit_combination(
     if found > width or is_ordered:
         directions_FG, share = principal_directions(whole_EF.T @ products_EE @ whole_EF, min(width, found))
         reduce_FD = np.pad(directions_FG, ((0, 0), (0, max(width - found, 0))))
-    return Combination(how != "mean", whole_EF @ reduce_FD, share)
+    weight_ED = whole_EF @ reduce_FD
+    return Combination(how != "mean", weight_ED, -mean_E @ weight_ED if np.any(mean_E) else 0.0, share)
 
 
 def principal_directions(products_FF: np.ndarray, count: int) -> tuple[np.ndarray, float]:
@@ -136,17 +152,26 @@ def turn(products_DF: np.ndarray) -> np.ndarray:
 # -- several teachers as one, and which of them -----------------------------------------------------------------------
 
 
+def prepared(how: str, balance: str, x_ND: np.ndarray) -> np.ndarray:
+    """Return a teacher's embeddings as they are combined: of unit length, or balanced on these sentences alone."""
+    if how == "mean":
+        return x_ND
+    x_ND = side_by_side([x_ND], is_unit=True)
+    if balance == "centred":
+        x_ND = x_ND - x_ND.mean(0)
+        x_ND /= np.sqrt(max(np.square(x_ND).sum(1).mean(), 1e-12))
+    return x_ND
+
+
 def combined(how: str, weights: Sequence[float], parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Return what teachers say together at full width [B, E], of their embeddings [B, D_k]; a single one as it is.
+    """Return what teachers say together at full width [B, E], of their prepared embeddings [B, D_k].
 
     These are the targets of `fit_combination`, before principal directions.
     """
-    if len(parts) == 1:
-        return parts[0]
     if how == "mean":
         return np.average(parts, axis=0, weights=weights)
     roots_K = np.sqrt(np.asarray(weights) / np.sum(weights))
-    return np.concatenate([root * side_by_side([part], True) for root, part in zip(roots_K, parts)], axis=1)
+    return np.concatenate([root * part for root, part in zip(roots_K, parts)], axis=1)
 
 
 def choose_teachers(

@@ -72,7 +72,7 @@ def _of_dev(config: Config, recipes: list[Recipe]) -> Iterator[str]:
 
 
 def _of_teachers(config: Config, recipes: list[Recipe]) -> Iterator[str]:
-    teachers, weights = config.teachers, config.combination.weights
+    teachers = config.teachers
     taught = [recipe.text for recipe in recipes if recipe.ensemble == TEACHERS]
     if taught and not teachers:
         yield f"recipe {taught[0]!r}: {TEACHERS} names no model; list at least one there"
@@ -86,11 +86,21 @@ def _of_teachers(config: Config, recipes: list[Recipe]) -> Iterator[str]:
                 f"teachers: {teacher.title} is an object of this Python process, which a cluster (RAY_ADDRESS) cannot "
                 "use; set resources.engine to local, or name a model's directory or a file of embeddings"
             )
-    if weights and len(weights) != len(teachers):
-        yield f"combination.weights has {len(weights)} weights for {len(teachers)} teachers; give one for each"
+    yield from combination_problems(config)
     trained = [recipe.text for recipe in recipes if recipe.members]
     if trained and config.encoder.static:
         yield f"recipe {trained[0]!r} trains members, which encoder.static cannot be; use {TEACHERS}-sed, or no static"
+
+
+def combination_problems(config: Config) -> Iterator[str]:
+    """Yield what is wrong with the way in which teachers are combined."""
+    how, count = config.combination, len(config.teachers)
+    if how.weights and len(how.weights) != count:
+        yield f"combination.weights has {len(how.weights)} weights for {count} teachers; give one for each"
+    if how.balance != "none" and how.how == "mean":
+        yield f"combination.balance: {how.balance} is for vectors side by side; use combination.how: concatenated"
+    if how.balance != "none" and count < 2:
+        yield f"combination.balance: {how.balance} is between several teachers; with {count} leave it out"
 
 
 def _of_stages(config: Config, recipes: list[Recipe]) -> Iterator[str]:

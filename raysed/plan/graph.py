@@ -279,7 +279,9 @@ class Plan:
     def _score_together(self, embeddings: tuple[str, ...]) -> None:
         """What the teachers are worth alone and together, and which are best on the dev task."""
         evaluation, how = self.config.evaluation, self.config.combination
-        settings = {"combination": type(how)(how=how.how, weights=how.weights)}  # without what changes no cosine
+        settings = {
+            "combination": type(how)(how=how.how, weights=how.weights, balance=how.balance)
+        }  # without what changes no cosine
         about = {"by": "task", "options": {"on_cpus": True}}
         if self._dev:
             inputs, make = {"embeddings": embeddings, "dev": self._dev}, targets.choice_of_teachers

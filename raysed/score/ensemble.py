@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from raysed.config import CombinationConfig
-from raysed.model.combination import MOST_EXHAUSTIVE, choose_teachers, combined
+from raysed.model.combination import MOST_EXHAUSTIVE, choose_teachers, combined, prepared
 from raysed.score.intervals import NO_DIFFERENCE, Difference, interval, resample
 from raysed.score.metrics import unit
 from raysed.score.tasks import Evaluation, mean_score
@@ -40,6 +40,7 @@ class Ensemble:
         steps: Callable[[str, int], AbstractContextManager[Callable[[str], Any]]],
     ):
         self._evaluation, self._how, self._embeddings, self._steps = evaluation, how, embeddings, steps
+        self._prepared = [prepared(how.how, how.balance, x_UD).astype(np.float32) for x_UD in embeddings]
         self._everyone = tuple(range(len(embeddings)))
         self._outcomes: dict[tuple[Subset, str], np.ndarray] = {}
 
@@ -112,8 +113,10 @@ class Ensemble:
         if (subset, task) not in self._outcomes:
             self._begin(f"{task} by {len(subset)} of {len(self._everyone)}")
             rows, weights = self._evaluation.rows(task), self._how.weights or [1.0] * len(self._everyone)
-            parts = [self._embeddings[k][rows] for k in subset]
-            x_BD = combined(self._how.how, [weights[k] for k in subset], parts)
+            x_BD = self._embeddings[subset[0]][rows]
+            if len(subset) > 1:
+                parts = [self._prepared[k][rows] for k in subset]
+                x_BD = combined(self._how.how, [weights[k] for k in subset], parts)
             self._outcomes[subset, task] = self._evaluation.outcome({task: x_BD}, task)
         return self._outcomes[subset, task]
 

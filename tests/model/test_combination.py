@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysed.model.combination import Combination, choose_teachers, combined, fit_combination, side_by_side
+from raysed.model.combination import Combination, choose_teachers, combined, fit_combination, prepared, side_by_side
 
 ROWS = 500
 
@@ -22,9 +22,12 @@ def teachers(*widths: int, seed: int = 0) -> list[np.ndarray]:
     ]
 
 
-def fitted(how: str, parts: list[np.ndarray], width: int, is_ordered: bool = False, weights=None) -> Combination:
+def fitted(
+    how: str, parts: list[np.ndarray], width: int, is_ordered: bool = False, weights=None, is_centred: bool = False
+) -> Combination:
     widths, rows_NE = [x_ND.shape[1] for x_ND in parts], side_by_side(parts, how != "mean")
-    return fit_combination(how, weights or [1.0] * len(parts), widths, rows_NE.T @ rows_NE, width, is_ordered)
+    weights, centred_on = weights or [1.0] * len(parts), (rows_NE.sum(0), len(rows_NE)) if is_centred else None
+    return fit_combination(how, weights, widths, rows_NE.T @ rows_NE, width, is_ordered, centred_on)
 
 
 def unit(x_ND: np.ndarray) -> np.ndarray:
@@ -121,12 +124,74 @@ def test_without_a_teacher_all_is_as_if_it_had_not_been_there(how):
     np.testing.assert_allclose(without.target(parts), alone.target([parts[0], parts[2]]), atol=1e-6)
 
 
-@pytest.mark.parametrize(("how", "widths"), [("concatenated", (5, 9, 3)), ("mean", (5, 5, 5))])
-def test_what_teachers_say_together_is_the_combination_before_it_is_reduced(how, widths):
-    parts, weights = teachers(*widths), [1.0, 2.0, 0.5]
-    target_ND = fitted(how, parts, None, weights=weights).target(parts)
-    np.testing.assert_allclose(combined(how, weights, parts), target_ND, atol=1e-6)
-    assert combined(how, [2.0], parts[:1]) is parts[0]
+def balanced(parts: list[np.ndarray], weights: list[float]) -> np.ndarray:
+    """The plain definition: unit vectors less their mean, each teacher divided by the root of its total variance."""
+    found = []
+    for x_ND, weight in zip(parts, weights):
+        unit_ND = np.stack([x_D / np.linalg.norm(x_D) for x_D in np.asarray(x_ND, np.float64)])
+        centred_ND = unit_ND - np.mean(unit_ND, axis=0)
+        total = np.mean([x_D @ x_D for x_D in centred_ND])
+        found.append(np.sqrt(weight / sum(weights)) * centred_ND / np.sqrt(total))
+    return np.concatenate(found, axis=1)
+
+
+def narrow(*widths: int) -> list[np.ndarray]:
+    """Teachers of which one has cosines that are all high, as those of the e5 family."""
+    parts = teachers(*widths)
+    parts[0] = parts[0] + 8.0
+    return parts
+
+
+@pytest.mark.parametrize("weights", [[1.0, 1.0, 1.0], [1.0, 2.0, 0.5]])
+def test_balanced_teachers_are_centred_and_have_equal_total_variance(weights, tmp_path):
+    parts = narrow(5, 9, 3)
+    whole = fitted("concatenated", parts, None, weights=weights, is_centred=True)
+    target_ND = whole.target(parts).astype(np.float64)
+    np.testing.assert_allclose(target_ND, balanced(parts, weights), atol=1e-6)
+    variances = [np.var(part_ND, axis=0).sum() for part_ND in np.split(target_ND, [5, 14], axis=1)]
+    np.testing.assert_allclose(variances, np.array(weights) / sum(weights), rtol=1e-5)
+    np.testing.assert_allclose(target_ND.mean(0), 0, atol=1e-6)
+    # At a smaller width the best that there is of these dot products, and at a larger one the same.
+    left, values, _ = np.linalg.svd(balanced(parts, weights), full_matrices=False)
+    reduced = fitted("concatenated", parts, 4, weights=weights, is_centred=True)
+    target_ND = reduced.target(parts).astype(np.float64)
+    np.testing.assert_allclose(target_ND @ target_ND.T, (left[:, :4] * values[:4] ** 2) @ left[:, :4].T, atol=1e-5)
+    wide_ND = fitted("concatenated", parts, 20, weights=weights, is_centred=True).target(parts)
+    np.testing.assert_allclose(wide_ND @ wide_ND.T, balanced(parts, weights) @ balanced(parts, weights).T, atol=1e-5)
+    # The offset is turned and kept with the rest.
+    turned = reduced.turned(np.random.default_rng(3).normal(size=(4, 4)))
+    turned.save(tmp_path / "c.npz")
+    turned_ND = Combination.load(tmp_path / "c.npz").target(parts)
+    np.testing.assert_allclose(turned_ND @ turned_ND.T, target_ND @ target_ND.T, atol=1e-5)
+    assert not whole.is_identity
+
+
+def test_a_teacher_alone_is_not_balanced_and_one_that_says_the_same_of_all_does_no_harm():
+    parts = narrow(5, 5)
+    alone = fitted("concatenated", parts, None, weights=[0.0, 1.0], is_centred=True)
+    np.testing.assert_array_equal(
+        alone.target(parts), fitted("concatenated", parts, None, weights=[0.0, 1.0]).target(parts)
+    )
+    same = [np.ones((len(parts[0]), 3)), parts[1]]
+    assert np.isfinite(fitted("concatenated", same, None, is_centred=True).target(same)).all()
+
+
+def test_files_of_combinations_that_know_no_offset_are_read(tmp_path):
+    parts = teachers(5, 4)
+    kept = fitted("concatenated", parts, 4)
+    np.savez(tmp_path / "c.npz", is_unit=kept.is_unit, weight_ED=kept.weight_ED, kept=kept.kept)
+    np.testing.assert_array_equal(Combination.load(tmp_path / "c.npz").target(parts), kept.target(parts))
+
+
+@pytest.mark.parametrize(
+    ("how", "balance", "widths"),
+    [("concatenated", "none", (5, 9, 3)), ("mean", "none", (5, 5, 5)), ("concatenated", "centred", (5, 9, 3))],
+)
+def test_what_teachers_say_together_is_the_combination_before_it_is_reduced(how, balance, widths):
+    parts, weights = narrow(*widths), [1.0, 2.0, 0.5]
+    target_ND = fitted(how, parts, None, weights=weights, is_centred=balance == "centred").target(parts)
+    together_ND = combined(how, weights, [prepared(how, balance, x_ND) for x_ND in parts])
+    np.testing.assert_allclose(together_ND, target_ND, atol=1e-6)
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 6, 8])

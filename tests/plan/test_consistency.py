@@ -95,6 +95,27 @@ def test_what_does_not_go_with_shorter_embeddings(settings, message):
 
 
 @pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"combination": {"how": "mean"}},
+            r"^combination\.balance: centred is for .*; use combination\.how: concatenated$",
+        ),
+        (
+            {"teachers": ["bundled:encoder"]},
+            r"^combination\.balance: centred is between several .*; with 1 leave it out$",
+        ),
+    ],
+)
+def test_what_does_not_go_with_a_balance(settings, message):
+    taught_by_two = {"teachers": ["bundled:encoder", "a.parquet"], **settings}
+    check_settings(make_config(taught(**taught_by_two)))
+    balance = {"balance": "centred", **settings.get("combination", {})}
+    with pytest.raises(UserError, match=message):
+        check_settings(make_config(taught(**{**taught_by_two, "combination": balance})))
+
+
+@pytest.mark.parametrize(
     ("settings", "head", "message"),
     [
         ({"recipes": ["ct-sed"], "teachers": []}, "fold", r"^recipe 'ct-sed': sed\.head is for recipes of teachers"),

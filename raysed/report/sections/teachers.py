@@ -98,7 +98,7 @@ def agreement_blocks(found: Mapping[str, Any]) -> Iterator[Block]:
     }
     yield Table.of(sorted(found["pairs"], key=lambda pair: pair["shared"]), columns)
     yield (
-        f"Of the {NEIGHBOURS} sentences, among {found['sentences']:,}, that a teacher finds nearest to each; by chance "
+        f"Of each sentence's {NEIGHBOURS} nearest neighbours among {found['sentences']:,}; by chance "
         f"{found['by_chance']:.1f}%. Teachers that agree add little to each other. Whether those that differ help each "
         "other or one of them is only worse, this cannot tell."
     )
