@@ -13,10 +13,13 @@ import pyarrow.parquet as pq
 
 from raysed.errors import UserError
 
+_BUFFER_BYTES = 1 << 20
+"""What is read of a column at a time: pyarrow would hold that of a whole row group, which may be the whole file."""
+
 
 def open_table(path: Path) -> pq.ParquetFile:
     """Open a Parquet file, none of whose columns, wanted or not, may be able to run code."""
-    file = pq.ParquetFile(path)
+    file = pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
     refuse_code(file.schema_arrow, str(path))
     return file
 

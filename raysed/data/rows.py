@@ -337,7 +337,7 @@ def _lines(file: File) -> Iterator[tuple[int, str]]:
 
 def _read_parquet(file: File, schema: Schema) -> Iterator[Rows]:
     with readable(file.name), file.filesystem.open_input_file(file.path) as raw:
-        table, first = pq.ParquetFile(raw), 1
+        table, first = pq.ParquetFile(raw, buffer_size=_BUFFER_BYTES, pre_buffer=False), 1
         columns = schema.columns(table.schema_arrow.names, file.name)
         names = [name for name in dict.fromkeys(columns) if name is not None]
         refuse_code(table.schema_arrow, file.name, names)

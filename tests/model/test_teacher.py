@@ -70,6 +70,22 @@ def test_vectors_are_read_by_range(tmp_path, monkeypatch):
     assert groups == [0, 1, 4]
 
 
+def test_a_row_group_is_never_held_whole(tmp_path):
+    """A file of one row group, of 61 MB; only 4,096 rows at once are there as numbers."""
+    count, width = 40_000, 384
+    x_ND = np.random.default_rng(0).normal(size=(count, width)).astype(np.float32)
+    lists = pa.ListArray.from_arrays(np.arange(0, count * width + 1, width, dtype=np.int32), x_ND.ravel())
+    table = pa.table({"sentence": [f"sentence {i}" for i in range(count)], "embedding": lists})
+    pq.write_table(table, tmp_path / "vectors.parquet", row_group_size=count)
+    teacher = load_teacher(TeacherConfig(path=str(tmp_path / "vectors.parquet")))
+    before, held = pa.total_allocated_bytes(), []
+    for _, rows_BD in teacher._vectors([0]):
+        held.append((len(rows_BD), pa.total_allocated_bytes() - before))
+    rows, most = map(max, zip(*held))
+    assert teacher._file.num_row_groups == 1 and rows <= 4096
+    assert most < x_ND.nbytes / 2, held
+
+
 def checked(config: TeacherConfig) -> tuple[int, str]:
     teacher = load_teacher(config)
     teacher.check()
