@@ -28,8 +28,7 @@ def variants() -> dict[str, list[str]]:
     teachers = [teacher.model_dump(include={"path", "name"}) for teacher in load_config(CONFIG).teachers]
     alone = {name: [f"teachers={json.dumps([teachers[index]])}"] for name, index in ALONE.items()}
     ways = {way: [f"combination.how={way}"] for way in WAYS}
-    choice = ["combination.leave_out=true", "combination.weights=dev"]
-    chosen = {f"{way}, chosen on dev": [*ways[way], *choice] for way in ("mean", "concatenated")}
+    chosen = {f"{way}, chosen on dev": [*overrides, "combination.leave_out=true"] for way, overrides in ways.items()}
     return {**alone, **ways, **chosen}
 
 

@@ -421,6 +421,9 @@ class Plan:
 
     def _say_worth(self, entry: Entry) -> Iterator[str]:
         yield from conclusions(named(entry.meta, [teacher.title for teacher in self.job.teachers]))
+        chosen, how = entry.meta.get("chosen"), self.config.combination
+        if chosen and len(chosen) < len(self.job.teachers) and not how.leave_out:
+            yield "All of them are distilled; combination.leave_out: true distils only the best on the dev task."
         for name, reason in teachers_left_out(self.job, entry).items():
             yield f"left out: {name}: {reason}"
 

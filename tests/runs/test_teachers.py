@@ -126,6 +126,7 @@ def test_another_teacher_or_combination_asks_nobody_twice(settings, tmp_path, ca
 
     said = combined(settings(combination={"balance": "centred", "turn": False}))[2]
     assert rows_of(directory) == second and "best teacher alone" in " ".join(said)
+    assert any("combination.leave_out: true distils only the best" in line for line in said)
     centred = [x_ND - x_ND.mean(0) for x_ND in unit]
     balanced_NE = np.concatenate([x_ND / np.sqrt(2 * np.square(x_ND).sum(1).mean()) for x_ND in centred], 1)
     left, values, _ = np.linalg.svd(balanced_NE, full_matrices=False)
