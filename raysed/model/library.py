@@ -33,7 +33,7 @@ from raysed.model.encoder import Encoder, blocks_of
 from raysed.model.formats import has_own_code, largest_difference
 from raysed.model.glow import FlowHead
 from raysed.model.load import NativeModel
-from raysed.model.pretrained import load_encoder, longest_input, save_encoder
+from raysed.model.pretrained import check_size, load_encoder, longest_input, save_encoder
 
 _OWN = "sentence_transformers."
 _FLOW = "glow.FlowHead"
@@ -120,6 +120,8 @@ def after_transformer(directory: Path) -> tuple[str, int | None, list[nn.Module]
 
 def _check_settings(directory: Path, place: str) -> None:
     """Raise NotPackable for settings of the model, or of its transformer, that packed rows do not follow."""
+    config = AutoConfig.from_pretrained(directory / place)
+    check_size(str(directory), config)
     path = directory / "config_sentence_transformers.json"
     settings = _read_json(path) if path.is_file() else {}
     if settings.get("truncate_dim") or settings.get("model_type", "SentenceTransformer") != "SentenceTransformer":
@@ -129,7 +131,7 @@ def _check_settings(directory: Path, place: str) -> None:
     for key, value in _transformer_settings(directory, place).items():  # what is off does nothing
         if value and (key not in _READ_ELSEWHERE or _USUAL.get(key, value) != value):
             raise NotPackable(f"its transformer has {key}: {json.dumps(value, default=str)}")
-    if getattr(AutoConfig.from_pretrained(directory / place), "is_encoder_decoder", False):
+    if getattr(config, "is_encoder_decoder", False):
         raise NotPackable("its transformer is the encoder of a pair")
 
 

@@ -32,21 +32,28 @@ LOAD_ERRORS = (
     *(SafetensorError, StrictDataclassError),
 )
 """What transformers raises for a path, a file or a setting that does not fit."""
+_LARGEST = {"num_hidden_layers": 1000, "hidden_size": 2**17, "intermediate_size": 2**20, "vocab_size": 2**25}
+"""More than any encoder has. Ten million layers would be built for hours before their weights are missed."""
 
 
 def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBase]:
     """Load the pre-trained transformer and its tokenizer; refuse what lacks weights or a tokenizer, or is too short."""
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # missing weights are looked at below, and left-over ones do not matter
+    path = encoder_path(config)
     try:
+        described = AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, **config.model_kwargs)
+        check_size(config.path, described)
         transformer, info = AutoModel.from_pretrained(
-            encoder_path(config),
+            path,
             output_loading_info=True,
             use_safetensors=True,
             dtype=torch.float32,
             trust_remote_code=config.trust_remote_code,
             **config.model_kwargs,
         )
+    except UserError:
+        raise
     except LOAD_ERRORS as error:
         raise unloadable(config, error) from None
     finally:
@@ -219,7 +226,17 @@ def configuration_of(config: EncoderConfig) -> PretrainedConfig:
     """Return the model's own configuration."""
     path = encoder_path(config)
     try:
-        return AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, **config.model_kwargs)
+        found = AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, **config.model_kwargs)
     except LOAD_ERRORS as error:
         problem = f"{config.path!r} is neither a model directory nor a hub id that can be reached: {first_line(error)}"
         raise UserError(problem, setting="encoder.path") from None
+    check_size(config.path, found)
+    return found
+
+
+def check_size(path: str, found: PretrainedConfig) -> None:
+    """Refuse a configuration of sizes that no encoder has, before anything is built from it."""
+    for name, most in _LARGEST.items():
+        if isinstance(size := getattr(found, name, None), int) and size > most:
+            problem = f"{path!r} has {name} {size:,} in its configuration, but at most {most:,} can be used"
+            raise UserError(f"{problem}; check its config.json", setting="encoder.path")

@@ -4,12 +4,15 @@ import copy
 import json
 import logging
 import shutil
+import time
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer, BertModel, ModernBertConfig, ModernBertModel
 
 from raysed.config import EncoderConfig
@@ -264,6 +267,24 @@ def test_fewer_layers_and_half_precision_files_load(tiny_encoder_dir, tmp_path):
     encoder, _ = load_encoder(config)
     assert {p.dtype for p in encoder.parameters()} == {torch.float32}
     assert check_encoder(config) == encoder.transformer.config.num_hidden_layers == 2
+
+
+@pytest.mark.parametrize("size", [{"num_hidden_layers": 10**7}, {"hidden_size": 10**8}, {"vocab_size": 10**9}])
+def test_sizes_that_no_encoder_has_are_refused_before_anything_is_built(tiny_encoder_dir, tmp_path, size):
+    """By whatever opens a model: as the encoder, to plan memory, to evaluate it, with modules of the library."""
+    plain, of_modules = tmp_path / "plain", tmp_path / "of-modules"
+    SentenceTransformer(str(tiny_encoder_dir), device="cpu").save(str(of_modules))
+    shutil.copytree(tiny_encoder_dir, plain)
+    for path in (plain, of_modules):
+        described = json.loads((path / "config.json").read_text())
+        (path / "config.json").write_text(json.dumps({**described, **size}))
+    config, began = EncoderConfig(path=str(plain), max_length=20), time.monotonic()
+    opened = [partial(each, config) for each in (load_encoder, check_encoder, shape_of)]
+    opened += [partial(load_model, str(path)) for path in (plain, of_modules)]
+    for open_ in opened:
+        with pytest.raises(UserError, match=r"has (\w+) [\d,]+ in its configuration, but at most .*; check its config"):
+            open_()
+    assert time.monotonic() - began < 20
 
 
 def without_tensor(path) -> None:
