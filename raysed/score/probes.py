@@ -4,7 +4,7 @@ A probe is a function of features, labels, settings and seed only.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -55,7 +55,11 @@ def stratified_folds(labels_N: np.ndarray, seed: int | None, folds: int) -> list
 
 
 def classify(
-    train: Labelled, test_ND: Features, grid: Sequence[float], parts: Iterable[tuple[Labelled, Labelled]]
+    train: Labelled,
+    test_ND: Features,
+    grid: Sequence[float],
+    parts: Iterable[tuple[Labelled, Labelled]],
+    on_fit: Callable[[], None] = lambda: None,
 ) -> Classified:
     """Predict the test rows by a fit on `train`, with the best C of a grid.
 
@@ -80,8 +84,11 @@ def classify(
         # Each fit starts where the one with the smaller C ended.
         model = LogisticRegression(tol=_TOLERANCE, max_iter=_MAX_ITERATIONS, warm_start=True)
         x_ND, held_out_ND = scaled(fit.features), scaled(held_out.features)
-        fits = (model.set_params(C=c * size**2).fit(x_ND, fit.labels) for c in grid)
-        accuracies.append([100 * np.mean(fitted.predict(held_out_ND) == held_out.labels) for fitted in fits])
+        accuracies.append([])
+        for c in grid:
+            model.set_params(C=c * size**2).fit(x_ND, fit.labels)
+            accuracies[-1].append(100 * np.mean(model.predict(held_out_ND) == held_out.labels))
+            on_fit()
     # Two decimals and then the smallest of equals, as SentEval: far digits do not decide.
     means = np.mean(accuracies, axis=0).round(2)
     best = int(means.argmax())

@@ -1,7 +1,7 @@
 """Labelled texts: how well SentEval's linear probe tells the labels, see `probes`."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +16,7 @@ from raysed.score import probes
 from raysed.score.kinds import Task
 from raysed.score.lexical import Vectors
 from raysed.score.probes import Features, Labelled
-from raysed.store.progress import Item, part_done
+from raysed.store.progress import part_done
 
 FOLDS = 5
 """Of a classification without a test part: each text is predicted by a probe that has not seen it."""
@@ -60,13 +60,6 @@ def _check_classes(classes: Sequence[str], ids: np.ndarray, source: str, setting
             f"{setting}: the label {few!r} of {source} has {counts.min()} of {len(ids):,} texts, but "
             f"each of {len(classes):,} labels needs at least {FEWEST_TEXTS}; add some, merge labels or leave it out"
         )
-
-
-def _reported(parts: Iterable[Item], number: int, each: int, total: int) -> Iterator[Item]:
-    """Yield the parts of fold `number` of `total`; each is one of `each` fits, which can take half a minute."""
-    for done, part in enumerate(parts):
-        part_done((number + done / each) / total)
-        yield part
 
 
 class LabelledTask(Task):
@@ -162,10 +155,12 @@ class Classification(LabelledTask):
         folds = [(np.flatnonzero(~self.scored), np.flatnonzero(self.scored))]
         if self.scored.all():
             folds = probes.stratified_folds(labels_N, self._seed, FOLDS)
-        for number, (rows, held_out) in enumerate(folds):
+        fits = len(folds) * count * len(grid)  # of up to half a minute each
+        on_fit = map(part_done, (done / fits for done in range(1, fits + 1))).__next__
+        for rows, held_out in folds:
             train = Labelled(features[rows], labels_N[rows])
-            parts = _reported(train.folds(seed, count), number, count + 1, len(folds))
-            predicted_N[held_out] = probes.classify(train, features[held_out], grid, parts).predicted
+            parts = train.folds(seed, count)
+            predicted_N[held_out] = probes.classify(train, features[held_out], grid, parts, on_fit).predicted
         return predicted_N[self.scored]
 
     def metrics(self, outcome: np.ndarray) -> dict[str, float | int]:
