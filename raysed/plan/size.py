@@ -115,7 +115,7 @@ def plan_run(
     steps = [step for counts in nodes if counts for step in _steps(counts, config, shape, rows, cluster)]
     models = {step.node: 4.0 * shape.parameters * step.trainings for step in steps}
     corpus, ensembles = rows.get("corpus", 0), {recipe.ensemble for recipe in recipes if recipe.distils}
-    of_teachers = max([shape.width, *widths]) - shape.width if TEACHERS in ensembles else 0
+    of_teachers = sum(widths) - shape.width if TEACHERS in ensembles and config.sed.head else 0
     bytes_ = TARGET_TYPES[config.sed.target_precision].itemsize
     storage = {
         "models": sum(models.values()) + 4 * shape.parameters,

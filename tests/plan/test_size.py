@@ -225,7 +225,10 @@ def test_teachers_from_outside_take_room():
     _, without = planned(cluster_of(1, 1, H100), recipes=("teachers-sed",))
     _, storage = planned(cluster_of(1, 1, H100), recipes=("teachers-sed",), widths=(384, 3072))
     assert storage["teachers' embeddings"] == 4 * 100_000 * (384 + 3072)
-    assert storage["targets"] == 4 * 100_000 * 3072 > without["targets"]
+    assert storage["targets"] == without["targets"] == 4 * 100_000 * LARGE.width, "that of the learner"
+    dropped = {"sed": {"head": "drop"}}
+    _, storage = planned(cluster_of(1, 1, H100), dropped, recipes=("teachers-sed",), widths=(384, 3072))
+    assert storage["targets"] == 4 * 100_000 * (384 + 3072), "heads lead to all that teachers say"
 
 
 def test_sentences_are_no_longer_than_the_encoder_takes():
