@@ -66,11 +66,7 @@ def test_teachers_alone_and_together_by_kind_of_task(files, capsys):
     )
     shown, found = capsys.readouterr().out, json.loads(Path("o.json").read_text())
     worth = found["worth"]
-    assert worth["kinds"] == {
-        "pairs": ["pairs"],
-        "classification": ["topics"],
-        "clustering": ["topics-clusters"],
-    }
+    assert worth["kinds"] == {"pairs": ["pairs"], "neighbours": ["topics"]}
     assert worth["dev"] == ["dev"] and [row["teachers"] for row in worth["rows"]] == [["a"], ["b"], ["a", "b"]]
     first, second, gold = zip(*[(a, b, score) for score, a, b in rows_of(60, 2)])
     evaluation = Evaluation([StsTask("pairs", {"": (list(first), list(second), np.array(gold))})])

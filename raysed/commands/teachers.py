@@ -132,7 +132,13 @@ def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
     texts = without_labels(arguments.tasks)
     tasks = tasks_of([*dev, *(source for source in arguments.tasks if source not in texts)])
     chosen = next(iter(tasks)) if dev else None
-    tasks.pop(f"{chosen}-clusters", None)  # the labels that choices are made on
+    # Of every subset: by neighbours, because probes and k-means would take minutes each.
+    labelled = {
+        name: task.model_copy(update={"kind": "neighbours"})
+        for name, task in tasks.items()
+        if task.kind == "classification"
+    }
+    tasks = {name: labelled.get(name, task) for name, task in tasks.items() if task.kind != "clustering"}
     evaluation = config.evaluation.model_copy(update={"tasks": tasks, "dev": chosen, "report": None})
     return config.model_copy(update={"evaluation": evaluation}), [*arguments.corpus, *texts]
 
