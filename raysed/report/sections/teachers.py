@@ -68,12 +68,13 @@ def worth_blocks(found: Mapping[str, Any]) -> Iterator[Block]:
     """Yield what named teachers are worth together, see `raysed.score.ensemble`: words and tables."""
     yield " ".join(conclusions(found))
     dev, everyone, columns = found.get("dev", []), found["teachers"], list(found["rows"][0]["scores"])
+    best_on = "best" if set(dev) & set(found["tasks"]) else "best on dev"
 
     def name(row: Mapping[str, Any]) -> str:
         names = " + ".join(row["teachers"])
         if len(everyone) > 3 and len(row["teachers"]) >= len(everyone) - 1:
             names = " ".join(["all", *(f"without {title}" for title in everyone if title not in row["teachers"])])
-        return f"{names} (best on dev)" if row["teachers"] == found.get("chosen") else names
+        return f"{names} ({best_on})" if row["teachers"] == found.get("chosen") else names
 
     shown: dict[str, Callable[[Mapping[str, Any]], str]] = {"teachers": name}
     if len(dev) == 1 and dev != found["tasks"]:
