@@ -6,6 +6,7 @@ Each test runs the whole job on nodes of its own and compares with a run that no
 import fcntl
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -48,10 +49,19 @@ def undisturbed(nodes, tmp_path_factory, worker_id) -> faults.Job:
 
 @pytest.fixture
 def start(nodes, tmp_path) -> Iterator[Callable[..., faults.Job]]:
-    """Starts the job with changed settings; what is left of it ends with the test."""
+    """Starts the job with changed settings, after what another one has made before its learner; ends with the test."""
     started = []
 
-    def start(**changes: Any) -> faults.Job:
+    def start(after: faults.Job | None = None, **changes: Any) -> faults.Job:
+        if after:
+            shutil.copytree(after.run, tmp_path / "run")
+            for made in (
+                "manifest/ct-sed/learners",
+                "manifest/ct-sed/embeddings",
+                "manifest/ct-sed-flow",
+                "logs/ct-sed",
+            ):
+                shutil.rmtree(tmp_path / "run" / made)
         started.append(faults.Job(tmp_path, nodes.address, **changes))
         return started[-1]
 
@@ -132,7 +142,7 @@ def test_a_node_is_lost_for_good_while_teachers_are_averaged(nodes, undisturbed,
 
 def test_notice_is_given_while_a_learner_trains(nodes, undisturbed, start, figure):
     """Its checkpoints are far apart, and it may not fail once."""
-    job = start(sed={"checkpoint_every": 1000})
+    job = start(undisturbed, sed={"checkpoint_every": 1000})
     node = nodes.of(job.wait_for_step(LEARNER, 12))
     noticed_at, noticed = job.step(LEARNER), time.monotonic()
     nodes.give_notice(node, seconds=15)
@@ -163,7 +173,7 @@ def test_a_worker_that_stands_still(undisturbed, start, figure):
 
 def test_a_learner_goes_on_with_the_nodes_that_are_left(nodes, undisturbed, start, figure):
     """Of 4 nodes two are lost, then another one. The batch is shared among fewer: sums differ in their order only."""
-    job, workers, waited = start(sed={"workers": NODES}), [NODES], []
+    job, workers, waited = start(undisturbed, sed={"workers": NODES}), [NODES], []
     for step, lost in ((12, 2), (30, 1)):
         job.wait_for_step(LEARNER, step)
         stopped = time.monotonic()
@@ -183,9 +193,9 @@ def test_a_learner_goes_on_with_the_nodes_that_are_left(nodes, undisturbed, star
         torch.testing.assert_close(mine[key], theirs[key], atol=2e-4, rtol=1e-3)
 
 
-def test_a_learner_grows_back_when_a_node_returns(nodes, start, figure):
+def test_a_learner_grows_back_when_a_node_returns(nodes, undisturbed, start, figure):
     """From two workers to one, and to two again, which costs the updates since the last checkpoint."""
-    job = start(sed={"workers": 2, "epochs": 1000})
+    job = start(undisturbed, sed={"workers": 2, "epochs": 1000})
     job.wait_for_step(LEARNER, 12)
     workers = [len(nodes.workers_called("ray::RayTrainWorker"))]
     for node in list(nodes.cluster.worker_nodes)[1:]:
