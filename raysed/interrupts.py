@@ -32,13 +32,11 @@ class Stopping:
     """What is done when a signal comes.
 
     Attributes:
-        hold: before all else, in whichever thread hears of it first; given the signal.
         at_once: as soon as it has come, in a thread of its own.
         is_hopeless: whether what the job needs for cleaning up is gone.
         at_last: before the process is ended for a job that has not ended in time.
     """
 
-    hold: Callable[[int], None] = lambda number: None
     at_once: Callable[[], None] = lambda: None
     is_hopeless: Callable[[], bool] = lambda: False
     at_last: Callable[[], None] = lambda: None
@@ -126,7 +124,6 @@ def errors_are_stops() -> Iterator[None]:
 
 def _interrupt(number: int, frame: object) -> None:
     global _came, _will_come_again
-    _hold(number)
     if _noticed.is_set() or _will_come_again:  # `timeout` sends two; the second must not fall into the cleaning up
         return
     _came, _will_come_again = _came or number, True
@@ -148,14 +145,8 @@ def _watch(ear: socket.socket) -> None:
     while heard := ear.recv(64):
         number = next((number for number in heard if number in NUMBERS), None)
         if number is not None and listening():  # also where the main thread has noticed it before
-            _hold(number)
             _came = _came or number
             _see_it_end(number)
-
-
-def _hold(number: int) -> None:
-    for stopping in list(_stoppings):
-        stopping.hold(number)
 
 
 def _see_it_end(number: int) -> None:

@@ -12,6 +12,7 @@ from raysed.model.load import load_model
 from raysed.report.scores import display_name
 from raysed.report.sections.unlabelled import neighbours_table, unlabelled_table
 from raysed.score.intervals import Difference, interval, resample
+from raysed.score.kinds.classification import part_done
 from raysed.score.leaderboard import score_mteb
 from raysed.score.lexical import baselines
 from raysed.score.tasks import Evaluation, main_score, mean_score
@@ -49,7 +50,7 @@ def score_model(name: str, benchmark: Benchmark) -> Row:
     progress.close()
     result: Row = {"model": name, "description": model.description, "layers": list(model.poolings)}
     names = list(evaluation.tasks)
-    scored = one_by_one(f"score {name}", names, names) if names else []
+    scored = one_by_one(f"score {name}", names, names, part_done) if names else []
     result["outcomes"] = {task: evaluation.outcome(x_UD, task) for task in scored}
     result["metrics"] = evaluation.score_outcomes(result["outcomes"])
     if benchmark.sentences:
@@ -64,7 +65,7 @@ def score_words(benchmark: Benchmark) -> list[Row]:
     """Score the baselines that need no model."""
     found = baselines(
         benchmark.evaluation,
-        lambda steps: one_by_one("score words alone", steps, [" by ".join(step) for step in steps]),
+        lambda steps: one_by_one("score words alone", steps, [" by ".join(step) for step in steps], part_done),
     )
     return [
         {

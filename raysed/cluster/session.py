@@ -8,9 +8,11 @@ import re
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -106,19 +108,34 @@ def _connected(options: dict[str, Any]) -> Any:
 @contextmanager
 def _started(options: dict[str, Any]) -> Iterator[str | None]:
     own, listening = _OwnRay(), interrupts.listening()
-    with interrupts.when_stopped(interrupts.Stopping(hold=own.hold, is_hopeless=own.is_lost, at_last=own.kill)):
+    with interrupts.when_stopped(interrupts.Stopping(is_hopeless=own.is_lost, at_last=own.kill)):
         try:
             with _noticing():
-                hangup = signal.signal(signal.SIGHUP, signal.SIG_IGN) if listening else None
-                context = _connected(options)  # whose processes stay when the terminal is closed, until they are told
+                with _deaf_children() if listening else nullcontext():
+                    context = _connected(options)
                 own.has_started()
                 if listening:  # Ray has put its own handler of SIGTERM, which ends the process with exit code 1
-                    signal.signal(signal.SIGHUP, hangup)
                     interrupts.listen_again()
                 with interrupts.errors_are_stops():
                     yield f"http://{context.dashboard_url}{_how_to_log_in()}" if context.dashboard_url else None
         finally:
             own.end()
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Let processes that start in the block not hear when a terminal is closed, or SIGTERM is sent to all of a job.
+
+    They are told to end by the job. Once the raylet, which has the memory that processes share, is gone, Ray ends any
+    process whose thread then touches it, of its own accord, with exit code 1 and without a word.
+    """
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        signal.signal(signal.SIGHUP, hangup)
 
 
 def _how_to_log_in() -> str:
@@ -134,7 +151,6 @@ class _OwnRay:
         self._others = psutil.Process().children()
         self._servers: list[psutil.Process] = []
         self._family: set[psutil.Process] = set()
-        self._is_held = False
         self._is_ending = False
 
     def has_started(self) -> None:
@@ -144,24 +160,12 @@ class _OwnRay:
     def _children(self) -> list[psutil.Process]:
         return [process for process in psutil.Process().children() if process not in self._others]
 
-    def hold(self, number: int) -> None:
-        """Keep the raylet from ending when SIGTERM is sent to all processes, as it is more often than not.
-
-        Once it is gone, Ray ends any process of its own accord, with exit code 1 and without a word, whose thread then
-        touches shared memory. A raylet that stands still lets such a thread wait, until this process has ended itself.
-        """
-        if number == signal.SIGTERM and not self._is_ending:
-            for raylet in filter(_serves_memory, self._servers):
-                with suppress(psutil.NoSuchProcess):
-                    raylet.suspend()
-                    self._is_held = True
-
     def is_lost(self) -> bool:
-        """Whether a server has ended although nobody told it to, or stands still: it would never answer."""
-        return not self._is_ending and (self._is_held or not all(map(_lives, self._servers)))
+        """Whether a server has ended although nobody told it to."""
+        return not self._is_ending and not all(map(_lives, self._servers))
 
     def kill(self) -> None:
-        """End all of them at once, the raylet last (see `hold`)."""
+        """End all of them at once, the raylet last (see `_deaf_children`)."""
         servers = self._servers or self._children()
         self._remember(servers)
         raylets = set(filter(_serves_memory, servers))
@@ -188,10 +192,26 @@ class _OwnRay:
             for helper in (server for server in self._servers if _name(server) not in _TO_BE_ASKED):
                 with suppress(psutil.NoSuchProcess):  # Ray would give the dashboard and the like a second each, in turn
                     _kill([helper, *helper.children(recursive=True)])
+            threading.Thread(target=self._end_those_asked, daemon=True).start()
         ray.shutdown()
         deadline = time.monotonic() + _ENDING_SECONDS
         while any(map(_lives, self._family)) and time.monotonic() < deadline:
             time.sleep(0.05)
+
+    def _end_those_asked(self) -> None:
+        """End each deaf server once Ray has asked it to end, after leaving it; Ray would wait a second for each."""
+        deaf = [server for server in self._servers if _lives(server) and not _was_asked(server)]
+        while deaf := [server for server in deaf if _lives(server)]:
+            _kill(filter(_was_asked, deaf))
+            time.sleep(0.02)
+
+
+def _was_asked(process: psutil.Process) -> bool:
+    """Whether SIGTERM waits for a process that has blocked it."""
+    with suppress(OSError):
+        pending = re.search(r"^ShdPnd:\s*(\w+)", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)
+        return bool(int(pending[1], 16) >> (signal.SIGTERM - 1) & 1)
+    return False
 
 
 def _kill(processes: Iterable[psutil.Process]) -> None:

@@ -14,8 +14,6 @@ Item = TypeVar("Item")
 _EVERY_S = 1.0
 """Between looks at the progress, which knows when it is time for a line."""
 _listeners: list[Callable[[dict[str, Any]], None]] = []
-_part = 0.0
-"""The share of a step that is done."""
 
 
 @contextmanager
@@ -99,29 +97,24 @@ def repeating(action: Callable[[], None], every: float, patience: float | None =
         thread.join(patience)
 
 
-def part_done(share: float) -> None:
-    """Note how much of a step is done, for the line that `steps` shows around it."""
-    global _part
-    _part = share
-
-
 @contextmanager
-def steps(title: str, total: int) -> Iterator[Callable[[str], None]]:
-    """Show how far some work is, also while one step of it takes long; yield what takes the name of each step."""
+def steps(title: str, total: int, part: Callable[[], float] = lambda: 0.0) -> Iterator[Callable[[str], None]]:
+    """Show how far some work is, also while one step of it takes long; yield what takes the name of each step.
+
+    Args:
+        part: tells the share of the step under way that is done.
+    """
     progress, begun = Progress(title, total), [""]
-
-    def begin(name: str) -> None:
-        part_done(0.0)
-        begun.append(name)
-
-    with repeating(lambda: progress.update(max(len(begun) - 2, 0) + _part, begun[-1]), _EVERY_S):
-        yield begin
+    with repeating(lambda: progress.update(max(len(begun) - 2, 0) + part(), begun[-1]), _EVERY_S):
+        yield begun.append
     progress.close()
 
 
-def one_by_one(title: str, items: Sequence[Item], names: Sequence[str]) -> Iterator[Item]:
-    """Yield what is to be done, and show how far that is."""
-    with steps(title, len(items)) as begin:
+def one_by_one(
+    title: str, items: Sequence[Item], names: Sequence[str], part: Callable[[], float] = lambda: 0.0
+) -> Iterator[Item]:
+    """Yield what is to be done, and show how far that is; see `steps`."""
+    with steps(title, len(items), part) as begin:
         for item, name in zip(items, names, strict=True):
             begin(name)
             yield item

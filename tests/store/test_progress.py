@@ -8,7 +8,7 @@ import time
 import pytest
 
 import raysed.store.progress
-from raysed.store.progress import Progress, listening, part_done, steps
+from raysed.store.progress import Progress, listening, steps
 
 
 class Terminal(io.StringIO):
@@ -77,9 +77,10 @@ def test_an_unknown_total_is_counted_without_a_share(clock, total):
 
 
 def test_a_long_step_shows_how_much_of_it_is_done(monkeypatch):
-    """Until the next one begins, of which nothing is done."""
+    """Whoever does it tells."""
     monkeypatch.setattr(raysed.store.progress, "_EVERY_S", 0.005)
     shares: list[float] = []
+    part = [0.0]
 
     def shown(share: float) -> bool:
         deadline = time.monotonic() + 30
@@ -87,9 +88,10 @@ def test_a_long_step_shows_how_much_of_it_is_done(monkeypatch):
             time.sleep(0.005)
         return share in shares
 
-    with listening(lambda facts: shares.append(facts["share"])), steps("score", 2) as begin:
+    with listening(lambda facts: shares.append(facts["share"])), steps("score", 2, lambda: part[0]) as begin:
         begin("by words")
-        part_done(0.5)
+        part[0] = 0.5
         assert shown(0.25)
+        part[0] = 0.0
         begin("by TF-IDF")
         assert shown(0.5)

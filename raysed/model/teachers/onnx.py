@@ -1,6 +1,7 @@
 """A model in an ONNX file, with the tokenizer beside it, as a teacher; ONNX Runtime computes it on the CPU."""
 
 import importlib.util
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -78,7 +79,7 @@ class OnnxModel(Teacher):
     def takes(cls, path: str) -> bool:
         """Return whether it names or holds an ONNX file, with no weights that torch could load beside it."""
         place = Path(path).expanduser()
-        if not place.is_dir():
+        if not os.path.isdir(place):  # which takes whatever a path cannot be for none
             return place.suffix == _SUFFIX
         has_weights = any(any(place.glob(pattern)) for pattern in ("*.safetensors", "0_*/*.safetensors"))
         return bool(_files(place)) and not has_weights

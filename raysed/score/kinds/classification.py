@@ -16,7 +16,6 @@ from raysed.score import probes
 from raysed.score.kinds import Task
 from raysed.score.lexical import Vectors
 from raysed.score.probes import Features, Labelled
-from raysed.store.progress import part_done
 
 FOLDS = 5
 """Of a classification without a test part: each text is predicted by a probe that has not seen it."""
@@ -29,6 +28,17 @@ LABEL_COLUMNS = ("label", "class", "category", "intent", "topic")
 """What the columns are often called; the first that is there is taken."""
 FEWEST_TEXTS = 5
 """Texts of each class: every fold of a classification needs one."""
+_part = 0.0
+
+
+def part_done() -> float:
+    """Return which share of its fits a task that is being scored has behind it, for whoever shows progress."""
+    return _part
+
+
+def _set_part(share: float) -> None:
+    global _part
+    _part = share
 
 
 def classes_schema(config: TaskConfig, setting: str) -> Schema:
@@ -156,7 +166,7 @@ class Classification(LabelledTask):
         if self.scored.all():
             folds = probes.stratified_folds(labels_N, self._seed, FOLDS)
         fits = len(folds) * count * len(grid)  # of up to half a minute each
-        on_fit = map(part_done, (done / fits for done in range(1, fits + 1))).__next__
+        on_fit = map(_set_part, (done % fits / fits for done in range(1, fits + 1))).__next__
         for rows, held_out in folds:
             train = Labelled(features[rows], labels_N[rows])
             parts = train.folds(seed, count)
