@@ -168,7 +168,7 @@ class _OwnRay:
         """End all of them at once, the raylet last (see `_deaf_children`)."""
         servers = self._servers or self._children()
         self._remember(servers)
-        raylets = set(filter(_serves_memory, servers))
+        raylets = {server for server in servers if _name(server) == "raylet"}  # has the memory that processes share
         _kill(self._family - raylets)
         psutil.wait_procs(self._family - raylets, timeout=1.0)
         _kill(raylets)
@@ -224,11 +224,6 @@ def _name(process: psutil.Process) -> str:
     with suppress(psutil.NoSuchProcess):
         return process.name()
     return ""
-
-
-def _serves_memory(process: psutil.Process) -> bool:
-    """Whether it is the raylet, which has the memory that processes share."""
-    return _name(process) == "raylet"
 
 
 def _lives(process: psutil.Process) -> bool:
