@@ -6,16 +6,18 @@ Each kind of teacher is one class in one file of `raysed.model.teachers`, which 
 import importlib
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from raysed.config import EncoderConfig, Precision, TeacherConfig
+from raysed.config import EncoderConfig, Precision, TeacherConfig, stable_hash
 from raysed.errors import UserError
 from raysed.model import teachers
+from raysed.store.files import sha256_of
 
 
 class MissingSentence(UserError):
@@ -34,7 +36,6 @@ class Teacher(ABC):
         is_stored: whether its vectors are looked up, so that the time this takes tells nothing.
         parameters: how many numbers it was trained to; 0 where that is not known.
         identity: what distinguishes its vectors from those of any other teacher; its name and place do not count.
-        width: size of its vectors.
     """
 
     config: TeacherConfig
@@ -48,7 +49,11 @@ class Teacher(ABC):
     is_stored: ClassVar[bool] = False
     parameters: ClassVar[int] = 0
     identity: ClassVar[str]
-    width: ClassVar[int]
+
+    @cached_property
+    def width(self) -> int:
+        """Size of its vectors, found by asking it once."""
+        return self.embed(["A sentence."]).shape[1]
 
     @classmethod
     @abstractmethod
@@ -67,6 +72,11 @@ class Teacher(ABC):
     def knows(self, sentences: Sequence[str]) -> bool:
         """Whether it has a vector for each of them."""
         return True
+
+    def _digest(self, files: Mapping[str, Path]) -> str:
+        """Return a digest of files, by the names that count, and of how the teacher is asked."""
+        digests = {name: sha256_of(path) for name, path in files.items()}
+        return stable_hash([digests, self.config.model_dump(mode="json", exclude={"path", "name"})])
 
     def unload(self) -> None:
         """Free the memory of what was loaded; it is loaded again when it is needed."""

@@ -6,12 +6,10 @@ from functools import cached_property
 
 import numpy as np
 
-from raysed.config import stable_hash
 from raysed.errors import UserError
 from raysed.model.load import LibraryModel, NativeModel, load_model
 from raysed.model.precision import uses_bf16
 from raysed.model.teacher import Teacher
-from raysed.store.files import sha256_of
 from raysed.store.hub import model_directory
 
 _IDENTIFYING = {".json", ".safetensors", ".txt", ".model", ".bin", ".spm"}
@@ -41,13 +39,7 @@ class ModelTeacher(Teacher):
         """A digest of its files and of how it is asked."""
         directory = model_directory(self.config.path, f"teachers: {self.config.path!r}")
         paths = [path for path in sorted(directory.rglob("*")) if path.suffix in _IDENTIFYING and path.is_file()]
-        files = {str(path.relative_to(directory)): sha256_of(path) for path in paths}
-        return stable_hash([files, self.config.model_dump(mode="json", exclude={"path", "name"})])
-
-    @cached_property
-    def width(self) -> int:
-        """Size of its vectors, found by asking it once."""
-        return self.embed(["A sentence."]).shape[1]
+        return self._digest({str(path.relative_to(directory)): path for path in paths})
 
     @property
     def parameters(self) -> int:

@@ -13,14 +13,12 @@ import torch
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from raysed.config import stable_hash
 from raysed.data.tokens import TokenTable, batches_by_tokens, tokenize
 from raysed.errors import UserError, first_line
 from raysed.model.encoding import default_token_budget
 from raysed.model.formats import open_session
 from raysed.model.pretrained import LOAD_ERRORS
 from raysed.model.teacher import Teacher
-from raysed.store.files import sha256_of
 
 _SUFFIX, _USUAL = ".onnx", "model.onnx"
 _NOT_READ = {_SUFFIX, ".md", ".metadata", ".lock"}
@@ -103,13 +101,7 @@ class OnnxModel(Teacher):
         """A digest of its files and of how it is asked."""
         file, directory = self._places
         paths = [path for path in sorted(directory.rglob("*")) if path.suffix not in _NOT_READ and path.is_file()]
-        files = {str(path.relative_to(directory)): sha256_of(path) for path in [*paths, file]}
-        return stable_hash([files, self.config.model_dump(mode="json", exclude={"path", "name"})])
-
-    @cached_property
-    def width(self) -> int:
-        """Size of its vectors, found by asking it once."""
-        return self.embed(["A sentence."]).shape[1]
+        return self._digest({str(path.relative_to(directory)): path for path in [*paths, file]})
 
     @cached_property
     def _model(self) -> _Graph:
