@@ -1,4 +1,4 @@
-"""Gives the bundled encoder its masked-language-model head, which the views of the kind `mlm` fill tokens with.
+"""Gives bundled:raw its masked-language-model head, which the views of the kind `mlm` fill tokens with.
 
     OMP_NUM_THREADS=1 python benchmarks/bundled_head.py TEXT [TEXT ...] [--epochs 8]
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save
 
-from raysed.bundled import ENCODER
+from raysed.bundled import ENCODERS
 from raysed.cluster.process import prepare_process
 from raysed.config import CorpusConfig, EncoderConfig
 from raysed.data.corpus import BUNDLED, CorpusReport, sentence_chunks
@@ -44,12 +44,12 @@ def main() -> None:
     fit(objective, batches, arguments.epochs * batches.per_epoch)
     for dropout in (True, False):
         print(f"mean loss with dropout {'on' if dropout else 'off'}: {mean_loss(objective, batches, dropout):.3f}")
-    write(objective, ENCODER / "model.safetensors")
+    write(objective, ENCODERS["raw"] / "model.safetensors")
 
 
 def prepare(sources: list[str]) -> tuple[MaskedLM, EpochBatches]:
     """Returns a new head on the frozen encoder, and shuffled batches of the sources."""
-    encoder, tokenizer = load_encoder(EncoderConfig(max_length=48))
+    encoder, tokenizer = load_encoder(EncoderConfig(path="bundled:raw", max_length=48))
     encoder.requires_grad_(False)
     objective = MaskedLM(encoder, tokenizer.mask_token_id, tokenizer.all_special_ids, dropout=False)
     objective.transform[2].eps = encoder.transformer.config.layer_norm_eps

@@ -159,8 +159,9 @@ class EncoderConfig(Block):
     """The pre-trained transformer that members and learners start from."""
 
     path: Source = "bundled:encoder"
-    """A local directory in Hugging Face layout with safetensors, a hub id, `bundled:encoder`, or `package:NAME/DIR`, a
-    folder of an installed Python package."""
+    """A local directory in Hugging Face layout with safetensors, a hub id, `package:NAME/DIR`, a folder of an installed
+    Python package, `bundled:encoder`, which has learnt from published models, or `bundled:raw`, which is pre-trained
+    only."""
     model_kwargs: dict[str, Any] = {}
     """Passed on to `AutoModel.from_pretrained`. For example, `{num_hidden_layers: 3}` keeps the first three layers."""
     keep_layers: Annotated[
@@ -405,7 +406,7 @@ class ViewsConfig(Block):
     mlm_rate: Part = 0.2
     """Share of a sentence's tokens that `mlm` masks and fills."""
     mlm_model: Source | None = None
-    """Masked language model that fills: a path, a hub id or `bundled:encoder` (the paper: `roberta-base`). `null`: the
+    """Masked language model that fills: a path, a hub id or `bundled:raw` (the paper: `roberta-base`). `null`: the
     run's encoder, which must have its head."""
     pivots: Annotated[list[tuple[Source, Source]], Field(min_length=1, max_length=2)] = [
         ("Helsinki-NLP/opus-mt-en-de", "Helsinki-NLP/opus-mt-de-en"),

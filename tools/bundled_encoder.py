@@ -1,16 +1,18 @@
-"""Trains a small encoder from text alone, as the one in raysed/bundled/encoder was: docs/bundled-encoder.md.
+"""Distils a small encoder of published models and text alone, as the one in raysed/bundled/encoder was.
 
-    python tools/bundled_encoder.py 'text/*.txt' bundled:everyday [--set mlm.epochs=2]
+    python tools/bundled_encoder.py 'text/*.txt' bundled:everyday --teachers A B [--set sed.epochs=2]
 
-A lower-case WordPiece tokenizer is trained on the sentences and written with a BERT of random weights, in Hugging Face
-layout, to runs/bundled-encoder-start. A run of the recipe `mlm` then trains it: its only member is the encoder.
+A lower-case WordPiece tokenizer is trained on the sentences. A BERT whose token embeddings are what the teachers say of
+each token alone is written with it, in Hugging Face layout, to runs/bundled-encoder-start. A run of `teachers-sed` then
+trains it. See docs/bundled-encoder.md.
 """
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
@@ -19,36 +21,50 @@ import raysed
 from raysed.config import make_config
 from raysed.config_text import apply_override
 from raysed.data.corpus import CorpusReport, sentence_chunks
+from raysed.model.combination import principal_directions, side_by_side
+from raysed.model.load import load_model
 
 VOCABULARY, LAYERS, WIDTH, HEADS, MAX_LENGTH = 8000, 3, 192, 6, 48
 SETTINGS = {
     "run": "bundled-encoder",
-    "recipes": ["mlm"],
-    "mlm": {"epochs": 10, "batch_size": 64, "learning_rate": 1e-3, "warmup": 0.05},
-    "members": {"count": 1, "evaluate_every": 200, "checkpoint_every": 200},
+    "recipes": ["teachers-sed"],
+    "sed": {
+        "loss": "unit_mse",
+        "epochs": 12,
+        "batch_size": 128,
+        "learning_rate": 1e-3,
+        "decay": "linear",
+        "clip": 1.0,
+        "weight_decay": 0.01,
+    },
 }
 _SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 
 
 def main() -> None:
-    """Write the untrained encoder and train it."""
+    """Write the encoder's start and train it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sources", nargs="+", help="as in corpus.source")
+    parser.add_argument("--teachers", nargs="+", required=True, help="models, by directory or hub id")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another setting of the run")
     arguments = parser.parse_args()
     start = Path("runs/bundled-encoder-start")
     settings = {
         **SETTINGS,
+        "teachers": arguments.teachers,
         "corpus": {"source": arguments.sources},
-        "encoder": {"path": str(start), "max_length": MAX_LENGTH},
+        "encoder": {"path": str(start), "max_length": MAX_LENGTH, "layers": 1},
     }
     for item in arguments.set:
         apply_override(settings, item)
+    if not start.exists():
+        corpus = make_config(settings | {"encoder": {}}).corpus
+        chunks = sentence_chunks(corpus, 0, CorpusReport())
+        tokenizer = train_tokenizer((sentence for _, chunk in chunks for sentence in chunk), VOCABULARY)
+        write_start(tokenizer, token_vectors(tokenizer, arguments.teachers), start)
     config = make_config(settings)
-    chunks = sentence_chunks(config.corpus, config.seed, CorpusReport())
-    write_start((sentence for _, chunk in chunks for sentence in chunk), config.seed, start)
     raysed.run(config)
-    print(f"the encoder is {config.storage}/{config.run}/mlm/members/00")
+    print(f"the encoder is in {config.storage}/{config.run}/teachers/sed")
 
 
 def train_tokenizer(sentences: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
@@ -85,10 +101,26 @@ def _word_piece(vocabulary: dict[str, int]) -> Tokenizer:
     return tokenizer
 
 
-def write_start(sentences: Iterable[str], seed: int, path: Path) -> None:
-    """Write the tokenizer and a BERT of random weights, which depend on the seed alone, in Hugging Face layout."""
-    tokenizer = train_tokenizer(sentences, VOCABULARY)
-    torch.manual_seed(seed)
+def token_vectors(tokenizer: PreTrainedTokenizerFast, teachers: Sequence[str]) -> np.ndarray:
+    """Return what the teachers say of each token but the special ones, as a text of its own, float32 [V - 5, WIDTH].
+
+    Their unit vectors lie side by side, less the mean over the tokens, reduced to the principal directions.
+    """
+    tokens = tokenizer.convert_ids_to_tokens(range(len(_SPECIAL), len(tokenizer)))
+    texts = [token.removeprefix("##") for token in tokens]
+    x_VE = side_by_side([load_model(teacher).embed(texts)[0] for teacher in teachers], is_unit=True)
+    x_VE -= x_VE.mean(0)
+    return (x_VE @ principal_directions(x_VE.T @ x_VE, WIDTH)[0]).astype(np.float32)
+
+
+@torch.no_grad()
+def write_start(tokenizer: PreTrainedTokenizerFast, vectors_VD: np.ndarray, path: Path) -> None:
+    """Write the tokenizer, and a BERT that passes a token's vector on through all of its layers.
+
+    Positions and what attention and feed-forward layers add are zero at first, so the mean over the last layer's tokens
+    is that of their vectors, each brought to the same length. Special tokens and what is inside of layers are random.
+    """
+    torch.manual_seed(0)
     shape = BertConfig(
         vocab_size=len(tokenizer),
         hidden_size=WIDTH,
@@ -98,7 +130,14 @@ def write_start(sentences: Iterable[str], seed: int, path: Path) -> None:
         max_position_embeddings=2 * MAX_LENGTH,
         pad_token_id=tokenizer.pad_token_id,
     )
-    BertModel(shape, add_pooling_layer=False).save_pretrained(path)
+    model = BertModel(shape, add_pooling_layer=False)
+    model.embeddings.word_embeddings.weight[len(_SPECIAL) :].copy_(torch.from_numpy(vectors_VD))
+    model.embeddings.position_embeddings.weight.zero_()
+    model.embeddings.token_type_embeddings.weight.zero_()
+    for layer in model.encoder.layer:
+        layer.attention.output.dense.weight.zero_()
+        layer.output.dense.weight.zero_()
+    model.save_pretrained(path)
     tokenizer.save_pretrained(path)
 
 

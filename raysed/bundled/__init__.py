@@ -1,4 +1,4 @@
-"""Package data of the quickstart: an encoder, everyday sentences and graded pairs, without network.
+"""Package data: two small encoders, everyday sentences and graded pairs, without network.
 
 The text was written for this project by a generator, `tools/everyday` in its repository, which still makes these files.
 """
@@ -6,7 +6,9 @@ The text was written for this project by a generator, `tools/everyday` in its re
 from pathlib import Path
 
 ENCODER = Path(__file__).parent / "encoder"
-"""Directory of the bundled encoder, in Hugging Face layout."""
+"""Directory of the quickstart's encoder, in Hugging Face layout."""
+ENCODERS = {"encoder": ENCODER, "raw": ENCODER.parent / "raw"}
+"""By name: the one that has learnt from published models, and one that has only been pre-trained, with its head."""
 CORPUS = Path(__file__).parent / "corpus.txt"
 PREFIX = "bundled:"
 """How a setting names package data: `bundled:encoder`, `bundled:everyday`, `bundled:dev`."""

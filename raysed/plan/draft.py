@@ -110,6 +110,7 @@ def draft(
     fitted = min(count, 10_000)
     flow_epochs, flow_updates = _epochs(fitted // 64, _FLOW_UPDATES)  # of 32 pairs of sentences
     first = Path(re.split(r"[*?[]", corpus.source[0])[0].rstrip("/"))  # a file, directory or dataset
+    is_bundled = encoder.path == EncoderConfig().path
     tasks: dict[str, tuple[str, StsTask]] = {}
     for source, task in pairs.items():
         tasks[task_name(source, tasks)] = source, task
@@ -122,8 +123,8 @@ def draft(
         drawn=drawn,
         teachers=teachers,
         encoder=encoder,
-        is_bundled=encoder.path == EncoderConfig().path,
-        layers=min(2, shape_of(encoder).layers),
+        is_bundled=is_bundled,
+        layers=1 if is_bundled else min(2, shape_of(encoder).layers),
         covered=covered,
         limit=limit,
         max_length=max_length,

@@ -6,7 +6,7 @@ from typing import Any
 
 from huggingface_hub import snapshot_download, try_to_load_from_cache
 
-from raysed.bundled import ENCODER, PREFIX
+from raysed.bundled import ENCODERS, PREFIX
 from raysed.config import PACKAGE, EncoderConfig, package_folder
 from raysed.errors import UserError, first_line
 
@@ -31,9 +31,11 @@ def encoder_path(config: EncoderConfig) -> str:
         return package_folder(config.path)
     if not config.path.startswith(PREFIX):
         return config.path
-    if config.path != f"{PREFIX}encoder":
-        raise UserError(f"{config.path!r} is unknown; the bundled model is {PREFIX}encoder", setting="encoder.path")
-    return str(ENCODER)
+    directory = ENCODERS.get(config.path.removeprefix(PREFIX))
+    if directory is None:
+        known = " and ".join(PREFIX + name for name in ENCODERS)
+        raise UserError(f"{config.path!r} is unknown; the bundled models are {known}", setting="encoder.path")
+    return str(directory)
 
 
 def model_directory(name: str, place: str | None = None) -> Path:

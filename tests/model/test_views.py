@@ -20,7 +20,7 @@ from raysed.config import EncoderConfig, ViewsConfig, derive_seed
 from raysed.errors import UserError
 from raysed.model.views import KINDS, back_translation, common, weights_bytes
 
-ENCODER = EncoderConfig()
+ENCODER = EncoderConfig(path="bundled:raw")
 ODD = [
     "",
     "   ",
@@ -329,7 +329,7 @@ def test_filled_tokens_depend_on_seed_and_id_alone(filler):
 
 def test_the_runs_encoder_fills_where_no_model_is_named():
     ids = np.arange(5)
-    assert make("mlm")(everyday(5), ids) == make("mlm", mlm_model="bundled:encoder")(everyday(5), ids)
+    assert make("mlm")(everyday(5), ids) == make("mlm", mlm_model="bundled:raw")(everyday(5), ids)
 
 
 def test_no_token_means_that_nothing_is_filled(filler, tmp_path):
@@ -351,7 +351,7 @@ def test_reserved_and_special_entries_are_no_text():
 
 
 def test_what_cannot_fill_is_refused(tiny_encoder_dir, monkeypatch):
-    right = r".*views\.mlm_model.*bundled:encoder or roberta-base"
+    right = r".*views\.mlm_model.*bundled:raw or roberta-base"
     lacks = rf": '.*' lacks \d+ weights of a masked language model, such as cls\.predictions.*{right}"
     refused("mlm", rf"^views\.mlm_model{lacks}", mlm_model=str(tiny_encoder_dir))
     refused("mlm", rf"^encoder\.path{lacks}", EncoderConfig(path=str(tiny_encoder_dir)))
@@ -364,7 +364,7 @@ def test_what_cannot_fill_is_refused(tiny_encoder_dir, monkeypatch):
         return tokenizer
 
     monkeypatch.setattr(KINDS["mlm"].AutoTokenizer, "from_pretrained", without_mask)
-    refused("mlm", rf"^encoder\.path: 'bundled:encoder' has a tokenizer without a mask token{right}")
+    refused("mlm", rf"^encoder\.path: 'bundled:raw' has a tokenizer without a mask token{right}")
 
 
 def test_the_bundled_encoder_has_a_head_that_knows_its_text():

@@ -511,7 +511,7 @@ def test_views_that_cannot_be_made_are_replaced_at_the_small_scale_and_it_is_sai
     assert plan.notes.count("Views of the kind mlm stand in for back_translation.") == 1
     assert "Views of the kind mlm stand in for synonym." in plan.notes
     assert "books: bundled:everyday stands in for it." in plan.notes
-    assert all(config.views.mlm_model == "bundled:encoder" for config in plan.configs.values())
+    assert all(config.views.mlm_model == "bundled:raw" for config in plan.configs.values())
 
 
 def test_translations_are_replaced_only_where_they_are_not(small_data):

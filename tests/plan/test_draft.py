@@ -162,7 +162,7 @@ def test_what_is_written_loads_and_goes_together(tmp_path, encoder_of, count, pa
     assert config == made.config
     assert recipes == (["teachers-sed"] if teachers else ["base-whiten", "base-flow", "ct-sed-flow"])
     assert [teacher.path for teacher in config.teachers] == teachers
-    assert config.encoder.layers == (1 if teachers or layers == 1 else 2)
+    assert config.encoder.layers == (2 if layers == 6 and not teachers else 1)
     assert config.evaluation.dev == ("dev" if pairs else "everyday-dev")
     lines = (line for line in made.text.splitlines() if str(tmp_path) not in line)
     assert max(map(len, lines)) <= 130

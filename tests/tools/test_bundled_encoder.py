@@ -1,9 +1,13 @@
-"""The script that trains an encoder from text alone."""
+"""The script that distils the bundled encoder."""
 
+import numpy as np
 import pytest
+import torch
+from torch.nn import functional
 
 import bundled_encoder
 from raysed.config import EncoderConfig
+from raysed.data.tokens import TokenTable, pack
 from raysed.model.pretrained import load_encoder
 
 # Every word is as frequent as the others, so that many pieces are.
@@ -42,11 +46,46 @@ def test_a_word_of_the_corpus_is_cut_into_pieces_that_spell_it(size):
     assert tokenizer.tokenize("and") == ["and"]
 
 
-def test_what_is_trained_is_an_encoder_of_random_weights_that_depend_on_the_seed(tmp_path):
-    weights = []
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        bundled_encoder.write_start(SENTENCES, seed, tmp_path / name)
-        encoder, tokenizer = load_encoder(EncoderConfig(path=str(tmp_path / name), max_length=48, layers=3))
-        assert encoder.width == 192 and tokenizer.mask_token_id == 4
-        weights.append((tmp_path / name / "model.safetensors").read_bytes())
-    assert weights[0] == weights[1] != weights[2]
+def start_of(path):
+    tokenizer = trained(SENTENCES)
+    vectors_VD = np.random.default_rng(0).normal(size=(95, bundled_encoder.WIDTH)).astype(np.float32)
+    bundled_encoder.write_start(tokenizer, vectors_VD, path)
+    return vectors_VD
+
+
+def test_the_start_passes_what_is_said_of_tokens_through_all_layers(tmp_path):
+    vectors_VD = torch.from_numpy(start_of(tmp_path))
+    encoder, tokenizer = load_encoder(EncoderConfig(path=str(tmp_path), max_length=48, layers=3))
+    encoder.eval()
+    ids = tokenizer("aei and")["input_ids"]
+    special_2D = encoder.transformer.get_input_embeddings().weight[[2, 3]]
+    said_ND = torch.cat([vectors_VD[[token - 5 for token in ids[1:-1]]], special_2D])
+    expected_D = functional.layer_norm(said_ND, said_ND.shape[1:], eps=1e-12).mean(0)
+    for depth in (1, 2, 3):
+        (x_1D,) = encoder.embed(pack(TokenTable.from_lists([ids])), (depth,))
+        torch.testing.assert_close(x_1D[0], expected_D, rtol=0, atol=1e-5)
+
+
+def test_the_start_is_the_same_every_time(tmp_path):
+    for name in "ab":
+        start_of(tmp_path / name)
+    first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in "ab")
+    assert first == second
+
+
+def test_a_piece_is_known_by_what_teachers_say_of_its_text(monkeypatch):
+    asked = []
+
+    class Teacher:
+        def embed(self, sentences):
+            asked.append(sentences)
+            return [np.random.default_rng(1).normal(size=(len(sentences), 300))]
+
+    monkeypatch.setattr(bundled_encoder, "load_model", lambda name: Teacher())
+    x_VD = bundled_encoder.token_vectors(trained(SENTENCES), ["A", "B"])
+    assert x_VD.shape == (95, bundled_encoder.WIDTH) and np.allclose(x_VD.mean(0), 0, atol=1e-6)
+    assert len(asked[0]) == 95 and "and" in asked[0] and not any(text.startswith("##") for text in asked[0])
+    unit_VD = np.random.default_rng(1).normal(size=(95, 300))
+    unit_VD /= np.linalg.norm(unit_VD, axis=1, keepdims=True)
+    unit_VD -= unit_VD.mean(0)
+    np.testing.assert_allclose(x_VD @ x_VD.T, 2 * unit_VD @ unit_VD.T, atol=1e-5)

@@ -156,7 +156,7 @@ def _load(views: ViewsConfig, encoder: EncoderConfig) -> tuple[PreTrainedModel, 
     if problem:
         raise UserError(
             f"{config.path!r} {problem}, so it cannot fill the views of the kind mlm; set views.mlm_model to a model "
-            "that was published with its masked-language-model head, such as bundled:encoder or roberta-base",
+            "that was published with its masked-language-model head, such as bundled:raw or roberta-base",
             setting=setting,
         )
     return model, tokenizer

@@ -1,0 +1,211 @@
+"""What learners keep of an ensemble of published models: a run of headline.yaml for each of ARMS, one after the other.
+
+    ../shared/data/teachers ../teachers
+    python benchmarks/headline.py --output FILE [--storage runs] [--only "six, mpnet" ...] [--set sed.learners=1]
+
+All have the same number of updates, and three seeds. They share a run directory, so each teacher is asked once about
+each sentence. In the end all learners and teachers, alone and together, are scored on the same resamples; differences
+come with 95 % intervals over the items of the tasks and the seeds. What is in FILE is not trained again.
+"""
+
+import argparse
+import json
+import random
+import shutil
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raysed.cluster.process import prepare_process
+from raysed.config import Config, load_config, make_config
+from raysed.model.combination import side_by_side
+from raysed.model.load import load_model
+from raysed.model.precision import uses_bf16
+from raysed.score.intervals import interval, resample
+from raysed.score.tasks import Evaluation, Outcomes, mean_score
+from raysed.store.storage import Storage
+from raysed.store.text import Table, number
+
+from harness import DATA, ROOT
+from runs import report_of
+
+CONFIG = ROOT / "benchmarks/headline.yaml"
+PUBLISHED = ROOT.parent / "teachers"
+SAMPLED = 5000
+"""Of the 20,000 titles of stackoverflow so many are a task: to embed them all would take longer than to train."""
+MPNET, PARAPHRASE, MINILM = "all-mpnet-base-v2", "paraphrase-MiniLM-L3-v2", "all-MiniLM-L6-v2"
+TEACHERS = {
+    "mpnet + paraphrase": (MPNET, PARAPHRASE),
+    "mpnet": (MPNET,),
+    "paraphrase": (PARAPHRASE,),
+    "MiniLM": (MINILM,),
+    "MiniLM + paraphrase": (MINILM, PARAPHRASE),
+    "all three": (MPNET, PARAPHRASE, MINILM),
+}
+PAIR = "mpnet + paraphrase"
+LEARNERS = {
+    "six": ["sed.learning_rate=3e-4"],
+    "three": ["encoder.keep_layers=[0, 2, 5]", "sed.learning_rate=5e-4"],
+    "table": ["encoder.static={}", "sed.learning_rate=0.01", "sed.batch_size=256"],
+}
+"""Layers of MiniLM, or a table of one vector per token, and their settings."""
+GENERAL, DOMAIN = "general text", "text of the domain"
+TEXTS = {
+    "": [],
+    GENERAL: ["corpus.source=[../shared/data/corpus/*.txt]"],
+    DOMAIN: ["corpus.source=[../shared/data/classes/*.tsv]"],
+}
+"""Beside all text, with as many updates."""
+KINDS = {"pairs": ("stsb-test", "sts12", "sts13"), "classes": ("stackoverflow", "clinc-test"), "retrieval": ("trecqa",)}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Learners of three seeds."""
+
+    learner: str
+    teachers: str
+    text: str = ""
+
+    @property
+    def name(self) -> str:
+        """Names it in FILE and in the tables."""
+        return ", ".join(filter(None, (self.learner, self.teachers, self.text)))
+
+    def overrides(self, config: Config) -> list[str]:
+        """Returns what differs from the config."""
+        paths = [config.teachers[0].path.replace(MPNET, name) for name in TEACHERS[self.teachers]]
+        sentences = 40_000 if self.text else config.corpus.sentences
+        epochs = config.sed.epochs * config.corpus.sentences / sentences
+        draw = [f"corpus.sentences={sentences}", f"sed.epochs={epochs}"]
+        return [f"teachers={json.dumps(paths)}", *LEARNERS[self.learner], *TEXTS[self.text], *draw]
+
+
+# Six layers that MiniLM teaches would learn what they are.
+ARMS = [Arm("six", teachers) for teachers in TEACHERS if teachers != "MiniLM"]
+ARMS += [Arm("three", teachers) for teachers in TEACHERS]
+ARMS += [Arm("table", PAIR), *(Arm(size, PAIR, text) for size in LEARNERS for text in (GENERAL, DOMAIN))]
+
+
+def main() -> None:
+    """Trains what FILE lacks and prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, required=True, help="JSON file for all scores; what is in it stays")
+    parser.add_argument("--storage", type=Path, default=Path("runs"), help="directory of the run and of the models")
+    parser.add_argument("--only", nargs="+", choices=[arm.name for arm in ARMS], help="these learners")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another setting of them all")
+    arguments = parser.parse_args()
+    prepare_process()
+    found = json.loads(arguments.output.read_text()) if arguments.output.exists() else {}
+    models = arguments.storage.resolve() / arguments.output.stem
+    config = load_config(CONFIG, arguments.set)
+    for arm in ARMS:
+        if arm.name not in found and (not arguments.only or arm.name in arguments.only):
+            found[arm.name] = trained(arm, config, arguments.set, models / arm.name)
+            arguments.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    published = {f"{name}, as published": [PUBLISHED / name] for name in (MPNET, PARAPHRASE, MINILM)}
+    learners = {name: sorted((models / name).iterdir()) for name in found}
+    print("\n\n".join(tables(published | learners, models)))
+
+
+def trained(arm: Arm, config: Config, more: Sequence[str], to: Path) -> dict[str, Any]:
+    """Runs one arm, and keeps its learners in a directory each below `to`; returns what the report says of them."""
+    overrides = [*more, *arm.overrides(config)]
+    storage = Storage(str(to.parent.parent), config.run)
+    report = report_of(CONFIG, config.run, to.parent.parent, overrides)
+    shutil.rmtree(to, ignore_errors=True)
+    for name in storage.names("teachers-sed/learners"):
+        shutil.copytree(storage.fetch(name), to / name.rpartition("/")[2])
+    return {"overrides": overrides, "rows": [row for row in report["rows"] if row["recipe"].startswith("teachers")]}
+
+
+def tables(models: Mapping[str, Sequence[Path]], directory: Path) -> list[str]:
+    """Returns the scores of all models by kind of task, and what the pair's learners have before the others.
+
+    Args:
+        models: directories of seeds or of teachers, by name.
+        directory: for what models make of the tasks, which takes longer than to train them.
+    """
+    evaluation = Evaluation.load(make_config({"evaluation": {"tasks": tasks_in(directory), "dev": None}}).evaluation, 0)
+    outcomes = {name: [outcomes_of([path], evaluation, directory) for path in paths] for name, paths in models.items()}
+    for name, teachers in TEACHERS.items():
+        if len(teachers) > 1:
+            outcomes[f"{name} together"] = [outcomes_of([PUBLISHED / t for t in teachers], evaluation, directory)]
+    columns = {**{task: (task,) for task in ("stsb-test", "stackoverflow", "clinc-test")}, **KINDS}
+    draws = {kind: resample(evaluation, outcomes, tasks, seed=k) for k, (kind, tasks) in enumerate(columns.items())}
+    draws["mean"] = {name: sum(draws[kind][name] for kind in KINDS) / len(KINDS) for name in outcomes}
+    scores = {
+        column: {name: [score(evaluation, model, tasks) for model in group] for name, group in outcomes.items()}
+        for column, tasks in columns.items()
+    }
+    scores["mean"] = {
+        name: [statistics.fmean(each) for each in zip(*(scores[kind][name] for kind in KINDS), strict=True)]
+        for name in outcomes
+    }
+    lines = [[name, *(with_spread(scores[column][name]) for column in scores)] for name in outcomes]
+    found = [Table(["model", *scores], lines).markdown()]
+    for size in LEARNERS:
+        first = Arm(size, PAIR).name
+        others = [name for name in outcomes if name != first and not name.startswith(tuple({*LEARNERS} - {size}))]
+        if first in models:
+            rows = [[name, *(difference(first, name, scores[c], draws[c]) for c in scores)] for name in others]
+            found.append(f"{first}, less\n\n{Table(['model', *scores], rows).markdown()}")
+    return found
+
+
+def tasks_in(directory: Path) -> dict[str, Any]:
+    """Returns the tasks, of which one is written into this directory."""
+    sample = directory / "stackoverflow.tsv"
+    if not sample.exists():
+        head, *lines = (DATA / "classes/stackoverflow.tsv").read_text(encoding="utf-8").splitlines()
+        sample.write_text("\n".join([head, *random.Random(0).sample(lines, SAMPLED)]) + "\n", encoding="utf-8")
+    return {
+        "stsb-test": {"source": str(DATA / "sts/stsb-test.tsv"), "aggregation": "all"},
+        **{name: str(DATA / f"sts/{name}.tsv") for name in ("sts12", "sts13")},
+        "stackoverflow": {"source": str(sample), "kind": "neighbours"},
+        "clinc-test": {"source": str(DATA / "classes/clinc-test.tsv"), "kind": "neighbours"},
+        "trecqa": str(DATA / "retrieval/trecqa-dev"),
+    }
+
+
+def outcomes_of(paths: Sequence[Path], evaluation: Evaluation, directory: Path) -> Outcomes:
+    """Returns what a model, or several side by side, makes of every task; asks it once."""
+    file = directory / f"{'+'.join('-'.join(path.parts[-2:]) for path in paths)}.npz"
+    if not file.exists():
+        embeddings = [embedded(path, tuple(evaluation.sentences)) for path in paths]
+        np.savez(file, **evaluation.outcomes(side_by_side(embeddings, is_unit=len(paths) > 1).astype(np.float32)))
+    with np.load(file) as found:
+        return dict(found)
+
+
+@cache
+def embedded(path: Path, sentences: tuple[str, ...]) -> np.ndarray:
+    """Returns a model's embeddings, [N, D]."""
+    print(f"embed with {path}", flush=True)
+    return replace(load_model(str(path), (1,), 64), bf16=uses_bf16("auto", "cpu")).embed(sentences)[0]
+
+
+def score(evaluation: Evaluation, outcomes: Outcomes, tasks: Sequence[str]) -> float:
+    """Returns the mean score over some tasks, x100."""
+    metrics = evaluation.score_outcomes({name: outcomes[name] for name in tasks})
+    return mean_score(metrics, tasks)
+
+
+def with_spread(scores: Sequence[float]) -> str:
+    """Returns the mean, and the deviation of several seeds."""
+    return number(np.mean(scores)) + (f" ± {statistics.stdev(scores):.1f}" if len(scores) > 1 else "")
+
+
+def difference(name: str, other: str, scores: Mapping[str, Sequence[float]], draws: Mapping[str, np.ndarray]) -> str:
+    """Returns the difference of two groups, and its interval."""
+    low, high = interval(draws[name] - draws[other])
+    return f"{np.mean(scores[name]) - np.mean(scores[other]):+.1f} ({low:+.1f} to {high:+.1f})"
+
+
+if __name__ == "__main__":
+    main()
