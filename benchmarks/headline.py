@@ -102,8 +102,8 @@ def main() -> None:
     arguments = parser.parse_args()
     prepare_process()
     found = json.loads(arguments.output.read_text()) if arguments.output.exists() else {}
-    models = arguments.storage.resolve() / arguments.output.stem
     config = load_config(CONFIG, arguments.set)
+    models = arguments.storage.resolve() / f"{config.run}-models"
     for arm in ARMS:
         if arm.name not in found and (not arguments.only or arm.name in arguments.only):
             found[arm.name] = trained(arm, config, arguments.set, models / arm.name)

@@ -199,25 +199,37 @@ SETTINGS = [
         r"teachers: members names no ensemble of the recipes; write members:ct or members:mlm",
     ),
     (f"{TEACHER}[/no/A]", r"teachers: '/no/A': there is no such directory"),
-    (f"{TEACHER}[bundled:other]", r"teachers: 'bundled:other': .* is unknown; the bundled models are bundled:encoder and bundled:raw"),
+    (
+        f"{TEACHER}[bundled:other]",
+        r"teachers: 'bundled:other': .* is unknown; the bundled models are bundled:encoder and bundled:raw",
+    ),
     # the encoder
     *(
         (f"encoder.path={path}", rf"encoder\.path: '{path}' is neither a model directory nor a hub id that can be .*")
         for path in ("/no/such/model", "nobody/no-such-model", "package:raysed/no", LONG)
     ),
-    ("encoder.path=bundled:x", r"encoder\.path: 'bundled:x' is unknown; the bundled models are bundled:encoder and bundled:raw"),
+    (
+        "encoder.path=bundled:x",
+        r"encoder\.path: 'bundled:x' is unknown; the bundled models are bundled:encoder and bundled:raw",
+    ),
     ("encoder.path=package:no_such_one/x", r"encoder\.path: .*; install it with pip install no-such-one"),
     ("encoder.path=package:/x", r"encoder\.path: .* does not name a Python package; write it as package:NAME/DIR"),
     ("encoder.layers=99", rf"encoder\.layers is 99, but {ENCODER}"),
     ("encoder.layers=0", rf"encoder\.layers is 0, but {ENCODER}"),
     ("encoder.keep_layers=[2, 0]", r"setting encoder\.keep_layers: .*|encoder\.keep_layers .*"),
-    ("encoder.static={}; encoder.layers=2", r"encoder\.layers is 2, but encoder\.static has no layers to choose from; set it to 1"),
+    (
+        "encoder.static={}; encoder.layers=2",
+        r"encoder\.layers is 2, but encoder\.static has no layers to choose from; set it to 1",
+    ),
     ("evaluation.layers=[1, 99]", rf"evaluation\.layers has 99, but {ENCODER}"),
     ("encoder.max_length=999", r"encoder\.max_length is 999, but 'bundled:encoder' takes at most \d+ tokens"),
     # other blocks that do not go together
     ("ct.boundaries=[1, 2]", r"ct\.boundaries must increase, and ct\.learning_rates must have exactly one more .*"),
     ("ct.boundaries=[4, 3, 2, 1]", r"ct\.boundaries must increase, .*"),
-    ("sed.workers=33; sed.batch_size=32", r"sed\.workers is 33, which is more than sed\.batch_size \(32\); set it to at most 32"),
+    (
+        "sed.workers=33; sed.batch_size=32",
+        r"sed\.workers is 33, which is more than sed\.batch_size \(32\); set it to at most 32",
+    ),
     ("members.min_members=99", r"members\.min_members is 99, which is more than members\.count \(10\); lower it"),
     ("evaluation.dev=mine", r"evaluation\.dev names 'mine', which is not in .*; name one of .*, or use null for none"),
     ("evaluation.report=[x]", r"evaluation\.report names 'x', which is not in .* everyday-dev, everyday-test"),
