@@ -3,9 +3,9 @@
     ../shared/data/teachers ../teachers
     python benchmarks/headline.py --output FILE [--storage runs] [--only "six, mpnet" ...] [--set sed.learners=1]
 
-All have the same number of updates, and three seeds. They share a run directory, so each teacher is asked once about
-each sentence. In the end all learners and teachers, alone and together, are scored on the same resamples; differences
-come with 95 % intervals over the items of the tasks and the seeds. What is in FILE is not trained again.
+All read the same number of sentences, and have three seeds. They share a run directory, so each teacher is asked once
+about each sentence. In the end all learners and teachers, alone and together, are scored on the same resamples;
+differences come with 95 % intervals over the items of the tasks and the seeds. What is in FILE is not trained again.
 """
 
 import argparse
@@ -60,7 +60,7 @@ TEXTS = {
     GENERAL: ["corpus.source=[../shared/data/corpus/*.txt]"],
     DOMAIN: ["corpus.source=[../shared/data/classes/*.tsv]"],
 }
-"""Beside all text, with as many updates."""
+"""Beside all text, and as much of it."""
 KINDS = {"pairs": ("stsb-test", "sts12", "sts13"), "classes": ("stackoverflow", "clinc-test"), "retrieval": ("trecqa",)}
 
 
@@ -119,6 +119,8 @@ def trained(arm: Arm, config: Config, more: Sequence[str], to: Path) -> dict[str
     storage = Storage(str(to.parent.parent), config.run)
     report = report_of(CONFIG, config.run, to.parent.parent, overrides)
     shutil.rmtree(to, ignore_errors=True)
+    for old in to.parent.glob(f"{to.name}-*.npz"):  # what earlier learners made of the tasks
+        old.unlink()
     for name in storage.names("teachers-sed/learners"):
         shutil.copytree(storage.fetch(name), to / name.rpartition("/")[2])
     return {"overrides": overrides, "rows": [row for row in report["rows"] if row["recipe"].startswith("teachers")]}

@@ -168,7 +168,7 @@ def evaluate(model: str, tasks: Sequence[str]) -> dict[str, dict[str, Any]]:
         >>> import raysed
         >>> scores = raysed.evaluate("bundled:encoder", ["bundled:dev"])
         >>> round(scores["dev"]["spearman"] / 10) * 10
-        50
+        70
     """
     from raysed.model.load import load_model
     from raysed.score.tasks import Evaluation, load_any_task, tasks_of

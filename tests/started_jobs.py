@@ -22,7 +22,7 @@ from raysed.score.tasks import Evaluation
 from raysed.store.storage import Storage
 
 ROOT = Path(__file__).resolve().parent.parent
-ONE_LAYER = {"keep_layers": [0], "layers": 1}
+ONE_LAYER = {"path": "bundled:raw", "keep_layers": [0], "layers": 1}
 """`encoder` of a run that tests the way through the stages: with all layers, matrix products take half of its time."""
 
 

@@ -17,14 +17,14 @@ import ray
 import ray.train
 import torch
 from safetensors.torch import load_file
-from started_jobs import artefact, digest, manifest, remade, tiny_evaluation, tiny_settings
+from started_jobs import ONE_LAYER, artefact, digest, manifest, remade, tiny_evaluation, tiny_settings
 
 import raysed.cluster.distilling
 import raysed.cluster.on_ray
 import raysed.cluster.session
 import raysed.pipeline
 from raysed.cluster.resources import plan_learners
-from raysed.config import Config, make_config
+from raysed.config import EncoderConfig, make_config
 from raysed.data.tokens import tokenize
 from raysed.errors import RunFailed, UserError
 from raysed.model.encoding import encode
@@ -100,7 +100,7 @@ def test_the_ensemble_is_scored_by_its_mean_embedding(finished):
     evaluation = tiny_evaluation()
     from raysed.model.pretrained import load_encoder
 
-    _, tokenizer = load_encoder(Config().encoder)
+    _, tokenizer = load_encoder(EncoderConfig(**ONE_LAYER))
     tokens = tokenize(tokenizer, evaluation.sentences, 75)
     members = [load_checkpoint(artefact(finished, f"ct/members/{i:02d}")) for i in range(3)]
     mean = np.mean([encode(member, tokens, (1,))[0] for member in members], axis=0)
@@ -117,7 +117,7 @@ def test_the_soup_is_the_encoder_with_the_mean_of_the_weights(finished):
     soup = load_checkpoint(artefact(finished, "ct/members/00"))
     for name, weight in soup.transformer.state_dict().items():
         weight.copy_(torch.from_numpy(np.mean([member[name].double().numpy() for member in members], axis=0)))
-    tokens = tokenize(load_tokenizer(Config().encoder), evaluation.sentences, 75)
+    tokens = tokenize(load_tokenizer(EncoderConfig(**ONE_LAYER)), evaluation.sentences, 75)
     expected = evaluation.score(encode(soup, tokens, (1,))[0])["everyday-test"]["spearman"]
     assert row["metrics"]["everyday-test"]["spearman"] == pytest.approx(expected, abs=0.02)
     singles = [row["metrics"]["everyday-test"]["spearman"] for row in report["rows"] if row["kind"] == "member"]

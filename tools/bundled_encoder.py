@@ -3,8 +3,8 @@
     python tools/bundled_encoder.py 'text/*.txt' bundled:everyday --teachers A B [--set sed.epochs=2]
 
 A lower-case WordPiece tokenizer is trained on the sentences. A BERT whose token embeddings are what the teachers say of
-each token alone is written with it, in Hugging Face layout, to runs/bundled-encoder-start. A run of `teachers-sed` then
-trains it. See docs/bundled-encoder.md.
+each token alone is written with it, in Hugging Face layout, to runs/bundled-encoder-start, unless that is there. A run
+of `teachers-sed` then trains it. See docs/bundled-encoder.md.
 """
 
 import argparse

@@ -36,7 +36,7 @@ def settings(storage: Path, **changes) -> dict:
         "storage": str(storage),
         "recipes": RECIPES,
         "corpus": {"source": "bundled:everyday", "sentences": 200},
-        "encoder": {"keep_layers": [0, 2]},
+        "encoder": {"path": "bundled:raw", "keep_layers": [0, 2]},
         "evaluation": {"tasks": small_tasks(), "layers": [2]},
         "export": {"allow_worse": True},  # a few updates gain nothing
         "members": {"count": 2, "evaluate_every": 4, "checkpoint_every": 4},
