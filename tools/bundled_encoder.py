@@ -28,6 +28,7 @@ VOCABULARY, LAYERS, WIDTH, HEADS, MAX_LENGTH = 8000, 3, 192, 6, 48
 SETTINGS = {
     "run": "bundled-encoder",
     "recipes": ["teachers-sed"],
+    "export": {"recipe": "teachers-sed"},
     "sed": {
         "loss": "unit_mse",
         "epochs": 12,
@@ -57,14 +58,12 @@ def main() -> None:
     }
     for item in arguments.set:
         apply_override(settings, item)
+    config = make_config(settings)
     if not start.exists():
-        corpus = make_config(settings | {"encoder": {}}).corpus
-        chunks = sentence_chunks(corpus, 0, CorpusReport())
+        chunks = sentence_chunks(config.corpus, config.seed, CorpusReport())
         tokenizer = train_tokenizer((sentence for _, chunk in chunks for sentence in chunk), VOCABULARY)
         write_start(tokenizer, token_vectors(tokenizer, arguments.teachers), start)
-    config = make_config(settings)
-    raysed.run(config)
-    print(f"the encoder is in {config.storage}/{config.run}/teachers/sed")
+    print(f"the encoder is in {raysed.run(config).model}")
 
 
 def train_tokenizer(sentences: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
