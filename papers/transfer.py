@@ -13,10 +13,11 @@ import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
+from papers import adam
 from papers.finished import embed, finished, models_of
 from papers.regression import regress
 from papers.senteval import FOLDS, SEED, TransferTask, load_tasks
@@ -31,6 +32,7 @@ from raysed.score.probes import SPLIT_GRID, Classified, Labelled
 
 FOLD_GRID = tuple(2.0**exponent for exponent in range(-1, 6))
 """Values of C where folds of the training set choose, and a test set is apart."""
+Classifier = Literal["logistic", "senteval"]
 
 
 def sentences_of(tasks: Iterable[TransferTask]) -> list[str]:
@@ -40,14 +42,18 @@ def sentences_of(tasks: Iterable[TransferTask]) -> list[str]:
 
 
 def score_transfer(
-    tasks: Sequence[TransferTask], embeddings_UD: np.ndarray, seed: int = SEED
+    tasks: Sequence[TransferTask], embeddings_UD: np.ndarray, seed: int = SEED, classifier: Classifier = "logistic"
 ) -> dict[str, dict[str, Any]]:
     """Score one model on all tasks by the embeddings of `sentences_of(tasks)`.
 
+    Args:
+        seed: of folds, and of regressions; SentEval's classifier has its own.
+        classifier: `logistic`, a regression that has converged; or `senteval`, see `papers.adam`.
+
     Returns:
-        By task: protocol, dev (what the choice was made by, x100) and, x100: accuracy, for MRPC also f1, or pearson and
-        spearman; for classifiers also C and whether the last fits converged. A nested task has accuracy and C of each
-        fold, and their mean and deviation.
+        By task: protocol, classifier, dev (what the choice was made by, x100) and, x100: accuracy, for MRPC also f1, or
+        pearson and spearman; for classifiers also C (`senteval`: the weight decay) and whether the last fits converged.
+        A nested task has accuracy and C of each fold, and their mean and deviation.
     """
     row = {sentence: i for i, sentence in enumerate(sentences_of(tasks))}
     if embeddings_UD.ndim != 2 or len(embeddings_UD) != len(row):
@@ -60,7 +66,7 @@ def score_transfer(
             if not all(np.isfinite(side).all() for side in sides):
                 raise UserError(f"{task.name}: some embeddings are not finite: the model has diverged")
             data[key] = Labelled(pair_features(*sides) if len(sides) == 2 else sides[0], split.labels)
-        found[task.name] = score_task(task, data, seed)
+        found[task.name] = score_task(task, data, seed, classifier)
     return found
 
 
@@ -73,21 +79,23 @@ def pair_features(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
     return np.concatenate([np.abs(a_ND - b_ND), a_ND * b_ND], axis=1)
 
 
-def score_task(task: TransferTask, data: Mapping[str, Labelled], seed: int) -> dict[str, Any]:
+def score_task(
+    task: TransferTask, data: Mapping[str, Labelled], seed: int, classifier: Classifier = "logistic"
+) -> dict[str, Any]:
     """Train and test the probes of one task, whose splits have become features."""
-    about = {"protocol": task.protocol}
+    about = {"protocol": task.protocol, **({"classifier": classifier} if task.kind != "regression" else {})}
     if task.kind == "regression":
         predicted_N, dev = regress(data["train"], data["dev"], data["test"].features, seed)
         gold_N = data["test"].labels
         scores = {"pearson": 100 * pearson(predicted_N, gold_N), "spearman": 100 * spearman(predicted_N, gold_N)}
         return {**about, **scores, "dev": dev}
+    is_adam = classifier == "senteval"
     if task.kind == "nested":
-        return about | _score_folds(data["all"], seed)
-    train, test = data["train"], data["test"]
-    if task.kind == "split":
-        found = probes.classify(train, test.features, SPLIT_GRID, [(train, data["dev"])])
-    else:
-        found = probes.classify(train, test.features, FOLD_GRID, train.folds(seed, FOLDS))
+        return about | _score_folds(data["all"], seed, is_adam)
+    train, test, dev = data["train"], data["test"], data.get("dev")
+    parts, grid = ([(train, dev)], SPLIT_GRID) if dev else (train.folds(seed, FOLDS), FOLD_GRID)
+    test_ND = test.features
+    found = adam.classify(train, test_ND, parts, dev) if is_adam else probes.classify(train, test_ND, grid, parts)
     scores = {"accuracy": _accuracy(found, test)}
     if task.name == "MRPC":
         from sklearn.metrics import f1_score
@@ -96,12 +104,14 @@ def score_task(task: TransferTask, data: Mapping[str, Labelled], seed: int) -> d
     return {**about, **scores, "dev": found.dev, "C": found.c, "converged": found.converged}
 
 
-def _score_folds(data: Labelled, seed: int) -> dict[str, Any]:
+def _score_folds(data: Labelled, seed: int, is_adam: bool) -> dict[str, Any]:
     """Each outer fold is predicted by a probe whose C is chosen on the others."""
     found, accuracies = [], []
     for fit, test in data.folds(seed, FOLDS):
-        found.append(probes.classify(fit, test.features, SPLIT_GRID, fit.folds(seed, FOLDS)))
-        accuracies.append(_accuracy(found[-1], test))
+        parts, test_ND = fit.folds(seed, FOLDS), test.features
+        of_fold = adam.classify(fit, test_ND, parts) if is_adam else probes.classify(fit, test_ND, SPLIT_GRID, parts)
+        found.append(of_fold)
+        accuracies.append(_accuracy(of_fold, test))
     return {
         "accuracy": statistics.fmean(accuracies),
         "std": statistics.stdev(accuracies),
@@ -126,7 +136,7 @@ def rows_of_run(run: Run, data: str) -> list[dict[str, Any]]:
     tasks, rows = load_tasks(Path(data)), []
     sentences = sentences_of(tasks)
     for about, model in models_of(run):
-        scores = score_transfer(tasks, embed(model, sentences))
+        scores = score_transfer(tasks, embed(model, sentences), classifier="senteval")
         rows.append({**about, "scores": scores, "average": average(scores)})
     return rows
 
@@ -138,6 +148,8 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--model", dest="models", action="append", default=[], help="directory or hub id; repeatable")
     result.add_argument("--run", help="a config whose run is complete: a name from raysed/configs/ or a YAML file")
     result.add_argument("--task", dest="tasks", action="append", help="such as MR; repeatable; all that are there")
+    kinds = "logistic: a regression that has converged; senteval: its Adam with early stopping, of published scores"
+    result.add_argument("--classifier", choices=get_args(Classifier), default="logistic", help=kinds)
     result.add_argument("--output", type=Path, required=True, help="JSON file for the scores")
     return result
 
@@ -151,7 +163,7 @@ def job(arguments: argparse.Namespace) -> None:
     if arguments.run:
         named += models_of(finished(load_config(find_config(arguments.run))))
     for about, model in named:
-        scores = score_transfer(tasks, embed(model, sentences))
+        scores = score_transfer(tasks, embed(model, sentences), classifier=arguments.classifier)
         rows.append({**about, "scores": scores, "average": average(scores)})
         print(f"{' '.join(map(str, about.values()))}: {rows[-1]['average']:.2f}")
     write_output(arguments.output, json.dumps({"transfer": rows}, indent=1) + "\n")

@@ -321,6 +321,10 @@ class EvaluationConfig(Block):
     aggregation: Literal["all", "mean", "wmean"] = "mean"
     """How a task with several subsets becomes one number: `all`, `mean` (SED) or `wmean` (docs/methods.md#evaluation).
     All are recorded anyway."""
+    drop_seen: bool = True
+    """Leave pairs and labelled texts out of scores that a recipe learns from with labels, or that are in the dev task,
+    too: what is left is told of text that nobody has trained on. `false`: they are scored and counted, as in published
+    tables."""
     layers: list[Layers] = [1, 2, 3]
     """Depths of pooling at which every model is scored beside `encoder.layers` (SED table 8)."""
 
@@ -349,6 +353,9 @@ class MembersConfig(Block):
 
     count: int = Field(10, ge=1, le=MOST)
     """Number of members."""
+    share: float = Field(1.0, gt=0, le=1)
+    """Share of the corpus that each member reads, drawn for itself, so that members differ in what they have read. Of
+    pairs, and of views that are made before, all members read all."""
     min_members: int | None = Field(None, ge=1)
     """Go on with this many when others keep failing; the report names those left out. `null`: all are needed."""
     max_retries: Annotated[int, NO_EFFECT] = Field(2, ge=0)
@@ -560,8 +567,8 @@ class ResourcesConfig(Block):
     """Tokens per forward pass when sentences are only embedded. `null`: 2,048 on CPUs, 65,536 on GPUs, and 8,192 in dev
     scores of a training. What memory does not suffice for is halved."""
     encode_precision: Precision = "auto"
-    """The precision in which teachers embed the corpus, as in `members.precision`. Means are taken in fp32, and scores
-    are always of embeddings in fp32. See docs/speed.md."""
+    """The precision in which teachers embed the corpus, as in `members.precision`, and in which `raysed teachers` asks
+    them. Means are taken in fp32, and scores of a run are always of embeddings in fp32. See docs/speed.md."""
     wait_minutes: Annotated[float, NO_EFFECT] = Field(10.0, ge=0)
     """How long to wait for an autoscaling cluster to bring what the members can use; at most two minutes after the last
     node that came."""

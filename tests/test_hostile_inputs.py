@@ -28,7 +28,7 @@ MINE, TASK = "evaluation.tasks.everyday-dev", r"evaluation\.tasks\.everyday-dev"
 VIEWS = "recipes=[bsl]; bsl.views=[files]; views.files="
 TEACHER = "recipes=[teachers-sed]; teachers="
 EVALUATE = "evaluate --model bundled:encoder --task "
-CHOICES = "evaluation.dev=null; ct.keep=second"
+CHOICES = "evaluation.dev=null; ct.keep=isotropic"
 ENCODER = r"'bundled:encoder' has \d+ layers"
 BOMB = "a0: &a0 x\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
 LONG = 300 * "n"

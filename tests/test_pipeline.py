@@ -25,7 +25,7 @@ import raysed.cluster.session
 import raysed.pipeline
 from raysed.cluster.resources import plan_learners
 from raysed.config import EncoderConfig, make_config
-from raysed.data.tokens import tokenize
+from raysed.data.tokens import read_tokens, tokenize
 from raysed.errors import RunFailed, UserError
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_checkpoint, load_tokenizer
@@ -56,6 +56,7 @@ def test_the_report_has_every_row_and_says_it_is_complete(finished):
     expected = {
         *((recipe, "base", 1) for recipe in ("base", "base-flow", "base-whiten")),
         ("ct", "ensemble", 1),
+        ("ct", "centred", 1),
         ("ct", "soup", 1),
     }
     expected |= {("ct", "member", 1), ("ct-sed", "learner", 1), ("ct-sed-flow", "learner", 1)}
@@ -74,7 +75,7 @@ def test_a_finished_run_is_described_in_words_and_counts(finished):
     assert code == 0 and lines[1:] == [
         "finished: corpus, model, plots, 3 of 3 ct/members, 1 of 1 ct-sed/learners, base-flow/calibrations, "
         "base-whiten/calibrations, base/embeddings, ct-sed-flow/calibrations, ct-sed/embeddings, ct-sed/targets, "
-        "3 ct/embeddings, ct/ensemble, ct/soup"
+        "ct/centre, 3 ct/embeddings, ct/ensemble, ct/soup"
     ]
 
 
@@ -83,7 +84,7 @@ def test_histories_begin_with_the_dev_score_of_the_untouched_weights(finished):
     report = json.loads((finished / "report.json").read_text())
     (base,) = [row for row in report["rows"] if (row["recipe"], row["layers"]) == ("base", 1)]
     expected = round(base["metrics"]["everyday-dev"]["spearman"], 6)
-    for name, candidates in (("ct/members/02", ("second",)), ("ct-sed/learners/00", ("learner",))):
+    for name, candidates in (("ct/members/02", ("first", "second")), ("ct-sed/learners/00", ("learner",))):
         for path in (artefact(finished, name) / "history.jsonl", finished / "logs" / name / "metrics.jsonl"):
             first, second, *_ = map(json.loads, path.read_text().splitlines())
             assert first == {"step": 0, "dev": dict.fromkeys(candidates, expected)}
@@ -106,6 +107,22 @@ def test_the_ensemble_is_scored_by_its_mean_embedding(finished):
     mean = np.mean([encode(member, tokens, (1,))[0] for member in members], axis=0)
     expected = evaluation.score(mean)["everyday-test"]["spearman"]
     assert row["metrics"]["everyday-test"]["spearman"] == pytest.approx(expected, abs=0.02)
+
+
+def test_the_centred_ensemble_is_the_mean_of_members_without_what_all_sentences_share(finished):
+    """Recomputed from the members' files: each member less its mean vector of the corpus, all of which is a sample."""
+    report = json.loads((finished / "report.json").read_text())
+    (row,) = [row for row in report["rows"] if row["kind"] == "centred"]
+    evaluation, tokenizer = tiny_evaluation(), load_tokenizer(EncoderConfig(**ONE_LAYER))
+    members = [load_checkpoint(artefact(finished, f"ct/members/{i:02d}")) for i in range(3)]
+    tokens, corpus = tokenize(tokenizer, evaluation.sentences, 75), read_tokens(artefact(finished, "corpus"))
+    centred = [encode(member, tokens, (1,))[0] - encode(member, corpus, (1,))[0].mean(0) for member in members]
+    assert len(corpus) <= 2000
+    expected = evaluation.score(np.mean(centred, axis=0))["everyday-test"]["spearman"]
+    assert row["metrics"]["everyday-test"]["spearman"] == pytest.approx(expected, abs=0.02)
+    (raw,) = [row["metrics"]["everyday-test"]["spearman"] for row in report["rows"] if row["kind"] == "ensemble"]
+    assert abs(raw - expected) > 0.05
+    assert "| centred ensemble " in (finished / "report.md").read_text()
 
 
 def test_the_soup_is_the_encoder_with_the_mean_of_the_weights(finished):

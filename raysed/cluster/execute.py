@@ -254,7 +254,7 @@ class Executor:
     def _trials(self, node: str, members: Sequence[Artefact], is_open: bool) -> list[Trial]:
         """Return what is to be trained of a node; where its bounds are halved, all of them, to be compared again."""
         options, first = members[0].needs.options, members[0]
-        rows = {table: self.state.entry(table).meta["rows"] for table in options["tables"]}
+        rows = {table: self.state.entry(name).meta["rows"] for table, name in options["tables"].items()}
         steps = options["updates"](first.settings, rows)
         about = {"rungs": (steps,), **{name: options[name] for name in ("worker", "rows_per_update")}}
         if is_open:

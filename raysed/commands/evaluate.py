@@ -53,13 +53,16 @@ def job(arguments: argparse.Namespace) -> None:
     from raysed.config import CorpusConfig
     from raysed.data.corpus import CorpusReport, sentence_chunks
     from raysed.model.load import check_layers
+    from raysed.plan.check import load_evaluation
     from raysed.score.leaderboard import load_mteb
     from raysed.score.tasks import Evaluation
     from raysed.side_by_side import Benchmark, describe, score_model, score_words
 
     chunks = sentence_chunks(CorpusConfig(source=texts), 0, CorpusReport()) if texts else []
+    named = arguments.tasks or arguments.mteb
+    evaluation = Evaluation.load(config.evaluation, config.seed) if named else load_evaluation(config)
     benchmark = Benchmark(
-        Evaluation.load(config.evaluation, config.seed),
+        evaluation,
         config.evaluation.report_tasks(),
         config.encoder,
         config.resources,

@@ -79,6 +79,7 @@ def job(arguments: argparse.Namespace) -> None:
     row = {text: place for place, text in enumerate(dict.fromkeys([*evaluation.sentences, *sample]))}
     embeddings = []
     for teacher in teachers:
+        teacher.precision = config.resources.encode_precision  # as in a run that learns from them
         teacher.device = "cuda" if config.resources.gpu is not False and torch.cuda.is_available() else "cpu"
         embeddings.append(embed_by(teacher, list(row))[0])
         teacher.unload()

@@ -166,8 +166,8 @@ def _draw(chunks: Iterator[_Chunk], count: int, report: CorpusReport) -> Iterato
             keys, ceiling = [smallest], smallest[-1]
     if len(sentences) < count:
         raise UserError(
-            f"corpus.sentences is {count:,}, but corpus.source has only {len(sentences):,} usable sentences "
-            f"({report.summary()}); lower it or add text"
+            f"{count:,} sentences are to be drawn, but corpus.source has only {len(sentences):,} usable ones "
+            f"({report.summary()}); lower corpus.sentences and sed.sentences, or add text"
         )
     smallest, sentences = _smallest(keys, sentences, count)
     for start in range(0, count, _ROWS):

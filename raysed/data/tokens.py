@@ -88,6 +88,20 @@ class TokenTable:
         return cls(table.column("id").to_numpy(), pc.list_flatten(lists).to_numpy(), offsets)
 
 
+class PartOfTable:
+    """Some rows of a table, none of which is copied."""
+
+    def __init__(self, table: TokenTable, rows: np.ndarray):
+        self._table, self._rows = table, rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def take(self, rows: np.ndarray) -> TokenTable:
+        """Return the sentences at `rows`, counted within the part, in that order."""
+        return self._table.take(self._rows[rows])
+
+
 @dataclass
 class LengthReport:
     """How many sentences and tokens a maximum length costs."""

@@ -48,8 +48,9 @@ class _Training:
         self._began = time.monotonic()
         self.inputs, self.settings, self.work = inputs, settings, work
         encoder, tokenizer = load_start(inputs["encoder"], inputs["start"])
-        data, bound = {table: inputs[table] for table in tables}, settings.get("lower_bound")
-        self.start = Start(encoder.to(work.device), tokenizer, data, settings["seed"], bound)
+        data = {table: inputs[table] for table in tables}
+        more = {name: settings[name] for name in ("lower_bound", "share") if name in settings}
+        self.start = Start(encoder.to(work.device), tokenizer, data, settings["seed"], config=inputs["encoder"], **more)
         self._first: list[Metrics] = []
 
     def run(self, until: int | None = None) -> Result:
@@ -146,7 +147,7 @@ class _Member(_Training):
 def member_updates(recipe: str, settings: Named, rows: Mapping[str, int]) -> int:
     """Return the updates of one member, by the sizes of the tables that it learns from."""
     stage, block = stages()[settings["stage"]], settings[settings["stage"]]
-    count = sum(rows[table] for table in stage.tables(block))
+    count = stage.rows_read(block, settings.get("share", 1.0), rows)
     if count < 2 and "views" in stage.Settings.model_fields:
         raise UserError(f"recipe {recipe!r}: {stage.name} needs at least 2 pairs of views, but {count} were found")
     return stage.steps(block, count)

@@ -33,7 +33,9 @@ from raysed.train.calibration import choose_natsv_k, fit_calibration
 from raysed.train.calibrations.natsv import MOST_DIRECTIONS, largest_k
 from raysed.train.flow_fit import distinct_pairs
 
-OF_TASK = "embeddings.npy"
+OF_TASK, CENTRE = "embeddings.npy", "centre.npy"
+_CENTRED_ON = 2000
+"""Sentences of the corpus that say where the centre is."""
 Parts = dict[str | None, np.ndarray]
 """Rows to fit on by task; under None where all tasks share one calibration."""
 
@@ -63,6 +65,17 @@ def embeddings(out: Path, inputs: Named, settings: Named, work: Work) -> None:
     for layers, result in zip(settings["layers"], results):
         np.save(out / layers_file(layers), result)
     emit(sentences=len(tokens))
+
+
+def centre(out: Path, inputs: Named, settings: Named, work: Work) -> None:
+    """Write the mean vector of some sentences of the corpus, [D], and over the members of an ensemble."""
+    table, sums = read_tokens(inputs["corpus"]), 0.0
+    rows = np.random.default_rng(len(table)).choice(len(table), min(_CENTRED_ON, len(table)), replace=False)
+    sample = table.take(np.sort(rows))
+    for path in inputs["model"]:
+        encoder = load_checkpoint(path, inputs["encoder"].trust_remote_code).to(work.device)
+        sums = sums + encode(encoder, sample, (settings["layers"],), work.token_budget)[0].mean(0, dtype=np.float64)
+    np.save(out / CENTRE, sums / len(inputs["model"]))
 
 
 def mean_weights(models: Iterable[nn.Module]) -> dict[str, torch.Tensor]:

@@ -14,6 +14,7 @@ from torch import nn
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForMaskedLM,
     AutoTokenizer,
     PretrainedConfig,
     PreTrainedModel,
@@ -69,6 +70,34 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
     encoder = Encoder(transformer)
     _check_length(config, transformer.config, encoder.position_offset or 0)
     return encoder, load_tokenizer(config)
+
+
+def load_lm_head(config: EncoderConfig) -> tuple[nn.Linear, nn.LayerNorm, torch.Tensor] | None:
+    """Return the masked-language-model head that a checkpoint brings: a layer, its norm and a bias per token, [V].
+
+    None where it has none, or one that is not BERT's: GELU between layer and norm, and input embeddings as output.
+    """
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    options = {"use_safetensors": True, "trust_remote_code": config.trust_remote_code, **config.model_kwargs}
+    try:
+        model, info = AutoModelForMaskedLM.from_pretrained(
+            encoder_path(config), output_loading_info=True, dtype=torch.float32, **options
+        )
+    except LOAD_ERRORS:
+        return None
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+    output, base = model.get_output_embeddings(), f"{model.base_model_prefix}."
+    rest = [module for name, module in model.named_modules() if not name.startswith(base) and module is not output]
+    dense = [module for module in rest if isinstance(module, nn.Linear)]
+    norms = [module for module in rest if isinstance(module, nn.LayerNorm)]
+    missing = [key for key in info["missing_keys"] if "pooler" not in key]
+    is_tied = output is not None and output.weight is model.get_input_embeddings().weight and output.bias is not None
+    activation = getattr(model.config, "hidden_act", None) or getattr(model.config, "activation", None)
+    if missing or not is_tied or activation != "gelu" or (len(dense), len(norms)) != (1, 1):
+        return None
+    return dense[0], norms[0], output.bias.detach()
 
 
 def load_start(config: EncoderConfig, start: Path | None) -> tuple[Encoder, PreTrainedTokenizerBase]:

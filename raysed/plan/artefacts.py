@@ -33,6 +33,11 @@ def soup_of(node: str) -> str:
     return f"{node}/soup"
 
 
+def centre_of(node: str) -> str:
+    """Return the artefact of the vector that sentences of the corpus have in common for an ensemble."""
+    return f"{node}/centre"
+
+
 @dataclass(frozen=True)
 class ScoredModel:
     """A model that may be scored, and where its embeddings of the evaluation's sentences lie.
@@ -61,6 +66,7 @@ class Facts:
     Attributes:
         together: artefact of the combined external teachers; None where they were not combined or scored.
         soups: by ensemble the artefact of its mean weights, see `soup_of`.
+        centres: by ensemble the artefact of its mean vector, see `centre_of`.
         worth: what the teachers are worth together, with their names; None where that was not scored.
         shares_space_of: the only teacher, where learners share its space.
     """
@@ -74,6 +80,7 @@ class Facts:
     views: Mapping[str, str] = field(default_factory=dict)
     together: str | None = None
     soups: Mapping[str, str] = field(default_factory=dict)
+    centres: Mapping[str, str] = field(default_factory=dict)
     worth: Mapping[str, Any] | None = None
     shares_space_of: str | None = None
 
@@ -111,7 +118,7 @@ def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
             left_out[of.embeddings] = why
     left_out |= {name: why for name, (why, _) in state.failures.items() if "/calibrations/" in name}
     # Learners give the vectors of an only teacher where these are not centred, and a head is not folded or dropped.
-    is_kept = config.sed.target == "mean" and config.sed.head in (None, "keep")
+    is_kept = config.sed.target in (None, "mean") and config.sed.head in (None, "keep")
     shares_space = taught and taught.meta.get("shared") and is_kept
     return Facts(
         cluster=cluster,
@@ -123,6 +130,7 @@ def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
         views={kind: state.entry(f"views/{kind}").meta["summary"] for kind in job.views},
         together=TOGETHER if TOGETHER in plan.artefacts else None,
         soups={n: soup_of(n) for n in outcomes if soup_of(n) in plan.artefacts and state.entry(soup_of(n))},
+        centres={n: centre_of(n) for n in outcomes if centre_of(n) in plan.artefacts},
         worth=worth and named(worth.meta, [teacher.title for teacher in job.teachers]),
         shares_space_of=job.teachers[0].title if shares_space else None,
     )

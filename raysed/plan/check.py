@@ -18,6 +18,7 @@ from raysed.plan.consistency import check_depths, check_settings, check_width
 from raysed.plan.needs import reads_corpus, view_kinds
 from raysed.recipe import Recipe
 from raysed.registry import stages
+from raysed.score.seen import without_seen
 from raysed.score.tasks import Evaluation
 from raysed.store.files import sha256_of
 from raysed.store.hub import cached_commit, encoder_path
@@ -79,21 +80,15 @@ def check(config: Config) -> Job:
         check_corpus(config.corpus)
         settings = config.corpus.model_dump(mode="json", exclude={"source"})
         corpus = {**corpus_fingerprint(config.corpus), **settings, "seed": config.seed}
-    evaluation = Evaluation.load(config.evaluation, config.seed)
-    tasks = {name: stable_hash(task.content()) for name, task in evaluation.tasks.items()}
     # What the weights are, not where they lie: a digest of local files, the commit of a hub model.
     without = {"path", "layers", "trust_remote_code"} | ({"static"} if config.encoder.static is None else set())
     encoder = {**_model_identity(config.encoder), **config.encoder.model_dump(mode="json", exclude=without)}
     encoder |= {"corpus": corpus} if config.encoder.static else {}
-    inputs = {"encoder": encoder, "corpus": corpus, "tasks": tasks}
-    names = {name for recipe in recipes for name in recipe.members}
-    if config.flow.fit_on in stages() and any(recipe.calibration for recipe in recipes):
-        names.add(config.flow.fit_on)
-    loaded = {name: stages()[name].load_pairs(getattr(config, name)) for name in sorted(names)}
-    pairs = {name: rows for name, rows in loaded.items() if rows is not None}
+    inputs = {"encoder": encoder, "corpus": corpus}
+    pairs, views = _pairs_and_views(config, recipes)
+    evaluation = _evaluation(config, recipes, pairs, views)
+    inputs["tasks"] = {name: stable_hash(task.content()) for name, task in evaluation.tasks.items()}
     inputs |= {kind: rows.identity() for kind, rows in pairs.items()}
-    kinds = dict.fromkeys(kind for recipe in recipes for kind in view_kinds(recipe, config))
-    views = {kind: _view_rows(kind, config, pairs.get("nli")) for kind in kinds}
     inputs |= {f"views/{kind}": _views_identity(kind, rows, config, inputs) for kind, rows in views.items()}
     if config.flow.fit_on not in fitted_on():
         text = CorpusConfig(source=config.flow.fit_on)
@@ -117,6 +112,35 @@ def check(config: Config) -> Job:
             f"has none; leave {stage} out, or use an encoder that was trained with one"
         )
     return Job(config, recipes, evaluation, inputs, pairs, views, teachers, widths, unscored)
+
+
+def load_evaluation(config: Config) -> Evaluation:
+    """Read the tasks of a config, less what its recipes learn from with labels, as a run scores them."""
+    recipes = check_settings(config)
+    return _evaluation(config, recipes, *_pairs_and_views(config, recipes))
+
+
+def _pairs_and_views(
+    config: Config, recipes: Sequence[Recipe]
+) -> tuple[dict[str, PairRows], dict[str, PairRows | None]]:
+    """What is learnt from: pairs by stage, and views by kind."""
+    names = {name for recipe in recipes for name in recipe.members}
+    if config.flow.fit_on in stages() and any(recipe.calibration for recipe in recipes):
+        names.add(config.flow.fit_on)
+    loaded = {name: stages()[name].load_pairs(getattr(config, name)) for name in sorted(names)}
+    pairs = {name: rows for name, rows in loaded.items() if rows is not None}
+    kinds = dict.fromkeys(kind for recipe in recipes for kind in view_kinds(recipe, config))
+    return pairs, {kind: _view_rows(kind, config, pairs.get("nli")) for kind in kinds}
+
+
+def _evaluation(
+    config: Config, recipes: Sequence[Recipe], pairs: Mapping[str, PairRows], views: Mapping[str, PairRows | None]
+) -> Evaluation:
+    trained = {stage for recipe in recipes for stage in recipe.members}  # a flow may be fitted on pairs, without labels
+    learnt = {f"{name}.train": rows for name, rows in pairs.items() if name in trained}
+    learnt |= {f"views of the kind {kind}": rows for kind, rows in views.items() if rows is not None}
+    items = {name: zip(rows.first, rows.second) for name, rows in learnt.items()}
+    return without_seen(Evaluation.load(config.evaluation, config.seed), config.evaluation, items)
 
 
 def check_teachers(config: Config) -> tuple[list[Teacher], tuple[int, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from raysed.config import PYTHON
 from raysed.errors import UserError
@@ -63,8 +63,7 @@ def _of_dev(config: Config, recipes: list[Recipe]) -> Iterator[str]:
     for stage in stages():
         block = getattr(config, stage)
         if getattr(block, "keep", None) == "best_on_dev":
-            other = get_args(type(block).model_fields["keep"].annotation)[0]
-            yield f"{stage}.keep: best_on_dev needs evaluation.dev; set it, or use {stage}.keep: {other}"
+            yield f"{stage}.keep: best_on_dev needs evaluation.dev; set it, or leave {stage}.keep out"
     if config.calibration.natsv_k == "dev":
         yield "calibration.natsv_k: dev needs evaluation.dev; set it, or give a number"
     if config.combination.leave_out:
@@ -119,7 +118,10 @@ def _of_stages(config: Config, recipes: list[Recipe]) -> Iterator[str]:
 
 
 def _of_learners(config: Config, recipes: list[Recipe]) -> Iterator[str]:
+    drawn, whole = config.sed.sentences, config.corpus.sentences
     for recipe in (recipe for recipe in recipes if recipe.distils):
+        if drawn and whole and drawn > whole:
+            yield f"sed.sentences is {drawn:,}, but corpus.sentences draws only {whole:,}; lower one or raise the other"
         if config.sed.start == "mlm" and recipe.members[:1] != ("mlm",):
             yield f"sed.start is mlm, but recipe {recipe.text!r} does not begin with mlm; use sed.start: encoder"
         if config.sed.widths:

@@ -131,8 +131,8 @@ def draft(
         cut=np.mean(tokens_N > max_length),
         tasks=tasks,
         sed={"batch": batch, "epochs": epochs, "updates": updates, "every": every},
-        # One pass over the corpus, within bounds: an update reads two sentences and 14 others to tell them from.
-        ct_steps=min(_CT_STEPS[1], max(_CT_STEPS[0], 50 * round(count / 16 / 50))),
+        # One pass over the corpus, within bounds: an update draws 30: two, and 14 to tell each from.
+        ct_steps=min(_CT_STEPS[1], max(_CT_STEPS[0], 50 * round(count / 30 / 50))),
         flow={"fitted": fitted, "epochs": flow_epochs, "updates": flow_updates},
         yaml=_on_one_line,
     )

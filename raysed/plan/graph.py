@@ -20,15 +20,25 @@ from raysed.model.pretrained import load_tokenizer
 from raysed.model.shape import shape_of
 from raysed.model.teacher import Teacher
 from raysed.model.views import weights_bytes
-from raysed.plan.artefacts import CHOICE, TOGETHER, WORTH, ScoredModel, outcome_of, soup_of, teachers_left_out
+from raysed.plan.artefacts import (
+    CHOICE,
+    TOGETHER,
+    WORTH,
+    ScoredModel,
+    centre_of,
+    outcome_of,
+    soup_of,
+    teachers_left_out,
+)
 from raysed.plan.check import Job
-from raysed.plan.needs import models_of, trainings_of, trains_on_corpus
+from raysed.plan.needs import CORPUS, MEMBERS_CORPUS, corpora, models_of, trainings_of, trains_on_corpus
 from raysed.plan.size import known_rows, largest_need, plan_run
 from raysed.recipe import BASE, SED, TEACHERS, WHITEN, Recipe, last_stage, member_nodes, node_of, parse_recipe
 from raysed.registry import stages
 from raysed.score.ensemble import conclusions, named
 from raysed.score.tasks import DevTask, Evaluation
 from raysed.store.storage import Entry
+from raysed.train.stage import BEST_ON_DEV
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +119,9 @@ class Plan:
             self._add(_START, "encoder", text.static_start, "encoder", {**inputs, "start": None}, corpus)
         if job.needs_corpus:
             inputs["start"] = self._start
-            self._add("corpus", "corpus", text.sentence_table, "corpus", inputs, corpus, say=self._say_corpus)
+            for name, block in corpora(self.config, job.recipes).items():
+                settings, say = {**corpus, "corpus": block}, partial(self._say_corpus, name)
+                self._add(name, name.replace("-", " "), text.sentence_table, "corpus", inputs, settings, say=say)
         for kind, rows in job.pairs.items():
             inputs = {"encoder": self._encoder, "rows": Given(job.inputs[kind], rows)}
             title, say = f"labelled pairs ({kind})", partial(_say_summary, f"{kind} pairs")
@@ -136,9 +148,11 @@ class Plan:
         say = partial(_say_summary, f"{kind} views")
         self._add(name, f"views ({kind})", text.view_table, "views", inputs, settings, say=say)
 
-    def _say_corpus(self, entry: Entry) -> Iterator[str]:
-        yield f"corpus: {entry.meta['summary']}"
+    def _say_corpus(self, name: str, entry: Entry) -> Iterator[str]:
+        yield f"{name.replace('-', ' ')}: {entry.meta['summary']}"
         yield f"tokens: {entry.meta['length_summary']}"
+        if name != CORPUS:
+            return
         is_trained_on = any(trains_on_corpus(recipe, self.config) for recipe in self.job.recipes)
         sed = self.config.sed if self._distilling else None
         for warning in text.small_corpus(entry.meta["rows"], is_trained_on, sed):
@@ -194,18 +208,26 @@ class Plan:
                 inputs = {"encoder": self._encoder, "model": members, "sentences": self._sentences}
                 kept, title = (inputs, {"layers": [config.encoder.layers]}), f"embeddings by the mean weights of {node}"
                 self._add(soup_of(node), title, scores.embeddings, "evaluation", *kept, by="task", may_fail=True)
+                if last_stage(node).labels is None and self.job.needs_corpus:
+                    inputs = {"encoder": self._encoder, "model": members, "corpus": "corpus"}
+                    kept, title = (inputs, {"layers": config.encoder.layers}), f"mean vector of {node}"
+                    self._add(centre_of(node), title, scores.centre, "evaluation", *kept, by="task")
 
     def _add_member(self, node: str, index: int, bound: float | None, stage: str) -> str:
         config, (*before, kind) = self.config, node.split("-")
         parent = Pick(outcome_of("-".join(before)), index, "healthy") if before else self._start
         block, members, stage_of = getattr(config, kind), config.members, stages()[kind]
-        tables = stage_of.tables(block)
-        inputs: dict[str, Any] = {"encoder": self._encoder, "start": parent, **dict(zip(tables, tables))}
-        block = block.model_copy(update={"train": []}) if hasattr(block, "train") else block
+        tables = {name: self._member_table(name) for name in stage_of.tables(block)}
+        inputs: dict[str, Any] = {"encoder": self._encoder, "start": parent, **tables}
+        keep = stage_of.keeps(block, has_dev=self._dev is not None)
+        without = {"train": [], "keep": keep}
+        block = block.model_copy(update={name: without[name] for name in without if hasattr(block, name)})
         # The models of all bounds share their seeds: they differ in the bound, not in the order of their batches.
         seed = derive_seed(config.seed, node, index)
         every = getattr(block, "evaluate_every", None) or members.evaluate_every
         settings = {"stage": kind, kind: block, "seed": seed, "precision": members.precision}
+        if CORPUS in tables:
+            settings["share"] = members.share
         how = {"checkpoint_every": members.checkpoint_every, "max_retries": members.max_retries}
         beside: dict[str, Any] = {"how": {"evaluate_every": every, **how}}
         if self._dev and not before:
@@ -214,7 +236,7 @@ class Plan:
         options = {
             "worker": models.train_member,
             "updates": partial(models.member_updates, node),
-            "tables": list(tables),
+            "tables": tables,
             "rows_per_update": stage_of.rows_per_update(block),
             "memory": partial(largest_need, [node], config, self.shape),
         }
@@ -225,12 +247,15 @@ class Plan:
             if block.scheduler == "asha" and len(block.lower_bounds) > 1:
                 needed = min(members.min_members or block.models, block.models)
                 options["halving"] = partial(models.grid_halving, sts=block, needed=needed, evaluate_every=every)
-        if bound is not None or getattr(block, "keep", None) == "best_on_dev":
+        if keep == BEST_ON_DEV:
             inputs["dev"], settings["evaluate_every"] = self._dev, every
         else:
             beside["dev"] = self._dev
         about = {"by": "tune", "group": node, "is_intermediate": True, "options": options}
         return self._add(name, title, models.member, stage, inputs, settings, beside, **about)
+
+    def _member_table(self, name: str) -> str:
+        return MEMBERS_CORPUS if name == CORPUS and MEMBERS_CORPUS in self.artefacts else name
 
     # targets and learners
 
@@ -311,7 +336,9 @@ class Plan:
             of = recipe.uncalibrated
             keep = "best_on_dev" if any(stages()[name].is_grid for name in recipe.members) else sed.keep
             # What counts for targets is part of these.
-            block = sed.model_copy(update={"target_precision": "fp32", "start": "encoder", "keep": keep})
+            target = sed.target or ("mean" if recipe.ensemble == TEACHERS else last_stage(recipe.ensemble).target)
+            block = {"target_precision": "fp32", "start": "encoder", "keep": keep, "target": target}
+            block = sed.model_copy(update=block)
             settings = {"sed": block, "keep": keep, "seed": derive_seed(config.seed, of, "learner", index)}
             inputs = {"encoder": self._encoder, "start": self._learners_start, "targets": f"{of}/targets"}
             beside: dict[str, Any] = {"how": {"max_retries": sed.max_retries}}

@@ -8,8 +8,13 @@ from raysed.recipe import Recipe, last_stage
 from raysed.registry import stages
 
 if TYPE_CHECKING:
-    from raysed.config import Config
+    from collections.abc import Sequence
 
+    from raysed.config import Config, CorpusConfig
+
+CORPUS, MEMBERS_CORPUS = "corpus", "members-corpus"
+"""The artefacts of sentences: what learners, calibrations and rewritten views are made of; what members read, where
+that is more."""
 _GIVEN_VIEWS = {"files", "entailment"}
 """Kinds of views that are read; the others are made of the corpus."""
 
@@ -28,6 +33,15 @@ def trains_on_corpus(recipe: Recipe, config: Config) -> bool:
 def reads_corpus(recipe: Recipe, config: Config) -> bool:
     """Return whether its training, or the fit of its calibration, reads the corpus."""
     return trains_on_corpus(recipe, config) or (bool(recipe.calibration) and config.flow.fit_on == "corpus")
+
+
+def corpora(config: Config, recipes: Sequence[Recipe]) -> dict[str, CorpusConfig]:
+    """Return what is read for each artefact of sentences."""
+    drawn, whole = config.sed.sentences, config.corpus
+    if drawn is None or not any(recipe.distils for recipe in recipes):
+        return {CORPUS: whole}
+    apart = any(CORPUS in _tables(recipe, config) for recipe in recipes)
+    return {CORPUS: whole.model_copy(update={"sentences": drawn}), **({MEMBERS_CORPUS: whole} if apart else {})}
 
 
 def _tables(recipe: Recipe, config: Config) -> list[str]:

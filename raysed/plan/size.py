@@ -25,7 +25,7 @@ from raysed.data.targets import TARGET_TYPES
 from raysed.errors import UserError
 from raysed.model.shape import Shape, shape_of
 from raysed.plan.check import Job, check
-from raysed.plan.needs import trainings_of
+from raysed.plan.needs import CORPUS, MEMBERS_CORPUS, corpora, trainings_of
 from raysed.recipe import SED, TEACHERS, Recipe, last_stage, member_nodes
 from raysed.store.text import Table, size
 from raysed.train.memory import checkpoint_bytes, training_need
@@ -144,7 +144,10 @@ def _steps(
     for node, count in counts.items():
         stage = last_stage(node)
         settings = getattr(config, stage.name)
-        updates = stage.steps(settings, sum(rows[table] for table in stage.tables(settings)))
+        part, sizes = 1.0, rows
+        if stage.name != SED:
+            part, sizes = config.members.share, {**rows, CORPUS: rows.get(MEMBERS_CORPUS, rows.get(CORPUS, 0))}
+        updates = stage.steps(settings, stage.rows_read(settings, part, sizes))
         what = "grid model" if stage.is_grid and len(settings.lower_bounds) > 1 else "member"
         what = "learner" if stage.name == SED else what
         beside = min(count, max(1, round(at_once * count / total)))
@@ -157,10 +160,14 @@ def known_rows(job: Job, corpus: int | None = None) -> dict[str, int]:
 
     Without a number of sentences, a corpus of which all is kept counts as one.
     """
-    corpus = corpus or job.config.corpus.sentences or 1
+    config = job.config
+    whole = corpus or config.corpus.sentences or 1
+    names = corpora(config, job.recipes)
+    corpus = min(whole, names[CORPUS].sentences or whole)
     rows = {f"pairs/{kind}": len(pairs) for kind, pairs in job.pairs.items()}
     rows |= {f"views/{kind}": corpus if views is None else len(views) for kind, views in job.views.items()}
-    return rows | ({"corpus": corpus} if job.needs_corpus else {})
+    sizes = {CORPUS: corpus, MEMBERS_CORPUS: max(whole, config.corpus.sentences or 0)}
+    return rows | ({name: sizes[name] for name in names} if job.needs_corpus else {})
 
 
 def largest_need(nodes: Sequence[str], config: Config, shape: Shape, *, gpu: bool, kind: str = "") -> Need:

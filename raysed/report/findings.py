@@ -105,10 +105,11 @@ def _ensemble(family: str, scores: Scores) -> list[Finding]:
         if family == TEACHERS:
             whole, part = ("the teachers together are", "the best of them")
         clauses.append(Finding(f"{whole} {_difference(scores, *pair).position()} {part}", (pair[0], members)))
-        soup = (family, "soup")
-        if soup in groups:
-            position = _difference(scores, soup, pair[0]).position()
-            clauses.append(Finding(f"the average of their weights is {position} the ensemble", (soup, pair[0])))
+        others = {"centred": "with each member centred it is", "soup": "the average of their weights is"}
+        for kind, what in others.items():
+            if (family, kind) in groups:
+                position = _difference(scores, (family, kind), pair[0]).position()
+                clauses.append(Finding(f"{what} {position} the ensemble", ((family, kind), pair[0])))
     return clauses
 
 

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from raysed.config import Config, EncoderConfig, Layers, derive_seed
 from raysed.data.parquet import SentenceTable
 from raysed.data.tokens import tokenize
-from raysed.make.scores import load_embeddings
+from raysed.make.scores import CENTRE, load_embeddings
 from raysed.model.calibration import CalibrationMap, load_calibration
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
@@ -140,6 +140,8 @@ class Run:
             soup = self.facts.soups.get(recipe)
             combined = {"ensemble": self._combined(recipe)}
             combined |= {"soup": load_embeddings(self.storage.fetch(soup), main)} if soup else {}
+            if (centre := self.facts.centres.get(recipe)) and combined["ensemble"] is not None:
+                combined["centred"] = combined["ensemble"] - np.load(self.storage.fetch(centre) / CENTRE)
             for kind, embeddings in combined.items():
                 if embeddings is not None:
                     outcomes = evaluation.outcomes(embeddings)

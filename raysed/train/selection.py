@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from raysed.train.stage import Plan
+from raysed.model.encoding import encode
+from raysed.score.metrics import unit
+from raysed.train.stage import ISOTROPIC, Plan
 from raysed.train.state import broadcast_from_rank0
 
 Metrics = dict[str, Any]
@@ -46,7 +48,7 @@ class Selection:
 
     def __init__(self, objective: nn.Module, plan: Plan, evaluate: Callable[[nn.Module], float] | None):
         names = list(objective.candidates())
-        if plan.keep not in ("best", *names):
+        if plan.keep not in ("best", ISOTROPIC, *names):
             raise ValueError(f"plan.keep is {plan.keep!r}, but the candidates are {', '.join(names)}")
         self._objective, self._plan, self._evaluate = objective, plan, evaluate
         self.best: dict[str, torch.Tensor] = {}
@@ -70,7 +72,7 @@ class Selection:
                 is_best = result.score is None or scores[name] >= result.score
             else:
                 is_best = result.held_out is None or loss <= result.held_out
-            if self._plan.keep != "best" or is_best:
+            if self._plan.keep == name or (self._plan.keep == "best" and is_best):
                 result.kept, result.kept_step, result.score, result.held_out = name, step, scores.get(name), loss
             if self._plan.keep == "best" and is_best:
                 self.best = {key: value.detach().cpu().clone() for key, value in module.state_dict().items()}
@@ -79,7 +81,8 @@ class Selection:
 
     def _wanted(self) -> dict[str, nn.Module]:
         candidates = self._objective.candidates()
-        return candidates if self._plan.keep == "best" else {self._plan.keep: candidates[self._plan.keep]}
+        keep = self._plan.keep
+        return candidates if keep in ("best", ISOTROPIC) else {keep: candidates[keep]}
 
     def out_of_patience(self, result: Result) -> bool:
         """Whether the last `patience` evaluations brought nothing better."""
@@ -91,10 +94,18 @@ class Selection:
     def put_back(self, result: Result, step: int) -> None:
         """Put the kept weights into their candidate."""
         candidates = self._objective.candidates()
-        if self.best:
+        if self._plan.keep == ISOTROPIC:
+            result.kept, result.kept_step = min(candidates, key=lambda name: self._mean_cosine(candidates[name])), step
+            result.score = next((e["dev"][result.kept] for e in reversed(result.history) if "dev" in e), None)
+        elif self.best:
             candidates[result.kept].load_state_dict(self.best)
         elif not result.kept:
             result.kept, result.kept_step = next(iter(self._wanted())), step
+
+    def _mean_cosine(self, encoder: nn.Module) -> float:
+        """Return the mean cosine of all pairs of different sentences of the sample."""
+        x_ND = unit(encode(encoder, self._plan.sample)[0].astype(np.float64))
+        return float((np.square(x_ND.sum(0)).sum() - len(x_ND)) / max(len(x_ND) * (len(x_ND) - 1), 1))
 
     @torch.no_grad()
     def _held_out_loss(self) -> float:
@@ -119,4 +130,6 @@ def before_training(
     if evaluate is None:
         return []
     score = evaluate(start) if known is None else known
-    return [{"step": 0, "dev": {name: score for name in objective.candidates() if plan.keep in ("best", name)}}]
+    return [
+        {"step": 0, "dev": {name: score for name in objective.candidates() if plan.keep in ("best", ISOTROPIC, name)}}
+    ]

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 
-from raysed.config import Block, MembersConfig
+from raysed.config import Block, EncoderConfig, MembersConfig
 from raysed.train.objective import EncoderObjective
 from raysed.train.optimizers import bert_optimizer
 
@@ -18,20 +19,47 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from raysed.data.pairs import PairRows
+    from raysed.data.tokens import PartOfTable, TokenTable
     from raysed.model.encoder import Encoder
     from raysed.model.shape import Shape
     from raysed.train.loop import Run
 
 
+BEST_ON_DEV, ISOTROPIC = "best_on_dev", "isotropic"
+"""What `keep` may be set to, beside the last weights of the usual candidate."""
+_COMPARED = 512
+"""Sentences whose cosines say how isotropic embeddings are."""
+
+
 @dataclass(frozen=True)
 class Start:
-    """Where a training starts from: weights on the device that trains, and directories by table (`Stage.tables`)."""
+    """Where a training starts from: weights on the device that trains, and directories by table (`Stage.tables`).
+
+    `share` is that of the corpus which a member reads; `config` names the pre-trained encoder.
+    """
 
     encoder: Encoder
     tokenizer: PreTrainedTokenizerBase
     data: Mapping[str, Path]
     seed: int
     lower_bound: float | None = None
+    share: float = 1.0
+    config: EncoderConfig | None = None
+
+    def read_corpus(self) -> TokenTable | PartOfTable:
+        """Map the corpus, of which each seed has a share of its own."""
+        from raysed.data.tokens import PartOfTable, read_tokens
+
+        table = read_tokens(self.data["corpus"])
+        if self.share == 1:
+            return table
+        drawn = np.random.default_rng([self.seed, 1]).permutation(len(table))[: rows_of(self.share, len(table))]
+        return PartOfTable(table, np.sort(drawn))
+
+
+def rows_of(share: float, rows: int) -> int:
+    """Return how many rows a share of them is, one at least."""
+    return max(1, int(share * rows))
 
 
 @dataclass(frozen=True)
@@ -42,7 +70,8 @@ class Plan:
         learning_rate: rate of an update, by step (0-based).
         evaluate_every: updates between evaluations; the last update is always evaluated.
         log_every: updates between entries of the loss in the history.
-        keep: name of the candidate that is the result, or `best`: the best one at its best evaluation.
+        keep: name of the candidate that is the result; `best`: the best one at its best evaluation; `isotropic`: in the
+            end the one whose embeddings of `sample` have the lowest mean cosine.
         patience: with `best`, the training ends after so many evaluations without a better score; None: never.
         held_out: batches that nothing is learnt from; the loss on them, not the dev score, then says what is best.
     """
@@ -56,6 +85,7 @@ class Plan:
     keep: str = "best"
     patience: int | None = None
     held_out: Sequence[Any] = ()
+    sample: TokenTable | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +112,7 @@ class Stage:
         labels: what the labels of the pairs that it learns from are called in reports; None: it learns from the corpus.
         is_grid: whether it trains models for each of several bounds, of which one is chosen.
         masks: whether it needs a tokenizer with a mask token.
+        target: what a learner of its members has as its target unless `sed.target` says so.
     """
 
     name: ClassVar[str]
@@ -91,6 +122,7 @@ class Stage:
     sentences_per_row: ClassVar[int] = 2
     is_grid: ClassVar[bool] = False
     masks: ClassVar[bool] = False
+    target: ClassVar[Literal["mean", "centred_mean"]] = "mean"
 
     def tables(self, settings: Any) -> list[str]:
         """Return the artefacts that it learns from: `corpus`, `pairs/NAME`, `views/KIND`."""
@@ -109,6 +141,10 @@ class Stage:
         """Return the correlation that its dev scores are."""
         return getattr(settings, "criterion", "spearman")
 
+    def keeps(self, settings: Any, has_dev: bool) -> str:
+        """Return which weights become the member, see `keep` of the stage's settings."""
+        return BEST_ON_DEV if self.is_grid else getattr(settings, "keep", "last")
+
     def rows_per_update(self, settings: Any) -> int:
         """Return the rows of a batch: sentences or pairs."""
         return settings.batch_size
@@ -119,6 +155,10 @@ class Stage:
             return settings.steps
         # The small term keeps a product such as 0.29 * 100 from being cut to 28.
         return max(1, int(rows // min(settings.batch_size, rows) * settings.epochs + 1e-9))
+
+    def rows_read(self, settings: Any, share: float, rows: Mapping[str, int]) -> int:
+        """Return how many rows a member learns from, by the sizes of all tables: all but of the corpus, a share."""
+        return sum(rows_of(share, rows[name]) if name == "corpus" else rows[name] for name in self.tables(settings))
 
     def size(self, settings: Any, shape: Shape) -> Size:
         """Return what a member holds and computes; of an encoder of this shape."""
@@ -131,11 +171,11 @@ class Stage:
     def batches(self, settings: Any, start: Start) -> Any:
         """Return a function from the step to its batch, which has the `table` that the rows come from."""
         from raysed.data.pairs import PairBatches, read_pairs
-        from raysed.data.tokens import EpochBatches, read_tokens
+        from raysed.data.tokens import EpochBatches
 
         (name,) = self.tables(settings)
         if name == "corpus":
-            return EpochBatches(read_tokens(start.data[name]), settings.batch_size, start.seed)
+            return EpochBatches(start.read_corpus(), settings.batch_size, start.seed)
         return PairBatches(read_pairs(start.data[name]), settings.batch_size, start.seed)
 
     def schedule(self, settings: Any, steps: int) -> Callable[[int], float]:
@@ -157,7 +197,10 @@ class Stage:
         objective = self.objective(settings, start).to(device)
         batches = self.batches(settings, start)
         steps = self.steps(settings, len(batches.table))
-        keeps_best = self.is_grid or getattr(settings, "keep", "last") == "best_on_dev"
+        keep, sample = self.keeps(settings, has_dev=False), None
+        if keep == ISOTROPIC:
+            rows = np.random.default_rng([start.seed, 2]).integers(len(batches.table), size=_COMPARED)
+            sample = batches.table.take(np.unique(rows))
         plan = Plan(
             steps=steps,
             learning_rate=self.schedule(settings, steps),
@@ -165,7 +208,8 @@ class Stage:
             evaluate_every=getattr(settings, "evaluate_every", None) or members.evaluate_every,
             checkpoint_every=members.checkpoint_every,
             log_every=log_every(steps),
-            keep="best" if keeps_best else list(objective.candidates())[-1],
+            keep={BEST_ON_DEV: "best", ISOTROPIC: ISOTROPIC}.get(keep, list(objective.candidates())[-1]),
+            sample=sample,
         )
         optimizer, clip = self.optimizer(settings, objective), getattr(settings, "clip", None)
         engine = TorchEngine(objective, optimizer, clip, uses_bf16(members.precision, device))

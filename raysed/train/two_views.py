@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import numpy as np
 import torch
 from pydantic import AfterValidator, Field
 
@@ -51,12 +52,12 @@ class TwoViewsStage(Stage):
     def batches(self, settings: TwoViewsConfig, start: Start) -> PairBatches:
         """Return batches of all kinds together; dropout tells the two views of the same sentence apart (SimCSE)."""
         from raysed.data.pairs import PairBatches, PairTable, read_pairs
-        from raysed.data.tokens import read_tokens
 
         tables = []
         for name in self.tables(settings):
             if name == "corpus":
-                table = read_tokens(start.data[name])
+                corpus = start.read_corpus()
+                table = corpus.take(np.arange(len(corpus)))
                 tables.append(PairTable(table, table))
             else:
                 tables.append(read_pairs(start.data[name]))

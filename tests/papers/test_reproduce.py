@@ -270,7 +270,7 @@ SETTINGS = {
             **{"recipes": ["nli", "nli-ct", "nli-flow", "nli-ct-flow", "nli-ct-sed", "nli-ct-sed-flow"]},
             **{"encoder.path": "google-bert/bert-large-uncased", "members.count": 10, "sed.learners": 10},
             **{"nli.epochs": 1, "nli.batch_size": 16, "nli.learning_rate": 2e-5, "nli.warmup": 0.1},
-            **{"ct.steps": 50_000, "ct.groups": 2, "ct.negatives": 7, "corpus.sentences": 100_000},
+            **{"ct.steps": 50_000, "ct.groups": 2, "ct.negatives": 7, "sed.sentences": 100_000},
             **{"sed.batch_size": 32, "sed.learning_rate": 2e-5, "sed.warmup": 0.1, "flow.fit_tasks": YEARS},
             **{"evaluation.report": YEARS, "evaluation.dev": "stsb-dev", "evaluation.aggregation": "mean"},
         }
@@ -799,7 +799,7 @@ def test_a_cell_may_ask_for_a_statistic(statistic, of):
             "sed-table-7",
             ["BERT-Large-CT", "BERT-L-CT-SED"],
             "STS-B",
-            "corpus.sentences=100 ct.steps=4 recipes=[ct,ct-sed]",
+            "corpus.sentences=100 sed.sentences=80 ct.steps=4 recipes=[ct,ct-sed]",
         ),
     ],
 )

@@ -307,8 +307,8 @@ def test_all_tasks_are_scored(senteval, quick):
     tasks = load(senteval, "MR", "TREC", "MRPC", "SST5", "SICKRelatedness")
     scores = score_transfer(tasks, embeddings_of(tasks))
     assert list(scores) == ["MR", "TREC", "MRPC", "SST5", "SICKRelatedness"]
-    assert {"accuracy", "std", "folds", "dev", "C", "converged", "protocol"} == set(scores["MR"])
-    assert {"accuracy", "f1", "dev", "C", "converged", "protocol"} == set(scores["MRPC"])
+    assert {"accuracy", "std", "folds", "dev", "C", "converged", "protocol", "classifier"} == set(scores["MR"])
+    assert {"accuracy", "f1", "dev", "C", "converged", "protocol", "classifier"} == set(scores["MRPC"])
     assert {"pearson", "spearman", "dev", "protocol"} == set(scores["SICKRelatedness"])
     accuracies = scores["MR"]["folds"]
     assert scores["MR"]["accuracy"] == pytest.approx(np.mean(accuracies))

@@ -55,8 +55,14 @@ def test_settings_that_contradict_each_other(settings, message):
     ("settings", "message"),
     [
         ({"flow": {"fit_tasks": ["c"]}}, r"^flow\.fit_tasks names 'c', which is not in .*; the tasks are a, b$"),
-        ({"ct": {"keep": "best_on_dev"}}, r"^ct\.keep: best_on_dev needs evaluation\.dev; .* ct\.keep: second$"),
-        ({"sed": {"keep": "best_on_dev"}}, r"^sed\.keep: best_on_dev needs evaluation\.dev; .* sed\.keep: last$"),
+        (
+            {"ct": {"keep": "best_on_dev"}},
+            r"^ct\.keep: best_on_dev needs evaluation\.dev; set it, or leave ct\.keep out$",
+        ),
+        (
+            {"sed": {"keep": "best_on_dev"}},
+            r"^sed\.keep: best_on_dev needs evaluation\.dev; set it, or leave sed\.keep out$",
+        ),
         ({"calibration": {"natsv_k": "dev"}}, r"^calibration\.natsv_k: dev needs evaluation\.dev; "),
     ],
 )

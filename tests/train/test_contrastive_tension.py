@@ -3,13 +3,18 @@
 import copy
 import math
 from collections import Counter
+from itertools import combinations
 
 import numpy as np
 import pytest
 import torch
 
+from raysed.config import MembersConfig
+from raysed.data.tokens import FlatTokens
+from raysed.model.encoding import encode
 from raysed.train.engine import TorchEngine
 from raysed.train.loop import Run
+from raysed.train.selection import Selection
 from raysed.train.stage import Plan, Start
 from raysed.train.stages.ct import (
     STAGE,
@@ -260,3 +265,28 @@ def test_second_is_kept_as_trained_to_the_end_or_the_better_at_its_best(make_enc
         objective, PairSampler(make_table(50), CONFIG, 2), plan, engine, evaluate=lambda _: next(asked)
     ).train()
     assert (result.kept, result.kept_step, result.score) == kept and not list(asked)
+
+
+@pytest.mark.parametrize("spread_out", ["first", "second"])
+def test_without_labels_the_model_is_kept_that_spreads_sentences_more(make_encoder, make_table, tmp_path, spread_out):
+    """By the cosines of all pairs of a sample, in a plain loop."""
+    flat = FlatTokens(tmp_path)
+    flat.add(make_table(40, longest=9))
+    flat.close()
+    settings, encoder = CtConfig(steps=3, schedule="scaled"), make_encoder("bert", layers=1)
+    run = STAGE.set_up(settings, MembersConfig(), Start(encoder, None, {"corpus": tmp_path}, 5))
+    assert STAGE.keeps(settings, has_dev=True) == "best_on_dev" and run.plan.keep == "isotropic"
+    other = run.objective.candidates()["second" if spread_out == "first" else "first"]
+    with torch.no_grad():  # one offset for all sentences
+        other.transformer.encoder.layer[-1].output.LayerNorm.bias += 3
+    result = run.train()
+    means = {}
+    for name, trained in run.objective.candidates().items():
+        vectors = encode(trained, run.plan.sample)[0].tolist()
+        products = [
+            sum(map(math.prod, zip(x, y))) / math.hypot(*x) / math.hypot(*y) for x, y in combinations(vectors, 2)
+        ]
+        means[name] = sum(products) / len(products)
+        assert Selection(run.objective, run.plan, None)._mean_cosine(trained) == pytest.approx(means[name], abs=1e-6)
+    assert (result.kept, result.kept_step) == (min(means, key=means.get), 3) == (spread_out, 3)
+    assert len(run.plan.sample) > 30

@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from transformers import AutoModel, AutoModelForMaskedLM
 
+from raysed.config import EncoderConfig
 from raysed.data.tokens import EpochBatches, TokenTable, pack
+from raysed.model.encoder import Encoder
+from raysed.model.pretrained import load_lm_head
 from raysed.train.stages.mlm import MaskedLM
 
 SPECIAL, MASK = [0, 1, 2, 3, 4], 4
@@ -121,3 +125,29 @@ def test_any_step_is_reached_at_once(make_table):
         assert EpochBatches(table, 8, seed=1).rows(step).tolist() == forward.rows(step).tolist() == rows[step]
     assert EpochBatches(table, 8, seed=2).rows(0).tolist() != rows[0]
     assert EpochBatches(table, 100, seed=1).per_epoch == 1  # fewer sentences than a batch
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "mpnet"])
+def test_it_goes_on_with_the_head_that_the_checkpoint_has(kind, tmp_path, make_table, make_encoder):
+    """The loss of the whole published model on one padded sentence at a time."""
+    model = AutoModelForMaskedLM.from_config(make_encoder(kind).transformer.config).eval()
+    for weight in model.parameters():
+        nn.init.normal_(weight, std=0.1)
+    model.save_pretrained(tmp_path)
+    config = EncoderConfig(path=str(tmp_path), max_length=16)
+    head = load_lm_head(config)
+    encoder = Encoder(AutoModel.from_pretrained(tmp_path).eval())
+    objective = MaskedLM(encoder, MASK, SPECIAL, dropout=False, head=head).eval()
+    batch, spy = pack(make_table(25, longest=9), row_tokens=64), Spy(objective)
+    torch.manual_seed(5)
+    chosen = objective._choose(batch)
+    torch.manual_seed(5)
+    loss, losses = objective.loss(batch).item(), []
+    for number in range(len(batch)):
+        here = batch.segments == number
+        inputs, asked = spy.inputs[0][here][None], chosen[here]
+        logits = model(input_ids=inputs, attention_mask=torch.ones_like(inputs)).logits[0, asked]
+        losses += nn.functional.cross_entropy(logits, batch.input_ids[here][asked], reduction="none").tolist()
+    assert loss == pytest.approx(np.mean(losses), abs=1e-5) and len(losses) > 10
+    AutoModel.from_pretrained(tmp_path).save_pretrained(tmp_path / "headless")
+    assert load_lm_head(EncoderConfig(path=str(tmp_path / "headless"), max_length=16)) is None

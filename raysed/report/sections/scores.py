@@ -18,7 +18,7 @@ from raysed.store.text import Table, number
 _COLOURS: Mapping[str, Colour] = {
     **dict.fromkeys(("baseline", "base"), "grey"),
     "member": "blue",
-    **dict.fromkeys(("ensemble", "soup"), "orange"),
+    **dict.fromkeys(("ensemble", "centred", "soup"), "orange"),
     "learner": "green",
 }
 

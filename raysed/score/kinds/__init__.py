@@ -58,6 +58,14 @@ class Task(ABC):
     def metrics(self, outcome: np.ndarray) -> dict[str, Any]:
         """Return the scores, x100, and counts."""
 
+    def items(self) -> list[tuple[str, ...]]:
+        """Return what a label is given to, pairs or texts, in any fixed order; nothing where these are documents."""
+        return []
+
+    def without(self, rows: Sequence[int]) -> "Task | None":
+        """Return a task without some of its `items`, by their places; None where the others cannot be scored."""
+        raise NotImplementedError
+
     def strata(self) -> list[tuple[slice, float]]:
         """Return the rows of an outcome that are resampled together, and their share of the task's score."""
         raise NotImplementedError

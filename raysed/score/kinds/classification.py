@@ -125,6 +125,19 @@ class LabelledTask(Task):
     def content(self) -> list[Any]:
         return [self.kind, self.texts, self.labels.tolist(), self.scored.tolist(), self._seed]
 
+    def items(self) -> list[tuple[str, ...]]:
+        """Return the texts that are scored; the others are there to learn from."""
+        return [(self.texts[i],) for i in np.flatnonzero(self.scored)]
+
+    def without(self, rows: Sequence[int]) -> "LabelledTask | None":
+        kept = np.delete(np.arange(len(self.texts)), np.flatnonzero(self.scored)[rows])
+        ids, labels = np.unique(self.labels[kept], return_inverse=True)
+        scored = self.scored[kept]
+        if len(ids) < 2 or np.bincount(labels).min() < FEWEST_TEXTS or not scored.any():
+            return None
+        texts, classes = [self.texts[i] for i in kept], [self.classes[i] for i in ids]
+        return type(self)(self.name, texts, labels, classes, None if scored.all() else scored, self._seed)
+
     def strata(self) -> list[tuple[slice, float]]:
         return [(slice(0, int(self.scored.sum())), 1.0)]
 

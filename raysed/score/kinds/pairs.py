@@ -7,6 +7,7 @@ their correlations (SED), `wmean` weights that average by subset size (BERT-flow
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,21 @@ class Pairs(Task):
 
     def content(self) -> list[Any]:
         return [[name, *map(list, subset)] for name, subset in self.task.subsets.items()]
+
+    def items(self) -> list[tuple[str, ...]]:
+        return list(zip(self.first, self.second))
+
+    def without(self, rows: Sequence[int]) -> "Pairs | None":
+        kept_P = np.ones(len(self.gold), bool)
+        kept_P[rows] = False
+        if not _can_correlate(self.gold[kept_P]):
+            return None
+        subsets = {}
+        for name, (first, second, gold_P) in self.task.subsets.items():
+            kept = np.flatnonzero(kept_P[self._subsets[name]])
+            if len(kept):
+                subsets[name] = [first[i] for i in kept], [second[i] for i in kept], gold_P[kept]
+        return Pairs(replace(self.task, subsets=subsets), self.aggregation)
 
     def outcome(self, x_UD: np.ndarray) -> np.ndarray:
         """Return the cosine of every pair, float64 [P]."""

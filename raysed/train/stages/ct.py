@@ -19,10 +19,10 @@ from torch.nn import functional as F
 from raysed.config import Block, Rate
 from raysed.train.objective import EncoderObjective
 from raysed.train.optimizers import RMSprop
-from raysed.train.stage import Size, Stage, Start
+from raysed.train.stage import BEST_ON_DEV, ISOTROPIC, Size, Stage, Start
 
 if TYPE_CHECKING:
-    from raysed.data.tokens import PackedTokens, TokenTable
+    from raysed.data.tokens import PackedTokens, PartOfTable, TokenTable
     from raysed.model.encoder import Encoder
     from raysed.model.shape import Shape
 
@@ -45,9 +45,11 @@ class CtConfig(Block):
     """Updates at which the rate changes."""
     learning_rates: list[Rate] = [1e-5, 8e-6, 6e-6, 4e-6, 2e-6]
     """One more than there are boundaries."""
-    keep: Literal["second", "best_on_dev"] = "second"
-    """Which of the two trained models becomes the member. `second`: the second, as trained to the end. `best_on_dev`:
-    the better one at its best evaluation (the released code), which needs `evaluation.dev` and uses its labels."""
+    keep: Literal["isotropic", "best_on_dev"] | None = None
+    """Which of the two trained models becomes the member. `isotropic`: in the end, that with the lower mean cosine of
+    different sentences of the corpus; no label is used. `best_on_dev`: the better one at its best evaluation (the
+    released code), which needs `evaluation.dev` and uses its labels. `null`: `best_on_dev` where there is
+    `evaluation.dev`, else `isotropic`."""
 
     @model_validator(mode="after")
     def _one_rate_more_than_boundaries(self) -> CtConfig:
@@ -98,7 +100,7 @@ class PairSampler:
     All draws are uniform, with replacement and independent of each other; a batch depends on (seed, step) only.
     """
 
-    def __init__(self, table: TokenTable, config: CtConfig, seed: int):
+    def __init__(self, table: TokenTable | PartOfTable, config: CtConfig, seed: int):
         self.table, self.groups, self.negatives, self.seed = table, config.groups, config.negatives, seed
 
     def rows(self, step: int) -> tuple[np.ndarray, np.ndarray]:
@@ -122,6 +124,7 @@ class PairSampler:
 class _Ct(Stage):
     name, Settings = "ct", CtConfig
     words = "Contrastive Tension (telling a sentence from others, without labels)"
+    target = "centred_mean"  # its updates begin with one offset for all sentences
 
     def rows_per_update(self, settings: CtConfig) -> int:
         return settings.groups * (1 + settings.negatives)
@@ -129,13 +132,14 @@ class _Ct(Stage):
     def size(self, settings: CtConfig, shape: Shape) -> Size:
         return Size(trained=2)
 
+    def keeps(self, settings: CtConfig, has_dev: bool) -> str:
+        return settings.keep or (BEST_ON_DEV if has_dev else ISOTROPIC)
+
     def objective(self, settings: CtConfig, start: Start) -> ContrastiveTension:
         return ContrastiveTension(start.encoder, settings.dropout)
 
     def batches(self, settings: CtConfig, start: Start) -> PairSampler:
-        from raysed.data.tokens import read_tokens
-
-        return PairSampler(read_tokens(start.data["corpus"]), settings, start.seed)
+        return PairSampler(start.read_corpus(), settings, start.seed)
 
     def schedule(self, settings: CtConfig, steps: int) -> Callable[[int], float]:
         """Rate i holds while step <= boundary i, steps counted from 0.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class MlmConfig(TuningConfig):
-    """Masked language modelling on the corpus (BERT): domain adaptation."""
+    """Masked language modelling on the corpus (BERT): domain adaptation, by the head that an encoder brings, if any."""
 
     batch_size: int = Field(32, ge=1)
     """Sentences per update."""
@@ -31,18 +31,26 @@ class MlmConfig(TuningConfig):
 
 
 class MaskedLM(EncoderObjective):
-    """Predicts a share `rate` of the tokens through BERT's head, whose output matrix is the input embedding."""
+    """Predicts a share `rate` of the tokens through BERT's head, whose output matrix is the input embedding.
+
+    `head` is what a checkpoint brings, see `load_lm_head`; without it the head starts at random.
+    """
 
     def __init__(
-        self, encoder: Encoder, mask_id: int, special_ids: list[int], rate: float = 0.15, dropout: bool = True
+        self,
+        encoder: Encoder,
+        mask_id: int,
+        special_ids: list[int],
+        rate: float = 0.15,
+        dropout: bool = True,
+        head: tuple[nn.Linear, nn.LayerNorm, torch.Tensor] | None = None,
     ):
         super().__init__(dropout)
         self.encoder, self.mask_id, self.rate = encoder, mask_id, rate
         config = encoder.transformer.config
-        self.transform = nn.Sequential(
-            nn.Linear(config.hidden_size, config.hidden_size), nn.GELU(), nn.LayerNorm(config.hidden_size)
-        )
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        width = config.hidden_size
+        dense, norm, bias_V = head or (nn.Linear(width, width), nn.LayerNorm(width), torch.zeros(config.vocab_size))
+        self.transform, self.bias = nn.Sequential(dense, nn.GELU(), norm), nn.Parameter(bias_V.clone())
         self.special_ids = torch.tensor(special_ids, dtype=torch.long)
 
     def loss(self, batch: PackedTokens) -> torch.Tensor:
@@ -79,8 +87,11 @@ class _Mlm(Stage):
     masks = True
 
     def objective(self, settings: MlmConfig, start: Start) -> MaskedLM:
+        from raysed.model.pretrained import load_lm_head
+
         mask, special = start.tokenizer.mask_token_id, start.tokenizer.all_special_ids
-        return MaskedLM(start.encoder, mask, special, settings.rate, settings.dropout)
+        head = start.config and load_lm_head(start.config)
+        return MaskedLM(start.encoder, mask, special, settings.rate, settings.dropout, head)
 
     def size(self, settings: MlmConfig, shape: Shape) -> Size:
         return Size(outputs_per_token=settings.rate * shape.vocabulary)

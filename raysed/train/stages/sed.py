@@ -76,9 +76,13 @@ class SedConfig(TuningConfig):
     without offset leads, a head for each teacher side by side, trained with the learner. `keep`: exported with it.
     `fold`: exported with the learner's width at most and the same dot products. `drop`: not exported; the model is the
     learner before its heads. For recipes of `teachers`. See docs/distill.md#teachers-of-another-width."""
-    target: Literal["mean", "centred_mean"] = "mean"
+    target: Literal["mean", "centred_mean"] | None = None
     """`mean`: the plain mean of the members' embeddings (the paper). `centred_mean`: the same less its average over the
-    corpus, which takes out the common offset that CT gives to its members."""
+    corpus, which takes out the common offset that CT gives to its members. `null`: `centred_mean` of members that end
+    with `ct`, else `mean`."""
+    sentences: int | None = Field(None, ge=1)
+    """So many sentences of the corpus are drawn for learners, and for all else but members: these read the whole of
+    what `corpus.sentences` draws, as SED's members read far more than its learners. `null`: both read the same."""
     target_precision: TargetPrecision = "fp32"
     """In which targets are kept and moved: `fp32`, or `fp16` for half of the storage and network, which rounds each
     number by at most 1/2048 of itself."""
