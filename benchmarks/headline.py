@@ -39,15 +39,15 @@ PUBLISHED = ROOT.parent / "teachers"
 SAMPLED = 5000
 """Of the 20,000 titles of stackoverflow so many are a task: to embed them all would take longer than to train."""
 MPNET, PARAPHRASE, MINILM = "all-mpnet-base-v2", "paraphrase-MiniLM-L3-v2", "all-MiniLM-L6-v2"
+PAIR, ALL = "mpnet + paraphrase", "all three"
 TEACHERS = {
-    "mpnet + paraphrase": (MPNET, PARAPHRASE),
+    PAIR: (MPNET, PARAPHRASE),
     "mpnet": (MPNET,),
     "paraphrase": (PARAPHRASE,),
     "MiniLM": (MINILM,),
     "MiniLM + paraphrase": (MINILM, PARAPHRASE),
-    "all three": (MPNET, PARAPHRASE, MINILM),
+    ALL: (MPNET, PARAPHRASE, MINILM),
 }
-PAIR = "mpnet + paraphrase"
 LEARNERS = {
     "six": ["sed.learning_rate=3e-4"],
     "three": ["encoder.keep_layers=[0, 2, 5]", "sed.learning_rate=5e-4"],
@@ -127,7 +127,7 @@ def trained(arm: Arm, config: Config, more: Sequence[str], to: Path) -> dict[str
 
 
 def tables(models: Mapping[str, Sequence[Path]], directory: Path) -> list[str]:
-    """Returns the scores of all models by kind of task, and what the pair's learners have before the others.
+    """Returns the scores of all models by kind of task, and what learners of several teachers have before others.
 
     Args:
         models: directories of seeds or of teachers, by name.
@@ -151,9 +151,9 @@ def tables(models: Mapping[str, Sequence[Path]], directory: Path) -> list[str]:
     }
     lines = [[name, *(with_spread(scores[column][name]) for column in scores)] for name in outcomes]
     found = [Table(["model", *scores], lines).markdown()]
-    for size in LEARNERS:
-        first = Arm(size, PAIR).name
-        others = [name for name in outcomes if name != first and not name.startswith(tuple({*LEARNERS} - {size}))]
+    for arm in (Arm(size, teachers, text) for size in LEARNERS for teachers in (ALL, PAIR) for text in ("", DOMAIN)):
+        first, smaller = arm.name, tuple({*LEARNERS} - {arm.learner})
+        others = [name for name in outcomes if name != first and not name.startswith(smaller)]
         if first in models:
             rows = [[name, *(difference(first, name, scores[c], draws[c]) for c in scores)] for name in others]
             found.append(f"{first}, less\n\n{Table(['model', *scores], rows).markdown()}")

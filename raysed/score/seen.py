@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from raysed.config import EvaluationConfig
-from raysed.errors import UserError
 from raysed.score.kinds import Task
 from raysed.score.kinds.pairs import Pairs
 from raysed.score.tasks import Evaluation
@@ -53,21 +52,21 @@ def without_seen(evaluation: Evaluation, config: EvaluationConfig, learnt: Mappi
 
 
 def _told(task: Task, seen: Mapping[str, set[int]], drops: bool) -> Task:
-    """Say what of a task has been seen, and leave it out if `drops`."""
+    """Say what of a task has been seen; leave it out if `drops`, unless what is left cannot be scored."""
     if not seen:
         return task
     rows = sorted(set().union(*seen.values()))
     found = ", ".join(f"{len(some):,} of {source}" for source, some in seen.items())
     what = "pairs" if task.kind == Pairs.kind else "texts"
-    known = f"{len(rows):,} of its {len(task.items()):,} {what} have been seen ({found})"
+    known = f"task {task.name}: {len(rows):,} of its {len(task.items()):,} {what} have been seen ({found})"
+    left = task.without(rows) if drops else None
+    if left:
+        log.info("%s and are left out", known)
+        left.size += f"; left out: {found}"
+        return left
     if drops:
-        left = task.without(rows)
-        if left is None:
-            raise UserError(
-                f"evaluation.tasks.{task.name}: {known}, and what is left cannot be scored; name data that nothing is "
-                "learnt from and no choice is made on, or set evaluation.drop_seen: false"
-            )
-        task = left
-    log.info("task %s: %s and %s", task.name, known, "are left out" if drops else "count all the same")
-    task.size += f"; {'left out' if drops else 'seen'}: {found}"
+        log.warning("%s, and the rest cannot be scored, so all count; name data of its own for it", known)
+    else:
+        log.info("%s and count all the same", known)
+    task.size += f"; seen: {found}"
     return task

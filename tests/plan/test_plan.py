@@ -22,12 +22,7 @@ def settings(tiny_encoder_dir, tmp_path):
         "recipes": RECIPES,
         "encoder": {"path": str(tiny_encoder_dir), "max_length": 16},
         "teachers": [{"path": str(tiny_encoder_dir), "max_length": 16}, "members:ct"],
-        "evaluation": {
-            "tasks": {"mine": str(pairs), "other": "bundled:test"},
-            "dev": "mine",
-            "layers": [1],
-            "drop_seen": False,
-        },
+        "evaluation": {"tasks": {"mine": str(pairs), "other": "bundled:test"}, "dev": "mine", "layers": [1]},
         "members": {"count": 2},
         "nli": {"train": str(nli)},
         "sts": {"train": str(pairs), "lower_bounds": [0.0, 0.5], "models": 1},

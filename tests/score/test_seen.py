@@ -7,7 +7,6 @@ import pytest
 
 from raysed.config import EvaluationConfig, load_config
 from raysed.data.graded import StsTask
-from raysed.errors import UserError
 from raysed.plan.check import check, load_evaluation
 from raysed.score.kinds.classification import Classification
 from raysed.score.kinds.neighbours import Neighbours
@@ -60,15 +59,16 @@ def test_pairs_that_are_kept_are_counted(caplog):
     assert caplog.messages == ["task test: 2 of its 8 pairs have been seen (2 of x) and count all the same"]
 
 
-def test_a_task_of_which_nothing_is_left_is_refused():
+def test_a_task_of_which_too_little_is_left_counts_whole_and_says_so(caplog):
+    """As clusters of the very texts whose labels are the dev task."""
     draw = random.Random(0)
     asked = [(f"one {i}", f"two {i}") for i in range(8)]
     evaluation = Evaluation([pairs("dev", asked, draw), pairs("test", asked[:6], draw)])
-    message = (
-        r"evaluation.tasks.test: 6 of its 6 pairs have been seen \(6 of dev\), .* or set evaluation.drop_seen: false"
-    )
-    with pytest.raises(UserError, match=message):
-        without_seen(evaluation, DROPS, {})
+    found = without_seen(evaluation, DROPS, {}).tasks["test"]
+    assert found.items() == asked[:6] and found.size.endswith("; seen: 6 of dev")
+    said = "task test: 6 of its 6 pairs have been seen (6 of dev), and the rest cannot be scored, so all count; "
+    said += "name data of its own for it"
+    assert [(record.levelname, record.message) for record in caplog.records] == [("WARNING", said)]
 
 
 @pytest.mark.parametrize("kind", [Neighbours, Classification])
