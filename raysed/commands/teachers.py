@@ -62,12 +62,14 @@ def job(arguments: argparse.Namespace) -> None:
     from raysed.plan.draft import survey_corpus
     from raysed.report.sections.teachers import agreement_blocks, worth_blocks
     from raysed.score.ensemble import FEWEST_SENTENCES, Ensemble, agreement, named
+    from raysed.score.seen import without_seen
     from raysed.score.tasks import Evaluation
     from raysed.store.progress import steps
 
     teachers, _ = check_teachers(config)
     titles = _names(teachers)
-    evaluation = _known_to_all(Evaluation.load(config.evaluation, config.seed), teachers)
+    evaluation = without_seen(Evaluation.load(config.evaluation, config.seed), config.evaluation, {})
+    evaluation = _known_to_all(evaluation, teachers)
     sample = survey_corpus(CorpusConfig(source=texts)).sample if texts else evaluation.sentences
     sample = [text for text in sample if all(teacher.knows([text]) for teacher in teachers)]
     sample = sample[:: 1 + len(sample) // MOST_SENTENCES]

@@ -1,4 +1,4 @@
-"""Graded pairs and labelled texts that a score is to be told of, but that were learnt from, or that chose something.
+"""What tasks share with data that was learnt from with labels, and with the task that choices are made on.
 
 STS-B was cut from the STS years, and SICK has scores and classes of the same pairs: a model that has learnt from one
 has learnt part of the other.
