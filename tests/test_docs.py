@@ -112,7 +112,7 @@ def options_in(words: list[str]) -> set[str]:
 
 @each_page
 def test_options_exist(page):
-    own = set().union(*map(options_of, JOBS)) | ray_options(["job", "submit"])
+    own = set().union(*map(options_of, [*JOBS, ROOT / "papers/transfer.py"])) | ray_options(["job", "submit"])
     for line in commands(page):
         words = shlex.split(line) if "--" in line else []
         scripts = [place for place, word in enumerate(words) if re.fullmatch(r"jobs/\w+\.py", word)]

@@ -246,7 +246,7 @@ SETTINGS = [
     ("views.pivots=[[a, b], [c, d], [e, f]]", r"setting views\.pivots: list should have at most 2 items .*"),
     (
         f"recipes=[bsl]; bsl.keep=best_on_dev; {CHOICES}",
-        r"bsl\.keep: best_on_dev needs evaluation\.dev; set it, or use bsl\.keep: last",
+        r"bsl\.keep: best_on_dev needs evaluation\.dev; set it, or leave bsl\.keep out",
     ),
     ("recipes=[bsl]; views.mlm_model=/no/model", r"views\.mlm_model: '/no/model' cannot be loaded: .*"),
     (
@@ -848,7 +848,7 @@ def test_what_somebody_else_wrote_moves_no_cursor(monkeypatch, tmp_path, capfd, 
         (
             {"c.txt": b"One sentence.\nAnother one.\nOne sentence.\n"},
             ["corpus.source=c.txt", "corpus.sentences=3"],
-            r"corpus\.sentences is 3, but corpus\.source has only 2 usable sentences \(3 lines: .*\); lower it or .*",
+            r"3 sentences are to be drawn, but corpus\.source has only 2 usable ones \(3 lines: .*\); lower corpus\.sentences .*",
         ),
         (
             {"v.tsv": b"A car.\tA wagon.\n"},

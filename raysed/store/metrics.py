@@ -103,11 +103,18 @@ def native_output_to(path: Path) -> Iterator[None]:
             sys.stderr = python_stderr
 
 
+class _Notes(logging.Handler):
+    """Prints to what standard output is at the time, which notebooks replace."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), flush=True)
+
+
 def show_notes() -> None:
     """Show what this package logs, as plain lines on the terminal."""
     logger = logging.getLogger("raysed")
     if not logger.handlers:
-        handler = logging.StreamHandler(sys.stdout)
+        handler = _Notes()
         handler.setFormatter(logging.Formatter("note: %(message)s"))
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
