@@ -32,6 +32,8 @@ from runs import report_of
 CONFIG = ROOT / "benchmarks/ensemble_size.yaml"
 GROUPS = {1: [[0], [2], [4]], 2: [[0, 1], [2, 3], [4, 5]], 4: [[0, 1, 2, 3], [4, 5, 6, 7]], 8: [list(range(8))]}
 """Members by the size of the ensemble; learners of different groups have different seeds, that of all has three."""
+DEV = "evaluation.tasks={stsb-dev: {source: ../shared/data/sts/stsb-dev.tsv, aggregation: all}}"
+"""All that runs are scored on; the tests are embedded once, in the end."""
 LEARN = {
     "recipes": "[teachers-sed]",
     "combination": "{how: mean, turn: true}",
@@ -54,7 +56,7 @@ def main() -> None:
     config, storage = load_config(CONFIG), arguments.storage.resolve()
     models = storage / f"{config.run}-models"
     if not (models / "members").exists():
-        report_of(CONFIG, config.run, storage, [])
+        report_of(CONFIG, config.run, storage, [DEV])
         run = Storage(str(storage), config.run)
         for index in range(config.sts.models):
             shutil.copytree(run.fetch(f"sts/grid/0/{index:02d}"), models / f"members/{index:02d}")
@@ -75,7 +77,7 @@ def main() -> None:
 def learn(members: list[Path], name: str, storage: Path, seed: int, to: Path) -> None:
     """Distils some members into one learner, kept in `to`."""
     teachers = json.dumps([{"path": str(path), "max_length": 64} for path in members])
-    overrides = [f"{key}={value}" for key, value in LEARN.items()] + [f"teachers={teachers}", f"seed={seed}"]
+    overrides = [f"{key}={value}" for key, value in LEARN.items()] + [f"teachers={teachers}", f"seed={seed}", DEV]
     run = f"{name}-learner"
     report_of(CONFIG, run, storage, overrides)
     shutil.copytree(Storage(str(storage), run).fetch("teachers-sed/learners/00"), to)
