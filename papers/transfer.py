@@ -89,13 +89,11 @@ def score_task(
         gold_N = data["test"].labels
         scores = {"pearson": 100 * pearson(predicted_N, gold_N), "spearman": 100 * spearman(predicted_N, gold_N)}
         return {**about, **scores, "dev": dev}
-    is_adam = classifier == "senteval"
     if task.kind == "nested":
-        return about | _score_folds(data["all"], seed, is_adam)
+        return about | _score_folds(data["all"], seed, classifier)
     train, test, dev = data["train"], data["test"], data.get("dev")
     parts, grid = ([(train, dev)], SPLIT_GRID) if dev else (train.folds(seed, FOLDS), FOLD_GRID)
-    test_ND = test.features
-    found = adam.classify(train, test_ND, parts, dev) if is_adam else probes.classify(train, test_ND, grid, parts)
+    found = _classify(classifier, train, test, grid, parts, dev)
     scores = {"accuracy": _accuracy(found, test)}
     if task.name == "MRPC":
         from sklearn.metrics import f1_score
@@ -104,14 +102,25 @@ def score_task(
     return {**about, **scores, "dev": found.dev, "C": found.c, "converged": found.converged}
 
 
-def _score_folds(data: Labelled, seed: int, is_adam: bool) -> dict[str, Any]:
+def _classify(
+    classifier: Classifier,
+    train: Labelled,
+    test: Labelled,
+    grid: Sequence[float],
+    parts: Iterable[tuple[Labelled, Labelled]],
+    dev: Labelled | None = None,
+) -> Classified:
+    if classifier == "senteval":
+        return adam.classify(train, test.features, parts, dev)
+    return probes.classify(train, test.features, grid, parts)
+
+
+def _score_folds(data: Labelled, seed: int, classifier: Classifier) -> dict[str, Any]:
     """Each outer fold is predicted by a probe whose C is chosen on the others."""
     found, accuracies = [], []
     for fit, test in data.folds(seed, FOLDS):
-        parts, test_ND = fit.folds(seed, FOLDS), test.features
-        of_fold = adam.classify(fit, test_ND, parts) if is_adam else probes.classify(fit, test_ND, SPLIT_GRID, parts)
-        found.append(of_fold)
-        accuracies.append(_accuracy(of_fold, test))
+        found.append(_classify(classifier, fit, test, SPLIT_GRID, fit.folds(seed, FOLDS)))
+        accuracies.append(_accuracy(found[-1], test))
     return {
         "accuracy": statistics.fmean(accuracies),
         "std": statistics.stdev(accuracies),

@@ -3,7 +3,8 @@
 import copy
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,26 +40,15 @@ _LARGEST = {"num_hidden_layers": 1000, "hidden_size": 2**17, "intermediate_size"
 
 def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBase]:
     """Load the pre-trained transformer and its tokenizer; refuse what lacks weights or a tokenizer, or is too short."""
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()  # missing weights are looked at below, and left-over ones do not matter
-    path = encoder_path(config)
+    options = {"trust_remote_code": config.trust_remote_code, **config.model_kwargs}
     try:
-        described = AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, **config.model_kwargs)
-        check_size(config.path, described)
-        transformer, info = AutoModel.from_pretrained(
-            path,
-            output_loading_info=True,
-            use_safetensors=True,
-            dtype=torch.float32,
-            trust_remote_code=config.trust_remote_code,
-            **config.model_kwargs,
-        )
+        with _silent():
+            check_size(config.path, AutoConfig.from_pretrained(encoder_path(config), **options))
+            transformer, info = _weights(AutoModel, config)
     except UserError:
         raise
     except LOAD_ERRORS as error:
         raise unloadable(config, error) from None
-    finally:
-        transformers_logging.set_verbosity(verbosity)
     missing = sorted(key for key in info["missing_keys"] if "pooler" not in key)
     if missing:
         problem = f"{config.path!r} lacks {len(missing)} weights of its architecture, such as {missing[0]}"
@@ -72,22 +62,33 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
     return encoder, load_tokenizer(config)
 
 
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep transformers from telling which weights are missing, which callers look at, or left over."""
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+
+
+def _weights(kind: Any, config: EncoderConfig) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """A model in float32, and which of its weights are missing."""
+    options = {"use_safetensors": True, "trust_remote_code": config.trust_remote_code, **config.model_kwargs}
+    return kind.from_pretrained(encoder_path(config), output_loading_info=True, dtype=torch.float32, **options)
+
+
 def load_lm_head(config: EncoderConfig) -> tuple[nn.Linear, nn.LayerNorm, torch.Tensor] | None:
     """Return the masked-language-model head that a checkpoint brings: a layer, its norm and a bias per token, [V].
 
     None where it has none, or one that is not BERT's: GELU between layer and norm, and input embeddings as output.
     """
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    options = {"use_safetensors": True, "trust_remote_code": config.trust_remote_code, **config.model_kwargs}
     try:
-        model, info = AutoModelForMaskedLM.from_pretrained(
-            encoder_path(config), output_loading_info=True, dtype=torch.float32, **options
-        )
+        with _silent():
+            model, info = _weights(AutoModelForMaskedLM, config)
     except LOAD_ERRORS:
         return None
-    finally:
-        transformers_logging.set_verbosity(verbosity)
     output, base = model.get_output_embeddings(), f"{model.base_model_prefix}."
     rest = [module for name, module in model.named_modules() if not name.startswith(base) and module is not output]
     dense = [module for module in rest if isinstance(module, nn.Linear)]

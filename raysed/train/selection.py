@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from raysed.model.encoding import encode
-from raysed.score.metrics import unit
+from raysed.train.collapse import spread_of
 from raysed.train.stage import ISOTROPIC, Plan
 from raysed.train.state import broadcast_from_rank0
 
@@ -104,8 +104,7 @@ class Selection:
 
     def _mean_cosine(self, encoder: nn.Module) -> float:
         """Return the mean cosine of all pairs of different sentences of the sample."""
-        x_ND = unit(encode(encoder, self._plan.sample)[0].astype(np.float64))
-        return float((np.square(x_ND.sum(0)).sum() - len(x_ND)) / max(len(x_ND) * (len(x_ND) - 1), 1))
+        return spread_of(torch.from_numpy(encode(encoder, self._plan.sample)[0]))["cosine"]
 
     @torch.no_grad()
     def _held_out_loss(self) -> float:

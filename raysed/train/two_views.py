@@ -52,12 +52,14 @@ class TwoViewsStage(Stage):
     def batches(self, settings: TwoViewsConfig, start: Start) -> PairBatches:
         """Return batches of all kinds together; dropout tells the two views of the same sentence apart (SimCSE)."""
         from raysed.data.pairs import PairBatches, PairTable, read_pairs
+        from raysed.data.tokens import PartOfTable
 
         tables = []
         for name in self.tables(settings):
             if name == "corpus":
-                corpus = start.read_corpus()
-                table = corpus.take(np.arange(len(corpus)))
+                table = start.read_corpus()
+                if isinstance(table, PartOfTable):
+                    table = table.take(np.arange(len(table)))
                 tables.append(PairTable(table, table))
             else:
                 tables.append(read_pairs(start.data[name]))
