@@ -5,7 +5,7 @@ seed matter, and it scores one to two points from a logistic regression that has
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -32,19 +32,20 @@ def classify(
         dev: what stops the last fit; without it a drawn part of `train` does.
     """
     classes = int(train.labels.max()) + 1
-    accuracies = [[100 * _fit(*part, decay, classes)[1] for decay in DECAYS] for part in parts]
-    means = np.mean(accuracies, axis=0).round(2)
+    means = np.mean([100 * _fit(*part, DECAYS, classes)[1] for part in parts], axis=0).round(2)
     best = int(means.argmax())
-    weights, _ = _fit(train, dev, DECAYS[best], classes)
-    predicted = _logits(torch.from_numpy(np.ascontiguousarray(test_ND)), weights).argmax(1).numpy()
+    weights, _ = _fit(train, dev, DECAYS[best : best + 1], classes)
+    predicted = _logits(torch.from_numpy(np.ascontiguousarray(test_ND)), weights)[0].argmax(1).numpy()
     return Classified(predicted, DECAYS[best], float(means[best]), converged=False)
 
 
-def _fit(train: Labelled, dev: Labelled | None, decay: float, classes: int) -> tuple[torch.Tensor, float]:
-    """The weights [D + 1, C] with the best accuracy on `dev`, and that accuracy.
+def _fit(
+    train: Labelled, dev: Labelled | None, decays: Sequence[float], classes: int
+) -> tuple[torch.Tensor, np.ndarray]:
+    """For each of K decays the weights [K, D + 1, C] with the best accuracy on `dev`, and that accuracy [K].
 
-    Four epochs lie between two looks at it; the training ends at the sixth look in all that brings nothing better.
-    Draws and the start are those of SentEval's seed.
+    Four epochs lie between two looks at it; a fit ends at the sixth look in all that brings nothing better. Draws and
+    the start are those of SentEval's seed, so the same for all decays: they share the batches.
     """
     torch.manual_seed(SEED)
     rng = np.random.RandomState(SEED)
@@ -53,30 +54,34 @@ def _fit(train: Labelled, dev: Labelled | None, decay: float, classes: int) -> t
         train, dev = train.at(order[count:]), train.at(order[:count])
     x_ND, y_N = torch.from_numpy(np.ascontiguousarray(train.features)), torch.from_numpy(train.labels)
     dev_ND, dev_N = torch.from_numpy(np.ascontiguousarray(dev.features)), torch.from_numpy(dev.labels)
+    one_hot_NC = F.one_hot(y_N, classes).float()
     start = torch.nn.Linear(x_ND.shape[1], classes)
-    weights = torch.cat([start.weight.detach().T, start.bias.detach()[None]])
-    mean, square, step = torch.zeros_like(weights), torch.zeros_like(weights), 0
-    best, best_accuracy, epochs, in_vain = weights, -1.0, 0, 0
-    while in_vain <= _TENACITY and epochs <= _MOST_EPOCHS:
+    start_EC = torch.cat([start.weight.detach().T, start.bias.detach()[None]])
+    weights_KEC, decay_K = start_EC.repeat(len(decays), 1, 1), torch.tensor(decays)[:, None, None]
+    mean_KEC, square_KEC, step = torch.zeros_like(weights_KEC), torch.zeros_like(weights_KEC), 0
+    best_KEC, best_K = weights_KEC, torch.full((len(decays),), -1.0, dtype=torch.float64)
+    epochs, in_vain_K = 0, torch.zeros(len(decays))
+    while (in_vain_K <= _TENACITY).any() and epochs <= _MOST_EPOCHS:
         for _ in range(_EPOCHS_AT_ONCE):
             order = torch.from_numpy(rng.permutation(len(y_N)))
             for rows in order.split(_BATCH):
                 step += 1
                 x_BD = x_ND[rows]
-                error_BC = _logits(x_BD, weights).softmax(1) - F.one_hot(y_N[rows], classes)
-                gradient = torch.cat([x_BD.T @ error_BC, error_BC.sum(0, keepdim=True)]) / len(rows) + decay * weights
-                mean.lerp_(gradient, 1 - _BETAS[0])
-                square.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
-                scale = square.sqrt().div_(math.sqrt(1 - _BETAS[1] ** step)).add_(_EPS)
-                weights = weights.addcdiv(mean, scale, value=-_RATE / (1 - _BETAS[0] ** step))
+                error_KBC = _logits(x_BD, weights_KEC).softmax(2) - one_hot_NC[rows]
+                gradient_KEC = torch.cat([x_BD.T @ error_KBC, error_KBC.sum(1, keepdim=True)], dim=1) / len(rows)
+                gradient_KEC += decay_K * weights_KEC
+                mean_KEC.lerp_(gradient_KEC, 1 - _BETAS[0])
+                square_KEC.mul_(_BETAS[1]).addcmul_(gradient_KEC, gradient_KEC, value=1 - _BETAS[1])
+                scale_KEC = square_KEC.sqrt().div_(math.sqrt(1 - _BETAS[1] ** step)).add_(_EPS)
+                weights_KEC = weights_KEC.addcdiv(mean_KEC, scale_KEC, value=-_RATE / (1 - _BETAS[0] ** step))
         epochs += _EPOCHS_AT_ONCE
-        accuracy = (_logits(dev_ND, weights).argmax(1) == dev_N).double().mean().item()
-        if accuracy > best_accuracy:
-            best, best_accuracy = weights, accuracy
-        else:
-            in_vain += 1
-    return best, best_accuracy
+        accuracy_K = (_logits(dev_ND, weights_KEC).argmax(2) == dev_N).double().mean(1)
+        better_K = (accuracy_K > best_K) & (in_vain_K <= _TENACITY)
+        best_KEC = torch.where(better_K[:, None, None], weights_KEC, best_KEC)
+        best_K = torch.where(better_K, accuracy_K, best_K)
+        in_vain_K += ~better_K
+    return best_KEC, best_K.numpy()
 
 
-def _logits(x_ND: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    return torch.addmm(weights[-1], x_ND, weights[:-1])
+def _logits(x_ND: torch.Tensor, weights_KEC: torch.Tensor) -> torch.Tensor:
+    return x_ND @ weights_KEC[:, :-1] + weights_KEC[:, -1:]

@@ -51,8 +51,9 @@ def data(seed: int, rows: int, classes: int) -> Labelled:
 @pytest.mark.parametrize(("classes", "with_dev"), [(2, True), (4, True), (3, False)])
 def test_fits_equal_those_of_torch(classes, with_dev):
     train, dev = data(1, 230, classes), data(2, 90, classes) if with_dev else None
-    for decay in (1e-5, 1e-2):
-        weights, accuracy = adam._fit(train, dev, decay, classes)
+    decays = (1e-5, 1e-2)
+    weights_KEC, accuracies = adam._fit(train, dev, decays, classes)
+    for decay, weights, accuracy in zip(decays, weights_KEC, accuracies, strict=True):
         model, expected = plain_fit(train, dev, decay, classes)
         assert accuracy == expected
         found = np.concatenate([model.weight.detach().T, model.bias.detach()[None]])
