@@ -12,7 +12,7 @@ from pathlib import Path
 
 from raysed import interrupts
 from raysed.errors import RunFailed, UserError
-from raysed.store.metrics import show_notes
+from raysed.store.metrics import notes_shown
 from raysed.store.text import printable
 
 COMMANDS = {
@@ -36,6 +36,11 @@ def main() -> int:
     if name in ("-h", "--help"):
         print(f"usage: {usage}")
         return 0 if len(sys.argv) > 1 else 2
+    if name == "--version":
+        from raysed import __version__
+
+        print(f"raysed {__version__}")
+        return 0
     if name not in COMMANDS:
         print(f"error: {name!r} is not a command; the commands are {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
@@ -66,10 +71,9 @@ def main_of(
     if getattr(parsed, "address", None):
         os.environ["RAY_ADDRESS"] = parsed.address
     interrupts.listen(last_words)
-    show_notes()
     atexit.register(gc.freeze)  # or Python looks through all of torch for garbage before it ends, for a second or two
     try:
-        with interrupts.errors_are_stops():
+        with notes_shown(), interrupts.errors_are_stops():
             return job(parsed) or 0
     except UserError as error:
         print(f"error: {_one_line(error)}", file=sys.stderr)

@@ -63,7 +63,7 @@ def main() -> None:
         chunks = sentence_chunks(config.corpus, config.seed, CorpusReport())
         tokenizer = train_tokenizer((sentence for _, chunk in chunks for sentence in chunk), VOCABULARY)
         write_start(tokenizer, token_vectors(tokenizer, arguments.teachers), start)
-    print(f"the encoder is in {raysed.run(config).model}")
+    print(f"the encoder is in {raysed.run(config, verbose=True).path}")
 
 
 def train_tokenizer(sentences: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:

@@ -1,7 +1,7 @@
 """Makes one small model of one or several models, on text without labels.
 
     python jobs/distill.py --teachers A B C --corpus tickets.txt
-    python jobs/distill.py --teachers A vectors.parquet --corpus tickets.txt --learner MODEL --layers 3 --dev pairs.csv
+    python jobs/distill.py --teachers A vectors.parquet --corpus tickets.txt --learner MODEL --keep-layers 3
 
 A teacher is a sentence-transformers model or a plain transformer, by directory or hub id, an .onnx file with its
 tokenizer, or a .parquet file with the columns sentence and embedding. The same command continues a run that was
@@ -10,6 +10,7 @@ model is worse than no training at all and is not exported (--allow-worse).
 """
 
 import argparse
+from typing import Any
 
 from raysed.cli import NO_MODEL
 from raysed.commands import parser_of
@@ -21,7 +22,9 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--teachers", nargs="+", required=True, metavar="MODEL", help="models, or files of embeddings")
     result.add_argument("--corpus", nargs="+", required=True, metavar="SOURCE", help="sentences without labels")
     result.add_argument("--learner", metavar="MODEL", help="what learns; half of the first teacher's layers without it")
-    result.add_argument("--layers", type=_layers, help="how many layers it keeps, or which: 0,2,5")
+    result.add_argument(
+        "--keep-layers", metavar="LAYERS", type=_layers, help="how many layers it keeps, or which: 0,2,5"
+    )
     result.add_argument("--static", action="store_true", help="a table of one vector per token learns instead")
     result.add_argument("--dev", metavar="TASK", help="graded pairs or another task that choices are made on")
     result.add_argument("--task", dest="tasks", action="append", default=[], help="a further task for the report")
@@ -39,9 +42,10 @@ def job(arguments: argparse.Namespace) -> int:
     from raysed.api import distill
     from raysed.config_text import apply_override
 
-    options, settings = vars(arguments), {}
+    options = vars(arguments)
+    settings: dict[str, Any] = {"corpus": {"source": options.pop("corpus")}}
     del options["address"]  # it has been used
     allow_worse = ["export.allow_worse=true"] if options.pop("allow_worse") else []
     for override in [*options.pop("overrides"), *allow_worse]:
         apply_override(settings, override)
-    return NO_MODEL if distill(**options, settings=settings).model is None else 0
+    return NO_MODEL if distill(**options, settings=settings, verbose=True).path is None else 0

@@ -42,4 +42,4 @@ def job(arguments: argparse.Namespace) -> int:
 
     from raysed.api import run
 
-    return NO_MODEL if run(config, take_over=arguments.take_over).model is None else 0
+    return NO_MODEL if run(config, take_over=arguments.take_over, verbose=True).path is None else 0

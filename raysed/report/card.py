@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
+from huggingface_hub import EvalResult, ModelCardData
 
 from raysed.config import Config
 from raysed.model.calibration import Flow
@@ -43,6 +43,9 @@ def write_card(run: Run, path: Path) -> None:
     teachers = " and ".join(filter(None, [", ".join(teachers[:-1]), *teachers[-1:]]))
     sources = [config.corpus.source] if isinstance(config.corpus.source, str) else config.corpus.source
     corpus = ", ".join(map(public_name, sources)) if reads_corpus(recipe, config) else ""
+    rows = [row for row in run.scores.of((chosen.recipe, chosen.kind)) if row.index == chosen.index]
+    found = {task: row.metrics[task].get("spearman") for row in rows for task in run.scores.tasks}
+    correlations = {task: score for task, score in found.items() if score is not None}
     text = render(
         "model_card.md",
         run=run,
@@ -50,7 +53,7 @@ def write_card(run: Run, path: Path) -> None:
         facts=facts,
         recipe=recipe,
         base=base,
-        base_model=base_model(base),
+        metadata=metadata(base, f"{config.run}-{recipe.text}", correlations),
         members=members,
         teachers=teachers,
         corpus=corpus,
@@ -91,10 +94,28 @@ def rows_that_matter(scores: Scores, recipe: str, kind: str, index: int) -> Tabl
     return Table(["model", "score", "95 %"], lines, text=1)
 
 
-def base_model(base: str) -> str:
-    """Return the card's line `base_model`, for model hubs; empty unless the base is a hub id."""
+def metadata(base: str, name: str, scores: Mapping[str, float]) -> str:
+    """Return what model hubs read: YAML with the base, if that is a hub id, and Spearman's correlation by task."""
     is_hub_id = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", base) and not Path(base).exists()
-    return yaml.safe_dump({"base_model": base}, allow_unicode=True) if is_hub_id else ""
+    results = [
+        EvalResult(
+            task_type="semantic-similarity",
+            dataset_type=re.sub(r"[^\w.-]+", "-", task),
+            dataset_name=task,
+            metric_type="spearman_cosine",
+            metric_name="Spearman Cosine",
+            metric_value=round(score / 100, 4),
+        )
+        for task, score in scores.items()
+    ]
+    return ModelCardData(
+        base_model=base if is_hub_id else None,
+        library_name="sentence-transformers",
+        pipeline_tag="sentence-similarity",
+        tags=["sentence-transformers", "sentence-similarity", "feature-extraction", "raysed"],
+        model_name=name,
+        eval_results=results or None,
+    ).to_yaml()
 
 
 def story(recipe: Recipe, base: str, members: int, teachers: str = "", is_static: bool = False) -> str:

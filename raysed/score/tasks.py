@@ -164,11 +164,13 @@ def without_labels(sources: Sequence[str]) -> list[str]:
     return [name for name, path in files.items() if os.path.isfile(path) and len(column_names(local_file(path))) < 2]
 
 
-def tasks_of(sources: Sequence[str]) -> dict[str, TaskConfig]:
-    """Return a task, or two of labelled texts, of each file or directory, named by it."""
-    tasks: dict[str, TaskConfig] = {}
+def tasks_of(sources: Sequence[str] | Mapping[str, str]) -> dict[str, TaskConfig]:
+    """Return a task, or two of labelled texts, of each file or directory, by its name or named by it."""
+    named: dict[str, str] = {}
     for source in sources:
-        name = task_name(source, tasks)
+        named |= {source: sources[source]} if isinstance(sources, Mapping) else {task_name(source, named): source}
+    tasks: dict[str, TaskConfig] = {}
+    for name, source in named.items():
         kind = kind_of(TaskConfig(source=source), f"--task {source}")
         tasks[name] = TaskConfig(source=source, kind=kind, score_range=None, aggregation="all")
         if kind == "classification":

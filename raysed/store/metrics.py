@@ -110,15 +110,23 @@ class _Notes(logging.Handler):
         print(self.format(record), flush=True)
 
 
-def show_notes() -> None:
-    """Show what this package logs, as plain lines on the terminal."""
+@contextmanager
+def notes_shown(wanted: bool = True) -> Iterator[None]:
+    """Show what this package logs as plain lines while the block runs."""
     logger = logging.getLogger("raysed")
-    if not logger.handlers:
-        handler = _Notes()
-        handler.setFormatter(logging.Formatter("note: %(message)s"))
-        logger.addHandler(handler)
-        logger.setLevel(logging.INFO)
-        logger.propagate = False
+    if logger.handlers or not wanted:
+        yield
+        return
+    handler, before = _Notes(), (logger.level, logger.propagate)
+    handler.setFormatter(logging.Formatter("note: %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.level, logger.propagate = before
 
 
 def quiet_libraries() -> None:

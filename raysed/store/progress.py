@@ -13,6 +13,7 @@ from raysed.store.text import duration
 Item = TypeVar("Item")
 _EVERY_S = 1.0
 """Between looks at the progress, which knows when it is time for a line."""
+_is_shown = True
 _listeners: list[Callable[[dict[str, Any]], None]] = []
 
 
@@ -24,6 +25,17 @@ def listening(listener: Callable[[dict[str, Any]], None]) -> Iterator[None]:
         yield
     finally:
         _listeners.remove(listener)
+
+
+@contextmanager
+def shown(wanted: bool) -> Iterator[None]:
+    """Show progress in this block, or none."""
+    global _is_shown
+    before, _is_shown = _is_shown, wanted
+    try:
+        yield
+    finally:
+        _is_shown = before
 
 
 def emit(**facts: Any) -> None:
@@ -46,7 +58,7 @@ class Progress:
         self, title: str, total: int | None, stream: TextIO | None = None, every: float = 15.0, first: int = 0
     ):
         self._title, self._total, self._stream = title, total, stream or sys.stdout
-        self._terminal = self._stream.isatty()
+        self._terminal = self._stream.isatty() or "ipykernel" in sys.modules  # notebooks rewrite a line, too
         self._interval = 0.2 if self._terminal else every
         self._started = time.monotonic()
         self._shown = self._started if not self._terminal else 0.0
@@ -71,6 +83,8 @@ class Progress:
         self._write(f"{self._title}: done in {duration(seconds)}{' · ' if note else ''}{note}", "\n")
 
     def _write(self, text: str, end: str) -> None:
+        if not _is_shown:
+            return
         if self._terminal:
             width = shutil.get_terminal_size().columns - 1
             self._stream.write(f"\r{text[:width]:<{width}}{end}")

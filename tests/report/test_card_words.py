@@ -12,7 +12,7 @@ from raysed.config import make_config
 from raysed.model.calibration import Flow
 from raysed.plan.artefacts import Facts, ScoredModel
 from raysed.recipe import parse_recipe
-from raysed.report.card import base_model, story, write_card
+from raysed.report.card import metadata, story, write_card
 from raysed.report.choice import Choice
 
 NASTY = '<img src=x onerror="alert(1)"> [me](http://x) $5$'
@@ -87,8 +87,25 @@ def test_names_are_shown_as_they_are(tmp_path):
 
 @pytest.mark.parametrize("base", ["bundled:encoder", "/models/mine", "."])
 def test_base_model_is_a_hub_id_or_absent(base):
-    assert base_model(base) == ""
-    assert yaml.safe_load(base_model("prajjwal1/bert-tiny")) == {"base_model": "prajjwal1/bert-tiny"}
+    assert "base_model" not in yaml.safe_load(metadata(base, "demo", {}))
+    assert yaml.safe_load(metadata("prajjwal1/bert-tiny", "demo", {}))["base_model"] == "prajjwal1/bert-tiny"
+
+
+def test_hubs_read_the_scores(tmp_path):
+    """Those of the exported model, by the library that a hub reads cards with."""
+    from huggingface_hub import ModelCard
+
+    card(tmp_path)
+    data = ModelCard.load(tmp_path / "README.md").data
+    assert (data.library_name, data.pipeline_tag, data.model_name) == (
+        "sentence-transformers",
+        "sentence-similarity",
+        "demo-ct-sed",
+    )
+    scores = scored(full_run())
+    (row,) = [row for row in scores.of(("ct-sed", "learner")) if row.index == 0]
+    found = {result.dataset_name: result.metric_value for result in data.eval_results}
+    assert found == {task: round(row.metrics[task]["spearman"] / 100, 4) for task in scores.tasks}
 
 
 @pytest.mark.parametrize(

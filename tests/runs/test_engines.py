@@ -137,7 +137,7 @@ def test_without_ray_nothing_of_it_is_imported(tiny_encoder_dir, tmp_path):
     settings |= {"sed": {"head": "fold"}, "export": {"allow_worse": True}, "evaluation": tiny_settings()["evaluation"]}
     code = f"""
 import sys, raysed
-assert raysed.run({settings!r}).model
+assert raysed.run({settings!r}).path
 print(*sorted(set(sys.modules) & {{"ray", "deepspeed"}}))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)

@@ -18,8 +18,8 @@ def test_a_table_learns_and_is_exported(tmp_path):
     tasks = small_tasks()
     options = {
         "teachers": ["bundled:encoder"],
-        "corpus": "bundled:everyday",
-        "layers": 1,
+        "sentences": "bundled:everyday",
+        "keep_layers": 1,
         "static": True,
         "dev": tasks["everyday-dev"],
         "tasks": [tasks["everyday-test"]],
@@ -40,10 +40,10 @@ def test_a_table_learns_and_is_exported(tmp_path):
     losses = [entry["loss"] for entry in map(json.loads, history) if "loss" in entry]
     assert losses[-1] < 0.7 * losses[0]
 
-    assert load_model(first.model).embed(["A sentence."])[0].shape == (1, 32)
-    scored = raysed.evaluate(first.model, [tasks["everyday-test"]])["test"]["spearman"]
-    assert scored == pytest.approx(first.scores["teachers-sed-whiten/learner"], abs=0.05)
-    modules = json.loads((Path(first.model) / "modules.json").read_text())
+    assert load_model(first.path).embed(["A sentence."])[0].shape == (1, 32)
+    scored = raysed.evaluate(first.path, [tasks["everyday-test"]])["test"]["spearman"]
+    assert scored == pytest.approx(first.scores["teachers-sed-whiten/learner"]["mean"], abs=0.05)
+    modules = json.loads((Path(first.path) / "modules.json").read_text())
     assert [module["type"].rpartition(".")[2] for module in modules] == ["StaticEmbedding", "Dense"]
 
     settings["sed"]["epochs"] = 1

@@ -224,7 +224,7 @@ def test_python_does_what_a_config_does(settings, tmp_path):
     called = raysed.distill(
         config["teachers"],
         "bundled:everyday",
-        layers=1,
+        keep_layers=1,
         dev=TASKS["dev"],
         tasks=[TASKS["test"]],
         run="called",
@@ -245,8 +245,8 @@ def test_python_does_what_a_config_does(settings, tmp_path):
         ("teachers", "ensemble"),
         ("teachers-sed", "learner"),
     }
-    scores = raysed.evaluate(called.model, [TASKS["test"]])
-    assert scores["test"]["spearman"] == pytest.approx(called.scores["teachers-sed/learner"], abs=0.2)
+    scores = raysed.evaluate(called.path, [TASKS["test"]])
+    assert scores["test"]["spearman"] == pytest.approx(called.scores["teachers-sed/learner"]["test"], abs=0.2)
 
 
 def test_the_exported_learner_can_be_cut_short(settings, tmp_path):
@@ -267,7 +267,7 @@ def test_the_exported_learner_can_be_cut_short(settings, tmp_path):
     own_UD = np.load(artefact(directory, "teachers-sed/embeddings/00") / "layers-1.npy")
     for entry in result.report["widths"]:
         width = entry["width"]
-        model = transformers.SentenceTransformer(result.model, device="cpu", truncate_dim=width)
+        model = transformers.SentenceTransformer(result.path, device="cpu", truncate_dim=width)
         short_UD = model.encode(evaluation.sentences[:50])
         np.testing.assert_allclose(short_UD, own_UD[:50, :width], atol=1e-4)
         assert entry["metrics"]["test"]["spearman"] == evaluation.score(own_UD[:, :width])["test"]["spearman"]
@@ -288,7 +288,7 @@ def test_a_head_leads_into_the_space_of_a_wider_teacher_and_folds(settings, tiny
     for head in ("keep", "fold"):
         result = raysed.run({**made, "sed": {**sed, "head": head}})
         own[head] = np.load(artefact(directory, "teachers-sed/embeddings/00") / "layers-1.npy").astype(np.float64)
-        model = transformers.SentenceTransformer(result.model, device="cpu")
+        model = transformers.SentenceTransformer(result.path, device="cpu")
         np.testing.assert_allclose(model.encode(evaluation.sentences[:50]), own[head][:50], atol=1e-4)
         entry = json.loads((directory / "manifest/teachers-sed/learners/00.json").read_text())
         (row,) = [row for row in result.report["rows"] if row["kind"] == "learner"]
@@ -335,7 +335,7 @@ def test_heads_that_are_dropped_leave_a_learner_of_its_own_width(settings, tiny_
     assert {"config.json", "model.safetensors"} <= {file.name for file in learner.iterdir()}
     assert not (learner / "head.safetensors").exists()
     own_UD = np.load(artefact(directory, "teachers-sed/embeddings/00") / "layers-1.npy")
-    model = transformers.SentenceTransformer(result.model, device="cpu")
+    model = transformers.SentenceTransformer(result.path, device="cpu")
     assert not [module for module in model if type(module).__name__ == "Dense"]
     found = model.encode(check(make_config(made)).evaluation.sentences[:50])
     np.testing.assert_allclose(found, own_UD[:50], atol=1e-4)

@@ -140,11 +140,12 @@ def test_an_object_store_that_fails_meanwhile_ends_no_training(remote, tmp_path,
 def test_notes_are_plain_lines():
     """In a process of their own: the logger is shared."""
     code = (
-        "import logging; from raysed.store.metrics import show_notes; show_notes(); show_notes();"
-        "logging.getLogger('raysed.x').info('seen'); logging.getLogger('raysed').debug('not seen')"
+        "import logging; from raysed.store.metrics import notes_shown; log = logging.getLogger('raysed.x')\n"
+        "with notes_shown(), notes_shown(): log.info('seen'); log.debug('not seen')\n"
+        "log.info('not seen'); log.warning('as Python has it')"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("note: seen\n", "")
+    assert (done.stdout, done.stderr) == ("note: seen\n", "as Python has it\n")
 
 
 def test_what_libraries_print_goes_to_a_file_and_python_keeps_the_terminal(tmp_path):

@@ -1,0 +1,8 @@
+"""`python -m raysed`, which is the command `raysed`."""
+
+import sys
+
+from raysed.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

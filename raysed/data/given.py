@@ -1,0 +1,98 @@
+"""Objects of this Python process as sources: they become Parquet files, which a run reads as any others."""
+
+import filecmp
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
+from numbers import Real
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raysed.errors import UserError
+
+_ROWS = 10_000
+
+
+def is_path(given: Any) -> bool:
+    """Return whether something names a source instead of being one."""
+    return isinstance(given, str | PathLike)
+
+
+def is_row(item: Any) -> bool:
+    """Return whether something is a row of a task and not a task."""
+    return isinstance(item, Mapping) or (
+        isinstance(item, list | tuple) and len(item) in (2, 3) and all(isinstance(part, str | Real) for part in item)
+    )
+
+
+def source_of(given: Any, path: Path, setting: str) -> list[str]:
+    """Return where something is read from, which is written to `path` first where it is an object.
+
+    Args:
+        given: a path or the like; a list of paths, as `Path` or of files that exist; a `datasets.Dataset` or data
+            frame; or rows, each a sentence, a mapping by column, (text, label), or two sentences and their score.
+
+    Raises:
+        UserError: it is none of these.
+    """
+    if is_path(given):
+        return [fspath(given)]
+    if isinstance(given, list | tuple) and given and all(map(_is_file, given)):
+        return [fspath(item) for item in given]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(".new")
+    if hasattr(given, "to_parquet"):
+        given.to_parquet(new)
+    elif isinstance(given, Iterable):
+        _write(iter(given), new, setting)
+    else:
+        raise UserError(f"{given!r} is neither a path nor rows", setting=setting)
+    if path.exists() and filecmp.cmp(new, path, shallow=False):
+        new.unlink()  # a file that is the same keeps its time, by which much text is known
+    else:
+        new.replace(path)
+    return [str(path)]
+
+
+def _is_file(item: Any) -> bool:
+    return isinstance(item, PathLike) or (isinstance(item, str) and len(item) < 256 and Path(item).is_file())
+
+
+def _write(items: Iterator[Any], path: Path, setting: str) -> None:
+    rows = (_row(item, place, setting) for place, item in enumerate(items))
+    if (first := next(rows, None)) is None:
+        raise UserError("nothing was given", setting=setting)
+    rows = chain([first], rows)
+    writer = None
+    try:
+        while block := list(islice(rows, _ROWS)):
+            if other := next((row for row in block if not row.keys() <= first.keys()), None):
+                raise UserError(f"rows have {', '.join(first)}, but one has {', '.join(other)}", setting=setting)
+            table = pa.Table.from_pylist(block, writer and writer.schema)
+            writer = writer or pq.ParquetWriter(path, table.schema)
+            writer.write_table(table)
+    except pa.ArrowException as error:
+        raise UserError(f"rows are not alike: {error}", setting=setting) from None
+    finally:
+        if writer:
+            writer.close()
+
+
+def _row(item: Any, place: int, setting: str) -> dict[str, Any]:
+    """Return a row by column, under the names that readers know."""
+    if isinstance(item, Mapping):
+        return dict(item)
+    if isinstance(item, str):
+        return {"sentence": item}
+    if isinstance(item, list | tuple):
+        texts = [part for part in item if isinstance(part, str)]
+        numbers = [float(part) for part in item if isinstance(part, Real)]
+        if len(item) == 3 and len(texts) == 2 and len(numbers) == 1:
+            return {"score": numbers[0], "sentence1": texts[0], "sentence2": texts[1]}
+        if len(item) == 2 and isinstance(item[0], str):
+            return {"text": item[0], "label": str(item[1])}
+    known = "a sentence, a mapping by column, (text, label), or two sentences and their score"
+    raise UserError(f"item {place} is {str(item)[:60]!r}; each must be {known}", setting=setting)

@@ -1,0 +1,74 @@
+"""Objects as sources: what is written is what the readers of files read."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from raysed.data.given import source_of
+from raysed.errors import UserError
+
+ROWS = [("It rains.", "Rain falls.", 4.5), (0, "A cat sleeps.", "A dog runs.")]
+
+
+def read(given, path):
+    (source,) = source_of(given, path, "sentences")
+    return pq.read_table(source).to_pydict()
+
+
+def test_rows_of_each_kind_get_the_names_that_readers_know(tmp_path):
+    path = tmp_path / "given/x.parquet"
+    assert read(["It rains.", "A cat."], path) == {"sentence": ["It rains.", "A cat."]}
+    pairs = {
+        "score": [4.5, 0.0],
+        "sentence1": ["It rains.", "A cat sleeps."],
+        "sentence2": ["Rain falls.", "A dog runs."],
+    }
+    assert read(iter(ROWS), path) == pairs
+    assert read([("It rains.", 3)], path) == {"text": ["It rains."], "label": ["3"]}
+    assert read([{"body": "It rains.", "id": 7}], path) == {"body": ["It rains."], "id": [7]}
+    datasets = pytest.importorskip("datasets")
+    assert read(datasets.Dataset.from_dict({"text": ["It rains."]}), path) == {"text": ["It rains."]}
+    assert [file.name for file in path.parent.iterdir()] == ["x.parquet"]
+
+
+def test_an_iterator_is_written_in_blocks(tmp_path):
+    (source,) = source_of((f"Sentence {i}." for i in range(25_000)), tmp_path / "x.parquet", "sentences")
+    file = pq.ParquetFile(source)
+    assert (file.metadata.num_rows, file.metadata.num_row_groups) == (25_000, 3)
+    assert file.read().column("sentence")[24_999].as_py() == "Sentence 24999."
+
+
+def test_paths_stay_paths(tmp_path):
+    (tmp_path / "a.txt").write_text("It rains.\n")
+    assert source_of(tmp_path / "a.txt", tmp_path / "x.parquet", "s") == [str(tmp_path / "a.txt")]
+    assert source_of("s3://bucket/*.txt", tmp_path / "x.parquet", "s") == ["s3://bucket/*.txt"]
+    both = [str(tmp_path / "a.txt"), Path("b.txt")]
+    assert source_of(both, tmp_path / "x.parquet", "s") == [str(tmp_path / "a.txt"), "b.txt"]
+    assert not (tmp_path / "x.parquet").exists()
+
+
+def test_the_same_rows_leave_the_file_as_it_is(tmp_path):
+    path = tmp_path / "x.parquet"
+    read(["It rains."], path)
+    before = path.stat()
+    read(["It rains."], path)
+    assert (path.stat().st_mtime_ns, path.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
+    read(["It snows."], path)
+    assert path.stat().st_ino != before.st_ino
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (7, "sentences: 7 is neither a path nor rows"),
+        ([], "sentences: nothing was given"),
+        (["It rains.", 7], "sentences: item 1 is '7'; each must be a sentence, .*"),
+        ([("a", "b", "c")], "sentences: item 0 is .*"),
+        ([{"a": 1}, {"a": "It rains."}], "sentences: rows are not alike: .*"),
+        (["It rains.", {"text": 3}], "sentences: rows have sentence, but one has text"),
+    ],
+)
+def test_anything_else_is_refused(tmp_path, given, sentence):
+    with pytest.raises(UserError, match=f"^{sentence}"):
+        source_of(given, tmp_path / "x.parquet", "sentences")
