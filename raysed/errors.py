@@ -2,6 +2,7 @@
 
 import os
 import re
+from importlib.util import find_spec
 
 
 class UserError(ValueError):
@@ -27,6 +28,15 @@ class UserError(ValueError):
     def at(self, setting: str) -> "UserError":
         """Return the same error about another setting."""
         return UserError(self.problem, setting, self.file, self.line)
+
+
+def need(library: str, what: str, extra: str) -> None:
+    """Raise a UserError where a library of an extra is not installed.
+
+    >>> need("json", "this example", "all")
+    """
+    if find_spec(library) is None:
+        raise UserError(f"{what} needs {library}, which is not installed: run pip install 'raysed[{extra}]'")
 
 
 class RunFailed(RuntimeError):

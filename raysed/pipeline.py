@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,8 @@ def _engine_of(config: Config) -> Engine:
         return config.resources.engine
     recipes = parse_recipes(config.recipes)
     learners = len({recipe.uncalibrated for recipe in recipes if recipe.distils}) * config.sed.learners
+    if find_spec("ray") is None and not is_ray_given():
+        return "local"
     has_several = any(recipe.members for recipe in recipes) or learners > 1 or (config.sed.workers or 1) > 1
     if has_several or is_ray_given():
         return "ray"

@@ -3,6 +3,8 @@
 import copy
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,15 @@ def test_all_nodes_get_the_pinned_versions(name):
     mounted = [path for path in description["file_mounts"].values() if not path.startswith("~")]
     assert sorted(set(mounted) - {"tools/spot_watch.py"}) == ["constraints.txt", "pyproject.toml"]
     assert all((ROOT / path).is_file() for path in mounted)
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_all_nodes_get_the_extras(name):
+    pytest.importorskip("tomllib")  # as in the image
+    description = load(name)
+    (makes,) = re.findall(r'python -c "(.+?)" > requirements.txt', "\n".join(description["setup_commands"]), re.DOTALL)
+    made = subprocess.run([sys.executable, "-c", makes], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert {"torch>=2.8", "deepspeed>=0.19", "datasets>=4.0", "matplotlib>=3.8"} <= set(made.splitlines())
 
 
 def test_the_head_on_aws_shows_figures_to_nobody_else_and_starts_without_them():

@@ -1,9 +1,11 @@
 """What is installed runs alone: a wheel of the project has all that a run reads."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -46,3 +48,40 @@ def test_an_installed_wheel_runs_the_quickstart_outside_of_the_repository(instal
     assert "base + whiten" in said
     written = [path.relative_to(tmp_path / "runs/first").as_posix() for path in (tmp_path / "runs/first").rglob("*")]
     assert {"report.md", "report.json", "model/README.md", "model/model.safetensors"} <= set(written)
+
+
+SMALL = """
+import raysed
+from raysed import bundled
+from raysed.errors import UserError
+
+pairs = [(first, second, score) for score, first, second in bundled.pairs("dev")[:100]]
+options = dict(keep_layers=1, dev=pairs, settings={"sed": {"epochs": 1}, "export": {"allow_worse": True}})
+result = raysed.distill("bundled:encoder", bundled.corpus()[:300], **options)
+print(result.model.encode("It rains.").shape)
+raysed.distill("bundled:encoder", bundled.corpus()[:300], **options, verbose=True)
+for settings in ({"resources": {"engine": "ray"}}, {"corpus": {"source": "someone/text"}}):
+    try:
+        raysed.distill("bundled:encoder", settings=options["settings"] | settings, dev=pairs, run="other")
+    except UserError as error:
+        print(error)
+"""
+
+
+@pytest.mark.slow
+def test_a_distillation_needs_no_extra(installed, tmp_path):
+    """In an environment of links to all that is installed here, but for the libraries of the extras."""
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if not re.match(r"(ray|deepspeed|datasets|matplotlib)\b", path.name):
+            (tmp_path / "installed").mkdir(exist_ok=True)
+            (tmp_path / "installed" / path.name).symlink_to(path)
+    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    environment["PYTHONPATH"] = f"{installed}{os.pathsep}{tmp_path / 'installed'}"
+    said = called(sys.executable, "-S", "-c", SMALL, cwd=tmp_path, env=environment)
+    shape, again, ray, hub = said.splitlines()
+    assert shape == "(192,)"
+    assert ray == "resources.engine: ray needs ray, which is not installed: run pip install 'raysed[ray]'"
+    assert hub.startswith("corpus.source: there is no file 'someone/text'; ") and hub.endswith("'raysed[datasets]'")
+    assert again.startswith("nothing to do")
+    assert not (tmp_path / "runs/distilled/plots").exists()
+    assert "<svg" not in (tmp_path / "runs/distilled/report.html").read_text()

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from raysed.config import PairSource, TaskConfig
 from raysed.data.parquet import refuse_code
 from raysed.data.sources import File, Hub, find, local_file, readable
-from raysed.errors import UserError, first_line
+from raysed.errors import UserError, first_line, need
 
 _BLOCK_BYTES = 1 << 18
 _BUFFER_BYTES = 1 << 22
@@ -365,6 +365,7 @@ def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
 
 
 def _read_hub(source: Hub, schema: Schema) -> Iterator[Rows]:
+    need("datasets", f"{schema.setting}: there is no file {source.id!r}; a dataset of the hub", "datasets")
     try:
         import datasets  # heavy, and needed by this kind of source only
 

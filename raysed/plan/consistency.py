@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from raysed.config import PYTHON
-from raysed.errors import UserError
+from raysed.errors import UserError, need
 from raysed.recipe import TEACHERS, Recipe, node_of, parse_recipe, parse_recipes
 from raysed.registry import stages, stages_of_pairs
 
@@ -174,9 +175,15 @@ def _of_engine(config: Config, recipes: list[Recipe]) -> Iterator[str]:
     needs_ray = [("sed.workers", (config.sed.workers or 1) > 1 and any(recipe.distils for recipe in recipes))]
     has_grid = any(stages()[stage].is_grid for recipe in recipes for stage in recipe.members)
     needs_ray.append(("sts.scheduler: asha", config.sts.scheduler == "asha" and has_grid))
+    engine = config.resources.engine
     for setting, is_asked in needs_ray:
-        if is_asked and config.resources.engine == "local":
+        if is_asked and engine == "local":
             yield f"{setting} needs Ray, but resources.engine is local; leave one of them out"
+    needs_ray += [("resources.engine: ray", engine == "ray")]
+    needs_ray += [("RAY_ADDRESS", engine == "auto" and bool(os.environ.get("RAY_ADDRESS")))]
+    for setting in (setting for setting, is_asked in needs_ray if is_asked):
+        need("ray", setting, "ray")
+        need("deepspeed", setting, "ray")
 
 
 def _of_fit(config: Config, recipes: list[Recipe]) -> Iterator[str]:

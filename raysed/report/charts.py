@@ -3,17 +3,18 @@
 The colours are those of Okabe and Ito, which people with a colour vision deficiency can tell apart.
 """
 
+from __future__ import annotations
+
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from matplotlib import rc_context
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Colour = Literal["blue", "orange", "green", "grey", "pink", "sky"]
 LINES: tuple[tuple[Colour, str], ...] = (("blue", "-"), ("orange", "-."), ("green", ":"), ("grey", "--"))
@@ -56,7 +57,7 @@ class Axis:
     is_logarithmic: bool = False
 
     @classmethod
-    def of(cls, label: str, values: Any, is_logarithmic: bool = False) -> "Axis":
+    def of(cls, label: str, values: Any, is_logarithmic: bool = False) -> Axis:
         """Return an axis on which all values have a place, with a little room at either end."""
         ends = np.array([np.min(values), np.max(values)], np.float64)
         ends = np.log(ends) if is_logarithmic else ends
@@ -71,6 +72,8 @@ class Axis:
 
     def ticks(self) -> list[tuple[float, str]]:
         """Return values with their texts."""
+        from matplotlib.ticker import LogLocator, MaxNLocator
+
         low, high = sorted((self.low, self.high))
         locator = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10])
         if self.is_logarithmic:
@@ -135,6 +138,9 @@ class Chart:
 
 def draw(chart: Chart, path: Path) -> None:
     """Write a chart as a PNG file."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
     names = list(dict.fromkeys(name for panel in chart.panels for name, _ in panel.legend))
     width, height = max(8.0, 3.6 * len(chart.panels)), 4.4 + 0.22 * len(names)
     if bands := chart.panels[0].bands:
@@ -154,6 +160,8 @@ def draw(chart: Chart, path: Path) -> None:
 
 
 def _draw_panel(axes: Axes, panel: Panel, width: float) -> None:
+    from matplotlib.ticker import NullLocator
+
     for series in panel.series:
         style: dict[str, Any] = {"color": _HEX[series.colour], "label": series.name or None}
         if series.line:

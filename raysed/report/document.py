@@ -1,9 +1,11 @@
 """What a run found, written three times: `report.json` for programs, `report.html` and `report.md` for people."""
 
 import json
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 from raysed.report.charts import Chart
@@ -13,6 +15,7 @@ from raysed.report.scores import Scores, titled
 from raysed.report.section import Block, Cards, Code, Section, all_sections
 from raysed.store.text import Table, render
 
+log = logging.getLogger(__name__)
 _KINDS = {str: "text", Chart: "chart", Code: "code", Cards: "cards", list: "findings", Table: "table"}
 """What templates call blocks; report_parts.html has a macro for each."""
 
@@ -29,12 +32,14 @@ class Report:
     @classmethod
     def of(cls, run: Run) -> "Report":
         """Compute all sections of a run."""
-        data, charts = {}, {}
+        data, charts, has_pictures = {}, {}, find_spec("matplotlib") is not None
+        if not has_pictures:
+            log.info("the report has no charts; for these run pip install 'raysed[plots]'")
         for section in all_sections():
             if section.data:
                 run.begin(f"section {section.name}")
                 data[section.name] = section.data(run)
-            if section.charts and (not section.data or data[section.name]):
+            if section.charts and has_pictures and (not section.data or data[section.name]):
                 charts[section.name] = [chart for chart in section.charts(run, data.get(section.name)) if chart]
         return cls(run.config.run, run.scores, data, charts)
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -258,7 +259,7 @@ class Run:
 
 def versions() -> dict[str, str]:
     """Return the versions of the packages that decide a run's numbers."""
-    return {package: importlib.metadata.version(package) for package in _PACKAGES}
+    return {name: importlib.metadata.version(name) for name in _PACKAGES if find_spec(name)}
 
 
 def public_name(path: str) -> str:
