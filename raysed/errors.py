@@ -22,7 +22,7 @@ class UserError(ValueError):
         self.problem, self.setting, self.file, self.line = problem, setting, file, line
 
     def __str__(self) -> str:
-        file = self.file and f"{os.fspath(self.file)}{f', line {self.line}' if self.line else ''}"
+        file = "" if self.file is None else f"{os.fspath(self.file)}{f', line {self.line}' if self.line else ''}"
         return ": ".join(filter(None, [self.setting, file, self.problem]))
 
     def at(self, setting: str) -> "UserError":

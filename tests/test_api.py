@@ -78,6 +78,8 @@ def test_a_static_learner_has_its_own_rate_unless_told_otherwise(distillation):
     check_settings(config)
     assert config.encoder.static.width is None and config.encoder.layers == 1
     assert (config.sed.learning_rate, config.sed.batch_size, config.sed.epochs) == (0.01, 256, 3)
+    with pytest.raises(UserError, match="keep_layers is for transformers"):
+        distillation("A", "corpus.txt", static=True, keep_layers=2)
     config = settings(encoder={"static": {"width": 64}}, sed={"learning_rate": 0.5})
     assert config.encoder.static.width == 64 and (config.sed.learning_rate, config.sed.batch_size) == (0.5, 256)
 
@@ -90,6 +92,7 @@ def by_words(sentences):
 
 def test_objects_are_as_good_as_files(distillation, tmp_path):
     """Sentences, the dev task and others; names are those that are given, or those of the files."""
+    datasets = pytest.importorskip("datasets")
     (tmp_path / "mine.tsv").write_text(PAIRS)
     pairs = [("A cat.", "A pet.", 3.0), ("A cat.", "It rains.", 0.0)]
     config = distillation(
@@ -103,9 +106,11 @@ def test_objects_are_as_good_as_files(distillation, tmp_path):
     assert list(config.evaluation.tasks) == ["everyday-dev", "first", "other"]
     assert config.evaluation.report == ["first", "other"]
     assert list(distillation("A", "c.txt", tasks=pairs, storage=str(tmp_path)).evaluation.tasks)[1:] == ["task-1"]
+    rows = datasets.Dataset.from_dict({"sentence1": ["A cat."], "sentence2": ["A pet."], "score": [3.0]})
+    assert list(distillation("A", "c.txt", tasks=rows, storage=str(tmp_path)).evaluation.tasks)[1:] == ["task-1"]
     with pytest.raises(UserError, match="two tasks are called dev"):
         distillation("A", "c.txt", dev=pairs, tasks={"dev": pairs}, storage=str(tmp_path))
-    with pytest.raises(UserError, match="sentences must be one, too"):
+    with pytest.raises(UserError, match=r"^sentences: storage is a URI"):
         distillation("A", ["It rains."], storage="s3://bucket/runs")
 
 

@@ -141,8 +141,8 @@ def test_named_configs_exist(page):
     assert names <= {path.stem for path in CONFIGS}
 
 
-def test_the_readme_names_every_config():
-    named = {span for row in tables(ROOT / "README.md") for span in re.findall(r"`([^`]+)`", row[0])}
+def test_the_page_of_settings_names_every_config():
+    named = {span for row in tables(ROOT / "docs/configuration.md") for span in re.findall(r"`([^`]+)`", row[0])}
     assert {path.stem for path in CONFIGS} <= named
 
 
@@ -192,8 +192,8 @@ def test_documented_names_of_the_package_exist():
         assert hasattr(importlib.import_module(module), last), name
 
 
-def test_the_tree_in_the_readme_is_the_tree():
-    block = re.search(r"^    raysed/\n(?:^    .*\n)+", (ROOT / "README.md").read_text(), flags=re.M)[0]
+def test_the_tree_of_the_architecture_is_the_tree():
+    block = re.search(r"^    raysed/\n(?:^    .*\n)+", (ROOT / "docs/architecture.md").read_text(), flags=re.M)[0]
     listed, folders = [], []
     for line in block.splitlines():
         depth, name = (len(line) - len(line.lstrip())) // 2 - 2, line.split()[0]
@@ -206,8 +206,8 @@ def test_the_tree_in_the_readme_is_the_tree():
     assert len(set(listed)) == len(listed)
 
 
-def test_the_readme_names_every_stage():
-    named = {span for row in tables(ROOT / "README.md") for span in re.findall(r"`([^`]+)`", row[0])}
+def test_the_page_of_recipes_names_every_stage():
+    named = {span for row in tables(ROOT / "docs/recipes.md") for span in re.findall(r"`([^`]+)`", row[0])}
     assert {*member_stages(), "sed", "flow", "sn", "natsv", "whiten", "base"} <= named
 
 

@@ -16,13 +16,16 @@ SOURCES = ("pyproject.toml", "README.md", "LICENSE", "raysed")
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory) -> Path:
-    """An empty directory with nothing but the project's wheel in it, made without a network."""
+    """An empty directory with nothing but a wheel in it, made of the source distribution without a network."""
     source, wheels, target = (tmp_path_factory.mktemp(name) for name in ("source", "wheels", "target"))
     for name in SOURCES:  # the build leaves files beside what it reads
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, source / name)
+    hook = "from setuptools.build_meta import build_sdist; build_sdist('dist')"
+    called(sys.executable, "-c", hook, cwd=source)
+    (sdist,) = source.glob("dist/raysed-*.tar.gz")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    called(*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", wheels, source)
+    called(*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", wheels, sdist)
     (wheel,) = wheels.glob("raysed-*.whl")
     called(*pip, "install", "--no-deps", "--no-index", "--target", target, wheel)
     return target

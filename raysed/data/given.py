@@ -28,20 +28,25 @@ def is_row(item: Any) -> bool:
     )
 
 
-def source_of(given: Any, path: Path, setting: str) -> list[str]:
-    """Return where something is read from, which is written to `path` first where it is an object.
+def source_of(given: Any, place: str, setting: str) -> list[str]:
+    """Return where something is read from, which is written to `place` first where it is an object.
 
     Args:
         given: a path or the like; a list of paths, as `Path` or of files that exist; a `datasets.Dataset` or data
             frame; or rows, each a sentence, a mapping by column, (text, label), or two sentences and their score.
 
     Raises:
-        UserError: it is none of these.
+        UserError: it is none of these, or `place` is a URI.
     """
     if is_path(given):
         return [fspath(given)]
     if isinstance(given, list | tuple) and given and all(map(_is_file, given)):
         return [fspath(item) for item in given]
+    if "://" in place:
+        raise UserError(
+            "storage is a URI, so this must be a path or URI, too, which all nodes can read", setting=setting
+        )
+    path = Path(place)
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
     if hasattr(given, "to_parquet"):
@@ -62,10 +67,10 @@ def _is_file(item: Any) -> bool:
 
 
 def _write(items: Iterator[Any], path: Path, setting: str) -> None:
-    rows = (_row(item, place, setting) for place, item in enumerate(items))
-    if (first := next(rows, None)) is None:
+    others = (_row(item, place, setting) for place, item in enumerate(items))
+    if (first := next(others, None)) is None:
         raise UserError("nothing was given", setting=setting)
-    rows = chain([first], rows)
+    rows = chain([first], others)
     writer = None
     try:
         while block := list(islice(rows, _ROWS)):

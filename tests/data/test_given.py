@@ -12,7 +12,7 @@ ROWS = [("It rains.", "Rain falls.", 4.5), (0, "A cat sleeps.", "A dog runs.")]
 
 
 def read(given, path):
-    (source,) = source_of(given, path, "sentences")
+    (source,) = source_of(given, str(path), "sentences")
     return pq.read_table(source).to_pydict()
 
 
@@ -33,7 +33,7 @@ def test_rows_of_each_kind_get_the_names_that_readers_know(tmp_path):
 
 
 def test_an_iterator_is_written_in_blocks(tmp_path):
-    (source,) = source_of((f"Sentence {i}." for i in range(25_000)), tmp_path / "x.parquet", "sentences")
+    (source,) = source_of((f"Sentence {i}." for i in range(25_000)), str(tmp_path / "x.parquet"), "sentences")
     file = pq.ParquetFile(source)
     assert (file.metadata.num_rows, file.metadata.num_row_groups) == (25_000, 3)
     assert file.read().column("sentence")[24_999].as_py() == "Sentence 24999."
@@ -41,10 +41,10 @@ def test_an_iterator_is_written_in_blocks(tmp_path):
 
 def test_paths_stay_paths(tmp_path):
     (tmp_path / "a.txt").write_text("It rains.\n")
-    assert source_of(tmp_path / "a.txt", tmp_path / "x.parquet", "s") == [str(tmp_path / "a.txt")]
-    assert source_of("s3://bucket/*.txt", tmp_path / "x.parquet", "s") == ["s3://bucket/*.txt"]
+    assert source_of(tmp_path / "a.txt", str(tmp_path / "x.parquet"), "s") == [str(tmp_path / "a.txt")]
+    assert source_of("s3://bucket/*.txt", str(tmp_path / "x.parquet"), "s") == ["s3://bucket/*.txt"]
     both = [str(tmp_path / "a.txt"), Path("b.txt")]
-    assert source_of(both, tmp_path / "x.parquet", "s") == [str(tmp_path / "a.txt"), "b.txt"]
+    assert source_of(both, str(tmp_path / "x.parquet"), "s") == [str(tmp_path / "a.txt"), "b.txt"]
     assert not (tmp_path / "x.parquet").exists()
 
 
@@ -71,4 +71,4 @@ def test_the_same_rows_leave_the_file_as_it_is(tmp_path):
 )
 def test_anything_else_is_refused(tmp_path, given, sentence):
     with pytest.raises(UserError, match=f"^{sentence}"):
-        source_of(given, tmp_path / "x.parquet", "sentences")
+        source_of(given, str(tmp_path / "x.parquet"), "sentences")

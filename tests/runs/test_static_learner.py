@@ -19,7 +19,6 @@ def test_a_table_learns_and_is_exported(tmp_path):
     options = {
         "teachers": ["bundled:encoder"],
         "sentences": "bundled:everyday",
-        "keep_layers": 1,
         "static": True,
         "dev": tasks["everyday-dev"],
         "tasks": [tasks["everyday-test"]],

@@ -1,0 +1,24 @@
+"""Sentences and pairs that are in memory become a small model: a table of token vectors, in seconds and without labels.
+
+    python examples/distill_lists.py
+
+Put your own teachers in, such as "sentence-transformers/all-MiniLM-L6-v2"; `bundled:encoder` comes with the package.
+"""
+
+import raysed
+from raysed import bundled
+
+sentences = bundled.corpus()[:3000]  # a list, an iterator, a datasets.Dataset or a data frame
+pairs = [(first, second, score) for score, first, second in bundled.pairs("dev")]  # two sentences, how alike they are
+
+result = raysed.distill(
+    teachers="bundled:encoder",
+    sentences=sentences,
+    static=True,
+    dev=pairs[:200],
+    tasks={"held out": pairs[200:]},
+    run="distill-lists",
+    settings={"export": {"allow_worse": True}},
+)
+print(result.scores)
+print(result.model.encode("The printer is out of paper.").shape, result.path)

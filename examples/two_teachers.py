@@ -1,0 +1,36 @@
+"""Are two models worth more together than the better one? One of these is a function, as an API would be.
+
+python examples/two_teachers.py
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+import raysed
+from raysed import bundled
+
+sentences = bundled.corpus()
+words = TfidfVectorizer(sublinear_tf=True).fit(sentences)
+
+
+def rare_words(some: Sequence[str]) -> np.ndarray:
+    """Returns one vector per sentence, of the words in it and how rare they are."""
+    return words.transform(some).toarray()
+
+
+pairs = {"pairs": [(first, second, score) for score, first, second in bundled.pairs("test")]}
+for teacher in ("bundled:encoder", rare_words):
+    print(raysed.evaluate(teacher, pairs))
+
+result = raysed.distill(
+    teachers=["bundled:encoder", rare_words],
+    sentences=sentences[:1000],
+    learner="bundled:encoder",  # goes on from what it is, all layers
+    tasks=pairs,
+    run="two-teachers",
+    settings={"combination": {"weights": [1.0, 0.2]}, "sed": {"epochs": 1}, "export": {"allow_worse": True}},
+)
+print(result.scores)
+print(result.report["findings"].split("\n\n")[1])
