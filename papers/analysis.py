@@ -1,6 +1,6 @@
-"""What BERT-flow measures beside scores: word frequency, edit distance, and question and answer (tables 1, 4 and 6).
+"""BERT-flow's measurements besides scores: word frequency (table 1), QNLI (table 4), edit distance (table 6).
 
-Functions of a run return rows as a report has them, which `jobs/reproduce.py` puts beside the paper's.
+The `*_of_run` functions return rows like those of a report, which `jobs/reproduce.py` puts beside the paper's.
 """
 
 import re
@@ -21,7 +21,7 @@ from raysed.report.results import Run
 from raysed.score.metrics import pair_cosines, spearman
 
 FREQUENCY_BINS = ((0, 100), (100, 500), (500, 5_000), (5_000, 10_000))
-"""Ranks of word frequency (BERT-flow table 1, whose last bin is printed as 5K to 1K)."""
+"""Ranks of word frequency (BERT-flow table 1, which prints the last bin as 5K to 1K)."""
 NEIGHBOURS = (3, 5, 7)
 _WORD = re.compile(r"\w+|[^\w\s]")
 _BLOCK_ROWS = 1024
@@ -31,22 +31,22 @@ _BLOCK_ROWS = 1024
 
 
 def edit_distance(a: Sequence, b: Sequence) -> int:
-    """Return how many insertions, deletions and replacements of symbols turn `a` into `b` (Levenshtein 1966)."""
+    """Return the insertions, deletions and replacements of symbols that turn `a` into `b` (Levenshtein 1966)."""
     symbols = {symbol: i for i, symbol in enumerate({*a, *b})}
     b_M, place_M = np.array([symbols[symbol] for symbol in b], np.int64), np.arange(len(b) + 1)
     row_M = place_M
     for i, symbol in enumerate(a, start=1):
         kept_M = np.minimum(row_M[1:] + 1, row_M[:-1] + (b_M != symbols[symbol]))
-        # An insertion costs 1 per place, so the cheapest place to come from is the least of cost less place.
+        # An insertion costs 1 per place, so the best place to come from has the least cost minus place.
         row_M = np.minimum.accumulate(np.append(i, kept_M) - place_M) + place_M
     return int(row_M[-1])
 
 
 def edit_distances(first: Sequence[str], second: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the edit distance of every pair of sentences in `characters` and in `words`, int64 [P] each.
+    """Return the edit distance of each pair of sentences in `characters` and in `words`, int64 [P] each.
 
-    Words are in lower case, and a punctuation mark is a word: so counted, the gold scores of STS-B's dev pairs
-    correlate with the distance at -24.0, in characters at -20.2; BERT-flow has -24.6 and does not say what it counts.
+    Words are lower-cased, and punctuation marks count as words. Then the gold scores of STS-B's dev pairs correlate
+    with the distance at -24.0 (in characters -20.2); BERT-flow has -24.6 and does not say what it counts.
     """
     units = {"characters": str, "words": lambda sentence: _WORD.findall(sentence.lower())}
     return {
@@ -58,7 +58,7 @@ def edit_distances(first: Sequence[str], second: Sequence[str]) -> dict[str, np.
 def edit_distance_table(
     distances: Mapping[str, np.ndarray], gold_P: np.ndarray, similarities: Mapping[str, np.ndarray]
 ) -> dict[str, dict[str, float]]:
-    """Return how much similarity, and the gold score, follow edit distance: Spearman x100 (BERT-flow table 6)."""
+    """Return Spearman x100 of similarities, and of the gold score, with edit distance (BERT-flow table 6)."""
     sides = {**distances, "gold": gold_P}
     return {
         name: {side: 100 * spearman(similarity_P, values_P) for side, values_P in sides.items()}
@@ -67,7 +67,7 @@ def edit_distance_table(
 
 
 def edit_distance_of_run(run: Run) -> list[dict[str, Any]]:
-    """Return the table of the dev task, or else of the first headline task, by recipe and for the gold score."""
+    """Return the table for the dev task, or else the first headline task, by recipe and for the gold score."""
     task = run.evaluation.tasks[run.config.evaluation.dev or run.config.evaluation.report_tasks()[0]]
     models = {m.recipe: m for m in run.models if m.recipe in run.config.recipes and m.index == 0}
     cosines = {recipe: run.evaluation.outcome(run.embeddings(model), task.name) for recipe, model in models.items()}
@@ -79,9 +79,9 @@ def edit_distance_of_run(run: Run) -> list[dict[str, Any]]:
 
 
 def frequency_table(embeddings_VD: np.ndarray, counts_V: np.ndarray) -> list[dict[str, Any]]:
-    """Return where word embeddings lie by how frequent the words are (BERT-flow table 1).
+    """Return where word embeddings lie by word frequency (BERT-flow table 1).
 
-    Words with the count 0, such as special tokens, are neither ranked nor neighbours.
+    Words with count 0, such as special tokens, are neither ranked nor neighbours.
 
     Returns:
         For every bin of ranks that the words fill: `ranks` (from, below), mean l2 `norm`, and by number of neighbours
@@ -111,7 +111,7 @@ def frequency_table(embeddings_VD: np.ndarray, counts_V: np.ndarray) -> list[dic
 
 
 def frequency_of_run(run: Run) -> list[dict[str, Any]]:
-    """Return the table of the untouched encoder's input embeddings, by the counts of the run's corpus."""
+    """Return the table of the untouched encoder's input embeddings, with counts from the run's corpus."""
     encoder, tokenizer = run.untouched.encoder, run.untouched.tokenizer
     embeddings_VD = encoder.transformer.get_input_embeddings().weight.detach().numpy()
     ids = read_tokens(run.storage.fetch("corpus")).input_ids
@@ -143,7 +143,7 @@ class Qnli:
 
     @cached_property
     def sentences(self) -> list[str]:
-        """The distinct texts that a model has to embed."""
+        """Distinct texts that a model has to embed."""
         return list(dict.fromkeys([*self.questions, *self.answers]))
 
     def score(self, x_UD: np.ndarray) -> float:

@@ -17,20 +17,20 @@ SMALL_NOTE = (
 )
 NO_DATA, NO_RESULT = "no data", "no result"
 _COPIED = "*"
-"""Ends a row's name in the papers if they took the row from elsewhere."""
+"""Ends the name of a row that a paper took from elsewhere."""
 _DIRECTIVES = {"run", "section", "value", "tasks", "statistic", "metric", "unit"}
 _STATISTICS = {"max": max, "mean": statistics.fmean, "median": statistics.median, "std": statistics.stdev}
 
 Reports = Mapping[str, tuple[str, Mapping[str, Any]]]
-"""By run: the path of its report, and what it says."""
+"""By run: path and content of its report."""
 
 
 def find_values(report: Mapping[str, Any], place: Place) -> dict[int, float]:
-    """Find a number in a report for each of several like models, without collapsed ones, by index (0 without one).
+    """Find a number for each of several like models in a report, by index (default 0), without collapsed ones.
 
     Args:
-        place: `section`, the list of entries; `value`, the number in an entry, keys joined by dots, with other keys of
-            `place` filled in. Every other key has to be equal in the entry; a key that is None is not looked at.
+        place: `section`, the list of entries; `value`, dotted keys of the number in an entry, filled in from other keys
+            of `place`. All remaining keys but `_DIRECTIVES` must be equal in the entry, unless they are None.
 
     >>> report = {"rows": [{"recipe": "ct", "index": 1, "metrics": {"sts12": {"spearman": 70.5}}}]}
     >>> place = {"section": "rows", "value": "metrics.{task}.spearman", "recipe": "ct", "task": "sts12"}
@@ -59,9 +59,9 @@ class Ours:
     """Our values for one cell.
 
     Attributes:
-        values: by metric, the value of each of several like models, by index.
-        statistic: the one that the cell asks for; None: all models are shown, and their mean is compared.
-        partial: parts of a mean that are missing.
+        values: by metric, the models' values by index.
+        statistic: what the cell asks for; None: all models are shown, and their mean is compared.
+        partial: missing parts of a mean.
         reason: why there is nothing.
     """
 
@@ -71,13 +71,13 @@ class Ours:
     reason: str = ""
 
     def number(self, metric: str, statistic: str | None = None) -> float | None:
-        """Return a statistic over the models, by default the one to compare; None if there are too few."""
+        """Return a statistic over the models, by default the one to compare; None with too few models."""
         statistic, values = statistic or self.statistic or "mean", list(self.values.get(metric, {}).values())
         return _STATISTICS[statistic](values) if len(values) > (statistic == "std") else None
 
 
 def compare(plan: Plan, request: Request, reports: Reports) -> "Comparison":
-    """Put the values of the reports beside the published ones."""
+    """Put the reports' values beside the published ones."""
     cells = {
         (row.label, name): {c: _ours_of(plan, row, plan.places(row, c, variant), reports) for c in plan.table.columns}
         for row in plan.table.rows
@@ -101,14 +101,14 @@ def _ours_of(plan: Plan, row: Row, places: Sequence[Place], reports: Reports) ->
     if len(reasons) == len(places):
         return Ours(reason=reasons[0])
     for metric, of_parts in parts.items():
-        if of_parts:  # the mean over the parts, for each model that has all of them
+        if of_parts:  # mean over the parts, for each model that has all of them
             common = [index for index in of_parts[0] if all(index in part for part in of_parts)]
             cell.values[metric] = {index: statistics.fmean(part[index] for part in of_parts) for index in common}
     return cell
 
 
 def _values_at(plan: Plan, row: Row, place: Place, reports: Reports) -> tuple[dict[str, dict[int, float]], str]:
-    """The values of one place by metric, or why there are none."""
+    """Return the values of one place by metric, or why there are none."""
     run = plan.same.get(place["run"], "")
     config = plan.configs.get(run)
     if config is None or place.get("task") in plan.missing_tasks or (row.recipe and row.recipe not in config.recipes):
@@ -118,7 +118,7 @@ def _values_at(plan: Plan, row: Row, place: Place, reports: Reports) -> tuple[di
     _, report = reports[run]
     found = {metric: find_values(report, {**place, "metric": metric}) for metric in plan.table.metrics}
     found = {metric: values for metric, values in found.items() if values}
-    # A run scores all transfer tasks that it has data for.
+    # Runs score all transfer tasks that have data.
     nothing = NO_DATA if place["section"] == "transfer" and report.get("transfer") else NO_RESULT
     return found, "" if found else nothing
 
@@ -146,7 +146,7 @@ class Comparison:
         }
 
     def to_markdown(self) -> str:
-        """Return the table with its notes, aligned so that a terminal can show it, too."""
+        """Return the table with its notes, aligned for terminals."""
         table = self.plan.table
         lines = [line for row in table.rows for line in self._lines(row)]
         parts = [
@@ -179,7 +179,7 @@ class Comparison:
         return result
 
     def _lines(self, row: Row) -> list[list[str]]:
-        """The published line, and for every way to compare it ours and the difference."""
+        """Return the published line and, for each variant, ours and the difference."""
         metrics = self.plan.table.metrics
         what = f"published{' elsewhere' * row.copied}"
         lines = [[row.label, what, *(_joined(row.cells[column], metrics) for column in self.plan.table.columns)]]
@@ -191,7 +191,7 @@ class Comparison:
         return lines
 
     def _other_encoder(self, row: Row, variant: str, cells: Mapping[str, Ours]) -> str:
-        """What stands in for the encoder of a row; empty if it is the published one, or there is no number."""
+        """Return what stands in for a row's encoder; empty for the published one, or without any number."""
         if not (self.request.small or self.request.sets("encoder.path")) or all(c.reason for c in cells.values()):
             return ""
         plan = self.plan
@@ -216,7 +216,6 @@ class Comparison:
         return lines
 
     def _line(self, cells: Mapping[str, Ours], number_of: Callable[[Ours, str], float | None]) -> list[str]:
-        """The cells with one number per metric."""
         metrics = self.plan.table.metrics
         return [
             cell.reason
@@ -225,7 +224,7 @@ class Comparison:
         ]
 
     def _best(self, cells: Mapping[str, Ours]) -> int:
-        """Index of the model that is best in the average, or in the last column that there is, by the last metric."""
+        """Return the index of the model with the best average (or else last column), by the last metric."""
         metric, columns = self.plan.table.metrics[-1], [self.plan.table.average, *reversed(cells)]
         values = next((cells[c].values[metric] for c in columns if c in cells and metric in cells[c].values), {})
         return max(values, key=values.get, default=0)
@@ -252,7 +251,7 @@ class Comparison:
         return [(variant, cells) for (label, variant), cells in self.cells.items() if label == row.label]
 
     def _rows_without_result(self) -> list[str]:
-        """Rows with cells that should have a result and have none, and the columns if it is not all of them."""
+        """Return rows with cells that lack an expected result, and the columns unless all do."""
         found = []
         for (label, variant), cells in self.cells.items():
             columns = [column for column, cell in cells.items() if cell.reason == NO_RESULT]
@@ -266,11 +265,11 @@ def _difference(row: Row, column: str, cell: Ours, metric: str) -> float | None:
     ours, published = cell.number(metric), row.cells[column][metric]
     if ours is None or published is None or cell.partial:
         return None
-    return round(ours - published, 6) + 0.0  # no minus before a zero
+    return round(ours - published, 6) + 0.0  # avoids -0.0
 
 
 def _joined(values: Mapping[str, float | None], metrics: Sequence[str], style: str = ".2f") -> str:
-    """The values of a cell in the order of the metrics.
+    """Join the values of a cell in the order of the metrics.
 
     >>> _joined({"pearson": 69.5, "spearman": None}, ["pearson", "spearman"]), _joined({}, ["auc"])
     ('69.50/-', '-')
@@ -282,7 +281,7 @@ def _joined(values: Mapping[str, float | None], metrics: Sequence[str], style: s
 
 
 def _aligned(lines: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, its first two columns to the left and numbers to the right."""
+    """Return a Markdown table with two columns to the left and numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*lines)]
     rows = [
         " | ".join(cell.ljust(w) if place < 2 else cell.rjust(w) for place, (cell, w) in enumerate(zip(line, widths)))

@@ -1,4 +1,4 @@
-"""The data of a table: looked for below one directory, and brought into a form that a run can read."""
+"""Find the data of a table below one directory, and bring it into a form that a run can read."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ from raysed.data.graded import read_graded
 from raysed.errors import UserError
 
 Subsets = dict[str, tuple[Sequence[str], Sequence[str], Sequence[float]]]
-"""Subset to first sentences, second sentences and scores."""
+"""By subset: first sentences, second sentences and scores."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class Request:
     """What the user asks for.
 
     Attributes:
-        output: directory of the tables that are written, and of data made for them.
+        output: directory for tables, and for data made for them.
         storage: of the runs; None: as in the configs.
-        encoder: of the scale `small`; None: the bundled one.
-        overrides: items `block.key=value` for every run.
+        encoder: for the scale `small`; None: the bundled one.
+        overrides: `block.key=value` for every run.
     """
 
     table: str
@@ -38,30 +38,29 @@ class Request:
 
     @property
     def small(self) -> bool:
-        """Whether rows are only to be shown to work."""
+        """Whether rows only have to be shown to work."""
         return self.scale == "small"
 
     @property
     def name(self) -> str:
-        """Name of the files that are written."""
+        """Name of the output files."""
         return f"{self.table}-small" if self.small else self.table
 
     def sets(self, key: str) -> bool:
-        """Return whether the user sets a setting, a part of it, or the block that it is in."""
+        """Return whether the user sets a setting, a part of it, or its block."""
         given = [item.partition("=")[0] for item in self.overrides]
         return any(key == other or other.startswith(f"{key}.") or key.startswith(f"{other}.") for other in given)
 
 
 class Finder:
-    """Finds data, and notes what is not there.
+    """Finds data, and notes what is missing.
 
     Args:
-        entries: `data` of `runs.yaml`: where each piece may lie, best first.
-        pairs: how many pairs of a task are kept at the scale `small`.
+        entries: `data` of `runs.yaml`: candidate places of each piece, best first.
+        pairs: pairs to keep of a task at the scale `small`.
 
     Attributes:
-        missing: places where something was looked for in vain, by its name.
-        notes: what stands in for what.
+        missing: by name, the places searched in vain.
     """
 
     def __init__(self, entries: Mapping[str, Any], pairs: int, request: Request):
@@ -71,17 +70,17 @@ class Finder:
         self._found: dict[str, Any] = {}
 
     def source(self, name: str) -> Any:
-        """Return what a setting can name: a path, or a list of paths; None where it is missing.
+        """Return what a setting can name: a path, or a list of paths; None if missing.
 
         Raises:
-            UserError: a file that cannot be read; at the scale `paper`, one of another size than the paper's.
+            UserError: a file cannot be read or, at the scale `paper`, differs in size from the paper's.
         """
         if name not in self._found:
             self._found[name] = self._find(name, self._entries[name])
         return self._found[name]
 
     def task(self, name: str) -> dict[str, Any] | None:
-        """Return the settings of a task; None where it is missing."""
+        """Return the settings of a task; None if it is missing."""
         source = self.source(name)
         return {"source": source, **self._entries[name].get("task", {})} if source else None
 
@@ -95,7 +94,7 @@ class Finder:
         return self._graded(name, path, entry) if path and {"pairs", "subsets"} & set(entry) else path
 
     def _stand_in(self, name: str, entry: Mapping[str, Any]) -> str | None:
-        """A further place, which will do at the scale `small`."""
+        """Return a substitute that will do at the scale `small`."""
         for place in entry.get("small", []) if self._request.small else []:
             if found := place if place.startswith("bundled:") else self._existing([place]):
                 self.notes.append(f"{name}: {place} stands in for it.")
@@ -103,11 +102,10 @@ class Finder:
         return None
 
     def _existing(self, places: Sequence[str]) -> str | None:
-        """The first place that exists."""
         return next((str(self._request.data / p) for p in places if (self._request.data / p).exists()), None)
 
     def _graded(self, name: str, path: str, entry: Mapping[str, Any]) -> str:
-        """Graded pairs: the file itself where a run can read it and takes all of it, else one made from it."""
+        """Return graded pairs: the file itself if a run can read all of it, else one made from it."""
         subsets = read_pairs(name, TaskConfig(source=path, **entry.get("task", {})))
         if self._request.small:
             return self._write(name, draw_pairs(subsets, self._pairs))
@@ -123,7 +121,7 @@ class Finder:
         return path if _is_readable(path) else self._write(name, subsets)
 
     def _splits(self, name: str, entry: Mapping[str, Any]) -> str | None:
-        """All splits of a task in one file, the split as subset; the test split has to be there."""
+        """Join the splits of a task in one file, each a subset; the test split must exist."""
         joined: Subsets = {}
         for split, part in entry["splits"].items():
             task = self.task(part)
@@ -133,7 +131,7 @@ class Finder:
         return self._write(name, joined) if "test" in joined else None
 
     def _each(self, name: str, entry: Mapping[str, Any]) -> list[str] | None:
-        """All of several files; at the scale `small` those that are there, or the small ones."""
+        """Return all of several files; at the scale `small` those that exist, or else the small ones."""
         found = [self._existing(places) for places in entry["each"]]
         missing = [" or ".join(places) for places, source in zip(entry["each"], found) if not source]
         if self._request.small and not any(found):
@@ -147,7 +145,7 @@ class Finder:
         return None
 
     def _folders(self, name: str, entry: Mapping[str, Any]) -> str | None:
-        """The folder in which a pattern finds something."""
+        """Return the folder in which a pattern finds something."""
         for folder, pattern in [*entry["folders"], *(entry["small"] if self._request.small else [])]:
             if (self._request.data / folder).is_dir() and any((self._request.data / folder).glob(pattern)):
                 return str(self._request.data / folder)
@@ -155,7 +153,7 @@ class Finder:
         return None
 
     def _sentences_of(self, name: str, entry: Mapping[str, Any]) -> str | None:
-        """The questions and sentences of QNLI's files as text; lines 2i and 2i + 1 are a pair."""
+        """Write the questions and sentences of QNLI's files as text; lines 2i and 2i + 1 are a pair."""
         sources = self._each(name, {"each": entry["sentences_of"]})
         if sources is None:
             return None
@@ -166,13 +164,13 @@ class Finder:
         return self._write_text(name, filter(all, pairs))
 
     def _text_of(self, name: str, entry: Mapping[str, Any]) -> str | None:
-        """Both sentences of all pairs of other data, graded or with labels, which are left out; as `_sentences_of`."""
+        """Write both sentences of all pairs of other data as text, without scores or labels, see `_sentences_of`."""
         source = self.source(entry["text_of"])
         if not source:
             return self._stand_in(name, entry)
         if isinstance(source, list):
             from raysed.data.pairs import load_nli
-            from raysed.train.stages.nli import NliConfig  # takes torch, which a list of tables need not load
+            from raysed.train.stages.nli import NliConfig  # imports torch, which a list of tables does not need
 
             rows = load_nli(NliConfig(train=source).train)
             pairs = list(zip(rows.first, rows.second))
@@ -182,7 +180,7 @@ class Finder:
         return self._write_text(name, ((" ".join(first.split()), " ".join(second.split())) for first, second in pairs))
 
     def _together(self, name: str, entry: Mapping[str, Any]) -> list[str] | None:
-        """Several sources as one; at the scale `small` those that are there."""
+        """Return several sources as one; at the scale `small` those that exist."""
         found = [self.source(part) for part in entry["together"]]
         return [source for source in found if source] if all(found) or (self._request.small and any(found)) else None
 
@@ -204,10 +202,11 @@ class Finder:
 
 
 def read_pairs(name: str, task: TaskConfig) -> Subsets:
-    """Read graded pairs: what a task can name, or what SentEval and Misra et al. have.
+    """Read graded pairs: anything that a task can name, or files of SentEval and Misra et al.
 
-    SentEval's STS benchmark is `sts-*.csv`, its SICK `SICK_*.txt`; argument facet similarity (Misra et al. 2016) is a
-    directory of `ArgPairs_<topic>.csv`, each topic a subset. Pairs without a score are left out.
+    SentEval's STS benchmark is `sts-*.csv`, its SICK `SICK_*.txt`; each of their lines must have a score. Argument
+    facet similarity (Misra et al. 2016) is a directory of `ArgPairs_<topic>.csv`, a subset per topic. Elsewhere, pairs
+    without a score are left out.
     """
     if _is_readable(task.source):
         return dict(read_graded(name, task, name).subsets)
@@ -230,7 +229,7 @@ def read_pairs(name: str, task: TaskConfig) -> Subsets:
 
 
 def draw_pairs(subsets: Subsets, count: int) -> Subsets:
-    """Draw about `count` pairs, rounded up to the same number from each subset; the same ones every time.
+    """Draw about `count` pairs, the same number (rounded up) from each subset; always the same ones.
 
     >>> pairs = (["a", "b", "c"], ["d", "e", "f"], [1.0, 2.0, 3.0])
     >>> [len(gold) for _, _, gold in draw_pairs({"x": pairs, "y": pairs}, 3).values()]
@@ -255,13 +254,13 @@ def write_pairs(path: Path, subsets: Subsets) -> None:
 
 
 def lines_of(path: str | Path) -> list[str]:
-    """Return a file's lines. Only a newline ends one: other separators of Unicode stay in their sentence."""
+    """Return a file's lines, split only at newlines: other separators of Unicode stay in their sentence."""
     text = text_of(path)
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
 def text_of(path: str | Path) -> str:
-    """Return the text of a file in UTF-8 or, where it is none, in Latin-1, as some files of SentEval are."""
+    """Return the text of a file in UTF-8 or else Latin-1, as some files of SentEval are."""
     data = Path(path).read_bytes()
     try:
         return data.decode("utf-8-sig")
@@ -270,7 +269,7 @@ def text_of(path: str | Path) -> str:
 
 
 def _is_readable(path: str) -> bool:
-    """Whether a task can name it."""
+    """Return whether a task can name the file."""
     return not (path.endswith(".csv") or Path(path).name.startswith("SICK_") or _arguments(path))
 
 
@@ -282,7 +281,7 @@ def _read_arguments(path: Path) -> tuple[list[str], list[str], list[float]]:
     columns: tuple[list, list, list] = ([], [], [])
     for row in csv.DictReader(io.StringIO(text_of(path), newline="")):
         if score := row["regression_label"].strip():
-            # A quoted cell may hold line ends, which tables of pairs cannot.
+            # Quoted cells may hold newlines, which tables of pairs cannot.
             sides = [" ".join(row[side].split()) for side in ("sentence_1", "sentence_2")]
             for column, value in zip(columns, (*sides, float(score))):
                 column.append(value)

@@ -1,4 +1,4 @@
-"""The models of a finished run, for what papers measure on them beside the run's own report."""
+"""The models of a finished run, for what papers measure besides its report."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,16 +18,16 @@ from raysed.store.storage import Storage
 
 
 def finished(config: Config) -> Run:
-    """Return a run that has been made."""
+    """Return the finished run of a config."""
     plan = Plan(check(config))
     state = State(plan.graph, Storage(config.storage, config.run))
     return Run(plan.job, state.storage, scored_models(plan, state), facts_of(plan, state, ""))
 
 
 def models_of(run: Run) -> Iterator[tuple[dict[str, Any], Loaded]]:
-    """Yield what a report calls a model, and the model, of all that the run's recipes name.
+    """Yield (report fields, model) for the run's recipes.
 
-    Not external teachers, models that have collapsed, or flows of single tasks, which have no other sentences.
+    External teachers, collapsed models and flows of single tasks, which embed no other sentences, are left out.
     """
     config = run.config
     for model in run.models:
@@ -39,7 +39,7 @@ def models_of(run: Run) -> Iterator[tuple[dict[str, Any], Loaded]]:
 
 
 def embed(model: Loaded | NativeModel | LibraryModel, sentences: Sequence[str]) -> np.ndarray:
-    """Return embeddings [N, D], on a GPU where there is one."""
+    """Return embeddings [N, D], on a GPU if there is one."""
     if not isinstance(model, LibraryModel) and torch.cuda.is_available():
         model.encoder.to("cuda")
     found = model.embed(sentences)

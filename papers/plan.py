@@ -1,4 +1,4 @@
-"""Which runs a table needs, with all their settings, and where the values of its cells are in their reports."""
+"""The runs that a table needs, with all settings, and where their reports have the values of its cells."""
 
 import json
 from collections.abc import Mapping
@@ -21,12 +21,11 @@ class Plan:
     """The runs of a table.
 
     Attributes:
-        definition: its entry in `runs.yaml`.
-        configs: by name of the run; runs that are left out are not there.
-        same: run to the one that gives its report, itself or an equal one.
-        missing: data that is not there, with the places where it was looked for.
+        configs: by run, without those left out.
+        same: run to the one whose report it uses, itself or an equal one.
+        missing: missing data, with the places searched.
         missing_tasks: tasks of the table that no run scores.
-        further: what is measured beside the report, and the data that it takes, if any.
+        further: measurements besides the report, with the data they need, if any.
         notes: what stands in for what.
     """
 
@@ -40,14 +39,14 @@ class Plan:
     notes: list[str] = field(default_factory=list)
 
     def variants(self, row: Row) -> dict[str, Place]:
-        """Return the ways to compare a row, by name; the only one has no name."""
+        """Return the ways to compare a row, by name; a single one is unnamed."""
         own = self._of_row(row)
         if "variants" in own:
             return own["variants"]
         return {"": {}} if "layers" in own else self.definition.get("variants", {"": {}})
 
     def run_of(self, row: Row, column: str, variant: Place) -> str:
-        """Return the run that has the value of a cell in one of the `variants`."""
+        """Return the run that has the value of a cell in a variant."""
         own = self._of_row(row)
         of_cell = own.get("columns", {}).get(column, {})
         candidates = (variant, of_cell, own, self._of_column(column))
@@ -55,12 +54,12 @@ class Plan:
         return named or self.definition["runs"][row.encoder]
 
     def runs_of(self, row: Row, variant: Place) -> list[str]:
-        """Return the runs that have the values of a row, in the order of the columns."""
+        """Return the runs that have the values of a row, in column order."""
         columns = [column for column in self.table.columns if column != self.table.average]
         return list(dict.fromkeys(self.run_of(row, column, variant) for column in columns))
 
     def places(self, row: Row, column: str, variant: Place) -> list[Place]:
-        """Return where the value of a cell is, or all the values that it is the mean of."""
+        """Return where the value of a cell is, or all values that it is the mean of."""
         if column == self.table.average:
             others = [other for other in self.table.columns if other != column]
             return [place for other in others for place in self.places(row, other, variant)]
@@ -87,7 +86,7 @@ def make_plan(request: Request) -> Plan:
     """Resolve the settings of every run of a table, and look for its data.
 
     Raises:
-        UserError: among others, at the scale `paper`, for data that is missing or of another size.
+        UserError: for example, at the scale `paper`, data is missing or of another size.
     """
     definitions = load_yaml(TABLES / "runs.yaml")
     if request.table in definitions["no_scores"]:
@@ -116,7 +115,7 @@ def make_plan(request: Request) -> Plan:
 
 
 def _recipes_by_run(plan: Plan) -> dict[str, list[str]]:
-    """What each run has to make, in the order of the table."""
+    """Return the recipes of each run, in table order."""
     runs: dict[str, list[str]] = {}
     for row in plan.table.rows:
         if not row.copied:
@@ -139,7 +138,7 @@ class _Builder:
     small: Mapping[str, Any]
 
     def config(self, recipes: list[str]) -> Config | None:
-        """The settings, or None where nothing can be run."""
+        """Return the settings; None if nothing can be run."""
         path, own = find_config(self.run["config"]), dict(self.run.get("set", {}))
         small = {**self.small["set"], **self.run.get("small", {})} if self.request.small else {}
         small |= {"encoder.path": self.request.encoder} if self.request.small and self.request.encoder else {}
@@ -157,7 +156,7 @@ class _Builder:
         settings |= {"storage": self.request.storage} if self.request.storage else {}
         if wanted.flow.fit_tasks:
             settings["flow.fit_tasks"] = [task for task in wanted.flow.fit_tasks if task in scored] or None
-        if wanted.flow.per_task:  # flows of single tasks are not one model, so that another is exported
+        if wanted.flow.per_task:  # flows of single tasks are not one model, so export another
             plain = next((recipe for recipe in recipes if not parse_recipe(recipe).calibration), BASE)
             settings |= {"recipes": list(dict.fromkeys([*recipes, plain])), "export.recipe": plain}
         else:
@@ -165,7 +164,7 @@ class _Builder:
         return load_config(path, [*_items(settings), *forced])
 
     def _views(self, config: Config, recipes: list[str]) -> dict[str, list[str]]:
-        """Other kinds of views, at the small scale, for those that cannot be made on a machine as it is."""
+        """Return replacements, at the small scale, for views that cannot be made offline within seconds."""
         found = {}
         stages = [stage for recipe in recipes for stage in parse_recipe(recipe).two_view_stages]
         for stage in dict.fromkeys(stages) if self.request.small else ():
@@ -181,13 +180,13 @@ class _Builder:
         return found
 
     def _makes(self, kind: str) -> bool:
-        """Whether views of a kind can be made without network and within seconds."""
+        """Return whether views of a kind can be made offline within seconds."""
         if kind == "files":
             return self.request.sets("views.files") or bool(self.finder.source(self.run["data"]["views.files"]))
         return _has_wordnet() if kind == "synonym" else kind != "back_translation"
 
     def _data(self, recipes: list[str], config: Config) -> tuple[dict[str, Any], list[str]]:
-        """The settings that name data, and the recipes that can be run with what is there."""
+        """Return the settings that name data, and the recipes for which all data is there."""
         found, runnable = {}, list(recipes)
         for key, name in self.run.get("data", {}).items():
             needing = [recipe for recipe in recipes if _needs(key, parse_recipe(recipe), config)]
@@ -197,7 +196,7 @@ class _Builder:
         return {key: source for key, source in found.items() if source}, runnable
 
     def _tasks(self) -> dict[str, dict[str, Any] | None]:
-        """The tasks that are there; None for those that the user sets."""
+        """Return the tasks that are there; None for those that the user sets."""
         found = {}
         for name in self._names():
             is_set = self.request.sets(f"evaluation.tasks.{name}")
@@ -209,7 +208,6 @@ class _Builder:
         return found
 
     def _names(self) -> list[str]:
-        """The table's tasks and the dev task."""
         return list(dict.fromkeys([*self.plan.definition["tasks"], *([self.run["dev"]] if "dev" in self.run else [])]))
 
     def _evaluation(self, tasks: Mapping[str, Any]) -> dict[str, Any]:
@@ -223,7 +221,7 @@ class _Builder:
 
 
 def _needs(key: str, recipe: Recipe, config: Config) -> bool:
-    """Whether a recipe needs the data that a setting names."""
+    """Return whether a recipe needs the data that a setting names."""
     fit_on = config.flow.fit_on if recipe.calibration else None
     views = view_kinds(recipe, config)
     return {
@@ -250,7 +248,7 @@ def _items(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _merge_equal(plan: Plan) -> None:
-    """Finds runs that differ in their name and recipes only: at the scale `small` one encoder stands for several."""
+    """Merge runs that differ only in name and recipes: at the scale `small`, one encoder stands for several."""
     seen: dict[str, str] = {}
     for name, config in list(plan.configs.items()):
         first = seen.setdefault(dump_config(config.model_copy(update={"run": "any", "recipes": ["base"]})), name)

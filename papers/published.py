@@ -1,4 +1,4 @@
-"""What the papers print."""
+"""The numbers that the papers print."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 TABLES = Path(__file__).parent / "tables"
-"""The published numbers, and how each table is run."""
+"""Published numbers, and how each table is run."""
 
 
 @dataclass(frozen=True)
@@ -16,10 +16,10 @@ class Row:
     """One published row.
 
     Attributes:
-        cells: column to metric to value; None where none is printed.
-        encoder: None where it is not run.
-        recipe: in raysed's words; None for rows without a model.
-        copied: whether the paper took it from elsewhere.
+        cells: column to metric to value; None if not printed.
+        encoder: None if the row is not run.
+        recipe: in raysed's terms; None for rows without a model.
+        copied: the paper took it from elsewhere.
     """
 
     label: str
@@ -35,12 +35,11 @@ class Table:
     """One published table.
 
     Attributes:
-        name: e.g. `sed-table-1`.
-        metrics: what every cell has, in order.
+        metrics: of every cell, in order.
         average: the column that is the mean of all others, if any.
-        aggregation: how subsets become one number, where years of STS are in it.
-        notes: the paper's own inconsistencies, and what it leaves open.
-        gains: of the text: `gain` is the mean over all columns of the row `of` less that of the row `over`.
+        aggregation: how the subsets of STS years are combined.
+        notes: inconsistencies of the paper, and what it leaves open.
+        gains: from the text: `gain` is the mean over all columns of the row `of` minus that of the row `over`.
     """
 
     name: str
@@ -71,13 +70,13 @@ def load_published() -> dict[str, Table]:
 
 
 def list_tables() -> dict[str, str]:
-    """Return name and title of each table that can be run."""
+    """Return the titles of the tables that can be run, by name."""
     published = load_published()
     return {name: published[name].title for name in load_yaml(TABLES / "runs.yaml")["tables"]}
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
-    """Return the content of one of the project's own data files."""
+    """Read one of the project's own data files."""
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 

@@ -1,4 +1,4 @@
-"""Scores of pairs as expected grades, SentEval's regression (Tai, Socher and Manning 2015, section 4.2)."""
+"""SentEval's regression: scores of pairs as expected grades (Tai, Socher and Manning 2015, section 4.2)."""
 
 import math
 
@@ -13,20 +13,20 @@ _BATCH, _ROUND_EPOCHS, _MAX_EPOCHS, _PATIENCE = 64, 50, 1000, 3
 
 
 def soft_labels(score_N: np.ndarray) -> np.ndarray:
-    """Return a distribution over the grades 1 to 5 per score, float32 [N, 5] (Tai et al. 2015, equation 15).
+    """Return a distribution over the grades 1 to 5 for each score, float32 [N, 5] (Tai et al. 2015, equation 15).
 
-    SentEval does the same to the scores 0 to 5 of STS-B: of one below 1, the share of the lower grade is left out.
+    As in SentEval, scores of STS-B (0 to 5) get the same; below 1, the share of the lower grade is lost.
     """
     distance_NG = np.abs(np.asarray(score_N, np.float64)[:, None] - np.arange(1, _GRADES + 1))
     return np.maximum(1 - distance_NG, 0).astype(np.float32)
 
 
 def regress(train: Labelled, dev: Labelled, test_ND: np.ndarray, seed: int) -> tuple[np.ndarray, float]:
-    """Learn scores of 0 to 5 as expected grades: a linear layer and a softmax over five grades.
+    """Fit a linear layer and softmax over five grades; return test scores and the best dev correlation x100.
 
-    Mean squared error to the soft labels, Adam at 1e-3, batches of 64. After every 50 epochs the Pearson correlation
-    on `dev` is taken; the fourth time that it is no new best ends the training (the count never goes back), and so do
-    1,050 epochs. The best state predicts; its correlation on `dev` (x100) is returned, too.
+    Mean squared error to the soft labels, Adam at 1e-3, batches of 64. The Pearson correlation on `dev` is taken every
+    50 epochs; training ends the fourth time that it is no new best (the count never resets), or after 1,050 epochs. The
+    best state predicts.
     """
     generator = torch.Generator().manual_seed(seed)
     x_NF, dev_NF, test_NF = (_with_ones(features_NF) for features_NF in (train.features, dev.features, test_ND))
@@ -46,7 +46,7 @@ def regress(train: Labelled, dev: Labelled, test_ND: np.ndarray, seed: int) -> t
 
 
 class _Weights:
-    """Weights [D + 1, 5] of a linear layer, the intercepts last: torch's initialisation, and Adam with its defaults.
+    """Weights [D + 1, 5] of a linear layer, intercepts last; initialised as in torch, Adam with its defaults.
 
     In NumPy: torch takes six times as long for a step on a batch of 64.
     """
@@ -60,11 +60,11 @@ class _Weights:
         self._mean, self._square, self._steps = np.zeros_like(self.values), np.zeros_like(self.values), 0
 
     def step(self, gradient: np.ndarray) -> None:
-        """Change the values in place (Kingma and Ba 2015)."""
+        """Update the values in place (Kingma and Ba 2015)."""
         self._steps += 1
         self._mean += 0.1 * (gradient - self._mean)
         self._square += 0.001 * (gradient * gradient - self._square)
-        # Both corrections for the zeros at the start, as one factor and another epsilon.
+        # Both bias corrections, as one factor and a scaled epsilon.
         correction = math.sqrt(1 - 0.999**self._steps)
         factor = 1e-3 * correction / (1 - 0.9**self._steps)
         self.values -= factor * self._mean / (np.sqrt(self._square) + 1e-8 * correction)
@@ -96,6 +96,6 @@ def _expected_grade(weights: _Weights, x_NF: np.ndarray) -> np.ndarray:
 
 
 def _with_ones(features_ND: np.ndarray) -> np.ndarray:
-    """Add a column for the intercept, float32."""
+    """Append a column for the intercept, float32."""
     ones_N1 = np.ones((len(features_ND), 1), np.float32)
     return np.concatenate([features_ND, ones_N1], axis=1, dtype=np.float32)

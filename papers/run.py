@@ -1,4 +1,4 @@
-"""A table from its runs to its files."""
+"""Run a table and write its files."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ Rows = list[dict[str, Any]]
 
 
 def measure(config: Config, further: Mapping[str, str | None]) -> dict[str, Rows]:
-    """Return what a table takes of a finished run beside its report, by the name that `runs.yaml` gives it."""
+    """Return a table's measurements on a finished run besides its report, by their names in `runs.yaml`."""
     from papers.analysis import edit_distance_of_run, frequency_of_run, qnli_of_run
     from papers.finished import finished
     from papers.transfer import rows_of_run
@@ -38,8 +38,8 @@ def reproduce(
 ) -> Comparison:
     """Do the runs of a table and write `<table>.md` and `<table>.json` to the output directory.
 
-    All settings and inputs are checked before the first run starts. Each run's report.json is kept as
-    `<table>/<run>.json`, because runs that share a directory write theirs over it, with what is measured beside it.
+    All settings and inputs are checked before the first run starts. Each run's report, with its further measurements,
+    is kept as `<table>/<run>.json`, because runs that share a directory overwrite each other's report.json.
     """
     for config in plan.configs.values():
         check(config)

@@ -16,7 +16,7 @@ from raysed.data.sources import local_file
 from raysed.errors import UserError
 
 FOLDS, SEED = 10, 1111
-"""Of every cross-validation, as SentEval has them."""
+"""Of every cross-validation, as in SentEval."""
 Kind = Literal["nested", "folds", "split", "regression"]
 PROTOCOLS: dict[Kind, str] = {
     "nested": f"{FOLDS} outer folds, C by {FOLDS} inner folds",
@@ -25,13 +25,13 @@ PROTOCOLS: dict[Kind, str] = {
     "regression": "expected grade, stopped by dev",
 }
 _DRAWN = {"test": 3, "dev": 10}
-"""A split that a table lacks is one in so many of its training rows."""
+"""A split that a table lacks is one in this many of its training rows."""
 Example = tuple[float, tuple[str, ...]]
-"""Label, and one sentence or two."""
+"""Label, and one or two sentences."""
 
 
 class Split(NamedTuple):
-    """N examples: sentences, or first and second ones of pairs, with classes int64 [N] or scores float64 [N]."""
+    """N examples: sentences, or both sides of pairs, with classes int64 [N] or scores float64 [N]."""
 
     sides: tuple[list[str], ...]
     labels: np.ndarray
@@ -41,8 +41,8 @@ class Split(NamedTuple):
 class TransferTask:
     """One task, named as in SentEval.
 
-    `nested` has the one split `all`; `folds` has train and test; `split` and `regression` have dev, too. `note` says
-    what is not as in SentEval.
+    `nested` has one split, `all`; `folds` has train and test; `split` and `regression` have dev, too. `note` lists
+    deviations from SentEval.
     """
 
     name: str
@@ -52,18 +52,18 @@ class TransferTask:
 
     @property
     def protocol(self) -> str:
-        """How the score comes about, in words."""
+        """How the score is obtained, in words."""
         return "; ".join(filter(None, [PROTOCOLS[self.kind], self.note]))
 
 
 class _Source(NamedTuple):
-    """How SentEval has a task.
+    """How SentEval stores a task.
 
     Attributes:
-        files: by split; of a nested task by class.
-        line: a line with its groups `label`, `first` and maybe `second`; of a nested task it is a sentence.
-        shape: such a line in words.
-        labels: the names of the classes, or the lowest and the highest score.
+        files: by split; for a nested task by class.
+        line: pattern with the groups `label`, `first` and perhaps `second`, described by `shape`; lines of a nested
+            task are sentences.
+        labels: class names, or the lowest and the highest score.
     """
 
     kind: Kind
@@ -82,7 +82,7 @@ class _Source(NamedTuple):
         return self.label(parts.pop("label").strip(), where), tuple(parts.values())
 
     def label(self, text: str, where: str) -> float:
-        """Return the number of a class, or the score."""
+        """Return the index of a class, or the score."""
         if self.kind != "regression":
             if text.lower() not in self.labels:
                 raise UserError(f"{where}: label {text!r} is not one of {', '.join(self.labels)}")
@@ -97,18 +97,15 @@ class _Source(NamedTuple):
 
 
 def load_tasks(data: Path, names: Sequence[str] | None = None, seed: int = SEED) -> list[TransferTask]:
-    """Read tasks by their names, or all that a directory holds.
+    """Read tasks by name, or all that a directory holds.
 
-    The directory is laid out as SentEval's `data/downstream`. Two kinds of tables will do instead, in the directory
-    itself or one below: `sick*.tsv` (columns split, relatedness, label, premise, hypothesis; a split that they lack is
-    drawn from the training rows, and the task's note says so) and `stsb-train.tsv`, `stsb-dev.tsv`, `stsb-test.tsv`
-    (columns subset, score, sentence1, sentence2).
+    The directory is laid out like SentEval's `data/downstream`. It, or a directory in it, may instead hold tables:
+    `sick*.tsv` (columns split, relatedness, label, premise, hypothesis; a missing split is drawn from the training rows
+    by `seed`, and the task's note says so) and `stsb-train.tsv`, `stsb-dev.tsv`, `stsb-test.tsv` (columns subset,
+    score, sentence1, sentence2).
 
-    Words are joined by single spaces, an empty sentence becomes ".", and examples are in SentEval's order, by number
-    of words and then label, so that folds are the same as there.
-
-    Args:
-        seed: of the rows that are drawn.
+    Words are joined by single spaces, an empty sentence becomes ".", and examples are in SentEval's order, by number of
+    words and then label, so that folds are the same as there.
     """
     for name in names or []:
         if name not in _SOURCES:
@@ -125,7 +122,7 @@ def load_tasks(data: Path, names: Sequence[str] | None = None, seed: int = SEED)
 
 
 def _places(source: Path, name: str) -> list[Path]:
-    """Return the task's folder of SentEval, or else its tables; empty where there is neither."""
+    """Return the task's SentEval folder, or else its tables; empty if there are none."""
     folder, pattern = (source / next(iter(_SOURCES[name].files.values()))).parent, _TABLES.get(name)
     if folder.is_dir():
         return [folder]
@@ -158,7 +155,7 @@ def _read_files(source: Path, spec: _Source) -> dict[str, list[Example]]:
 
 
 def _read_sick_tables(paths: list[Path], spec: _Source, seed: int) -> tuple[dict[str, list[Example]], str]:
-    """All rows of all tables by their column `split`; what is missing is drawn from the training rows."""
+    """Read all rows by their column `split`; draw missing splits from the training rows."""
     found: dict[str, list[Example]] = {"train": [], "dev": [], "test": []}
     names = ("split", "premise", "hypothesis", "relatedness" if spec.kind == "regression" else "label")
     needed = f"{', '.join(names[:-1])} and {names[-1]}"
@@ -191,7 +188,7 @@ def _read_sts_benchmark_tables(train: Path) -> dict[str, list[Example]]:
 
 
 def _split(examples: list[Example]) -> Split:
-    """The examples with clean sentences, in SentEval's order."""
+    """Clean the sentences, and sort examples in SentEval's order."""
     cleaned = [(label, tuple(" ".join(side.split()) for side in sides)) for label, sides in examples]
     cleaned.sort(key=lambda example: (*(len(side.split()) for side in example[1]), example[0]))
     sides = zip(*(sentences for _, sentences in cleaned))
@@ -199,7 +196,7 @@ def _split(examples: list[Example]) -> Split:
 
 
 def _check_size(task: TransferTask, where: Path) -> None:
-    """Refuse what a probe cannot be made of."""
+    """Raise `UserError` if there is too little to make a probe of."""
     for key, split in task.splits.items():
         if not len(split.labels):
             raise UserError(f"{task.name}: {where} has no example for {key}")
@@ -208,7 +205,7 @@ def _check_size(task: TransferTask, where: Path) -> None:
     classes, counts = np.unique(next(iter(task.splits.values())).labels, return_counts=True)
     if len(classes) < 2:
         raise UserError(f"{task.name}: {where} has only one class, {classes[0]}; training needs at least two")
-    # Nine tenths of a class are left for the inner folds of a nested search.
+    # The inner folds of a nested search get nine tenths of a class.
     needed = {"nested": FOLDS + 2, "folds": FOLDS}.get(task.kind, 1)
     if counts.min() < needed:
         few = classes[counts.argmin()]

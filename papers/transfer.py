@@ -3,8 +3,8 @@ r"""SentEval's transfer tasks: linear probes on frozen embeddings (Conneau and K
 Any models:             python -m papers.transfer SentEval/data/downstream --model MODEL --output scores.json
 All models of a run:    python -m papers.transfer SentEval/data/downstream --run CONFIG --output scores.json
 
-SED table 7 and BSL table 2 report these tasks; `jobs/reproduce.py` scores the models of its runs by `rows_of_run`. What
-the tasks are, and what differs from SentEval, is in docs/transfer.md.
+SED table 7 and BSL table 2 report these tasks; `jobs/reproduce.py` scores its runs by `rows_of_run`. docs/transfer.md
+describes the tasks, and what differs from SentEval.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from raysed.score.metrics import pearson, spearman
 from raysed.score.probes import SPLIT_GRID, Classified, Labelled
 
 FOLD_GRID = tuple(2.0**exponent for exponent in range(-1, 6))
-"""Values of C where folds of the training set choose, and a test set is apart."""
+"""Candidate values of C if folds of the training set choose and there is a test set."""
 Classifier = Literal["logistic", "senteval"]
 
 
@@ -47,13 +47,13 @@ def score_transfer(
     """Score one model on all tasks by the embeddings of `sentences_of(tasks)`.
 
     Args:
-        seed: of folds, and of regressions; SentEval's classifier has its own.
-        classifier: `logistic`, a regression that has converged; or `senteval`, see `papers.adam`.
+        seed: of folds and regressions; SentEval's classifier has its own.
+        classifier: `logistic`, a converged regression; or `senteval`, see `papers.adam`.
 
     Returns:
-        By task: protocol, classifier, dev (what the choice was made by, x100) and, x100: accuracy, for MRPC also f1, or
-        pearson and spearman; for classifiers also C (`senteval`: the weight decay) and whether the last fits converged.
-        A nested task has accuracy and C of each fold, and their mean and deviation.
+        By task: protocol, classifier, dev (the score behind the choice) and accuracy (for MRPC also f1), or pearson and
+        spearman, all x100; for classifiers also C (`senteval`: the weight decay) and whether the last fits converged. A
+        nested task has accuracy and C of each fold, and their mean and deviation.
     """
     row = {sentence: i for i, sentence in enumerate(sentences_of(tasks))}
     if embeddings_UD.ndim != 2 or len(embeddings_UD) != len(row):
@@ -71,7 +71,7 @@ def score_transfer(
 
 
 def pair_features(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
-    """Return [|a - b|, a * b], the features of a sentence pair, [N, 2 D].
+    """Return the features of sentence pairs, [|a - b|, a * b], [N, 2 D].
 
     >>> pair_features(np.array([[1.0, 2.0]]), np.array([[3.0, 1.0]])).tolist()
     [[2.0, 1.0, 3.0, 2.0]]
@@ -82,7 +82,7 @@ def pair_features(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
 def score_task(
     task: TransferTask, data: Mapping[str, Labelled], seed: int, classifier: Classifier = "logistic"
 ) -> dict[str, Any]:
-    """Train and test the probes of one task, whose splits have become features."""
+    """Train and test the probes of one task, given as features."""
     about = {"protocol": task.protocol, **({"classifier": classifier} if task.kind != "regression" else {})}
     if task.kind == "regression":
         predicted_N, dev = regress(data["train"], data["dev"], data["test"].features, seed)
@@ -116,7 +116,7 @@ def _classify(
 
 
 def _score_folds(data: Labelled, seed: int, classifier: Classifier) -> dict[str, Any]:
-    """Each outer fold is predicted by a probe whose C is chosen on the others."""
+    """Predict each outer fold by a probe whose C is chosen on the others."""
     found, accuracies = [], []
     for fit, test in data.folds(seed, FOLDS):
         found.append(_classify(classifier, fit, test, SPLIT_GRID, fit.folds(seed, FOLDS)))
@@ -136,12 +136,12 @@ def _accuracy(found: Classified, test: Labelled) -> float:
 
 
 def average(scores: Mapping[str, Mapping[str, Any]]) -> float:
-    """Return the papers' last column: the plain mean of accuracies, and of Pearson's of regressions."""
+    """Return the papers' last column: the mean of accuracies and of regressions' Pearson correlations."""
     return statistics.fmean(of_task.get("accuracy", of_task.get("pearson")) for of_task in scores.values())
 
 
 def rows_of_run(run: Run, data: str) -> list[dict[str, Any]]:
-    """Return the scores of all models of a run that has been made."""
+    """Return the scores of all models of a finished run, by SentEval's classifier."""
     tasks, rows = load_tasks(Path(data)), []
     sentences = sentences_of(tasks)
     for about, model in models_of(run):
@@ -151,7 +151,7 @@ def rows_of_run(run: Run, data: str) -> list[dict[str, Any]]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
+    """Return the argument parser."""
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("data", type=Path, help="SentEval's data/downstream")
     result.add_argument("--model", dest="models", action="append", default=[], help="directory or hub id; repeatable")

@@ -1,6 +1,6 @@
 """Sentence embeddings by ensemble distillation on Ray.
 
-From Python: `raysed.run`, `raysed.distill`, `raysed.evaluate`; see `raysed.api`.
+Python API: `raysed.run`, `raysed.distill`, `raysed.evaluate`; see `raysed.api`.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ __all__ = ["Result", "Scores", "check", "distill", "evaluate", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what is asked for only then: a command shows its help without loading torch."""
+    """Import on demand: a command shows its help without loading torch."""
     if name == "__version__":
         from importlib.metadata import version
 

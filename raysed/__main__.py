@@ -1,4 +1,4 @@
-"""`python -m raysed`, which is the command `raysed`."""
+"""`python -m raysed`, the same as the command `raysed`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The same from Python: `raysed.run`, `raysed.distill` and `raysed.evaluate`, on one machine or on a cluster."""
+"""The Python API: `raysed.run`, `raysed.distill` and `raysed.evaluate`, on one machine or a cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class Scores(dict[str, dict[str, Any]]):
-    """Scores x100 by name and column, which look like a table wherever they are shown."""
+    """Scores x100 by name and column, displayed as a table."""
 
     def __repr__(self) -> str:
         columns = list(dict.fromkeys(column for row in self.values() for column in row))
@@ -39,7 +39,7 @@ class Scores(dict[str, dict[str, Any]]):
         return f"<pre>{self}</pre>"
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return a data frame with a line for each name; needs pandas."""
+        """Return a data frame with one row per name; needs pandas."""
         import pandas
 
         return pandas.DataFrame.from_dict(self, orient="index")
@@ -50,7 +50,7 @@ def _cell(value: Any) -> str:
 
 
 class Report(dict[str, Any]):
-    """The content of `report.json`, shown as the report for people."""
+    """Content of `report.json`, displayed as `report.md`."""
 
     def __init__(self, content: Mapping[str, Any], text: str):
         super().__init__(content)
@@ -63,34 +63,35 @@ class Report(dict[str, Any]):
         return self._text
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return a data frame of the score of each kind of model on each task; needs pandas."""
+        """Return `summary` as a data frame: one row per group of models and task; needs pandas."""
         import pandas
 
         return pandas.DataFrame(self["summary"])
 
 
 class Result:
-    """What a run has left behind."""
+    """What a run has produced."""
 
     def __init__(self, storage: Storage):
         self._storage = storage
         self.directory: str = storage.uri("").rstrip("/")
-        """The run's directory, a URI where the storage is one."""
+        """The run's directory; a URI on remote storage."""
         texts = [storage.read_text(f"report.{ending}") for ending in ("json", "md")]
         self.report = Report(json.loads(texts[0] or "{}"), texts[1] or "")
-        """See docs/report.md."""
+        """Content of `report.json`, see docs/report.md."""
 
     @property
     def path(self) -> str | None:
-        """Where the exported model is, for `SentenceTransformer` or `raysed.evaluate`.
+        """Directory or URI of the exported model; None if the export was refused.
 
-        None where the export was refused (`export.allow_worse`); `report["refused"]["why"]` says why.
+        `SentenceTransformer` and `raysed.evaluate` load it from a local directory. For a refusal,
+        `report["refused"]["why"]` says why; `export.allow_worse` overrides it.
         """
         return None if "refused" in self.report else f"{self.directory}/model"
 
     @cached_property
     def model(self) -> SentenceTransformer | None:
-        """The exported model, loaded; None where there is no `path`."""
+        """The exported model, loaded on a GPU if there is one; None if the export was refused."""
         import torch
 
         from raysed.model.library import load
@@ -100,7 +101,7 @@ class Result:
 
     @property
     def scores(self) -> Scores:
-        """By recipe and kind, such as `teachers-sed/learner`: means over models, of the headline and on each task."""
+        """Mean scores of each kind of model, such as `teachers-sed/learner`: the headline `mean`, and each task."""
         found = Scores()
         for entry in self.report["summary"]:
             if entry["kind"] != "grid":
@@ -109,10 +110,10 @@ class Result:
         return found
 
     def push_to_hub(self, repo_id: str, **options: Any) -> str:
-        """Upload the exported model with its model card; return the address of the commit.
+        """Upload the exported model with its model card; return the commit's URL.
 
         Args:
-            options: of `SentenceTransformer.push_to_hub`, such as `private` and `token`.
+            options: for `SentenceTransformer.push_to_hub`, such as `private` and `token`.
 
         Raises:
             UserError: there is no exported model.
@@ -131,15 +132,16 @@ class Result:
 def run(
     config: Config | Mapping[str, Any] | str | os.PathLike, *, take_over: bool = False, verbose: bool = False
 ) -> Result:
-    """Run all stages of a configuration, or as many as are not done.
+    """Run the stages of a configuration that are not done yet.
 
     Args:
-        config: settings, a nested mapping of them, the path of a YAML file, or the name of a config.
-        verbose: print how far it is, and its findings.
-        take_over: end a job that is at work on this run, on remote storage, instead of refusing to start.
+        config: settings as a `Config`, a nested mapping, the path of a YAML file, or the name of a config of the
+            package.
+        take_over: on remote storage, end a job that is at work on this run instead of refusing to start.
+        verbose: print progress and findings.
 
     Raises:
-        UserError: a wrong setting or input.
+        UserError: a setting or input is wrong.
         RunFailed: the run failed.
 
     Examples:
@@ -157,7 +159,7 @@ def run(
 def _run(config: Config, verbose: bool, take_over: bool = False) -> Result:
     from raysed.plan.consistency import check_settings
 
-    check_settings(config)  # before the heavy libraries, which take seconds, and Ray
+    check_settings(config)  # before Ray and the heavy libraries, which take seconds
 
     from raysed import pipeline
     from raysed.store.storage import Storage
@@ -168,7 +170,11 @@ def _run(config: Config, verbose: bool, take_over: bool = False) -> Result:
 
 
 def check(config: Config) -> None:
-    """Check all settings and inputs of a run, without training anything or starting Ray."""
+    """Check all settings and inputs of a run, without training or starting Ray.
+
+    Raises:
+        UserError: a setting or input is wrong.
+    """
     from raysed.cluster.process import prepare_process
     from raysed.plan.consistency import check_settings
 
@@ -194,29 +200,36 @@ def distill(
     settings: Mapping[str, Any] | None = None,
     verbose: bool = False,
 ) -> Result:
-    """Make one small model of one or several models, on text without labels.
+    """Distil one or several models into one small model, on text without labels.
 
-    Objects, beside paths, are for runs whose `storage` is a directory: they become files in its `given/`.
+    Sentences and tasks given as objects are written to `given/` in the run's directory, so `storage` must then be
+    local.
 
     Args:
-        teachers: models and `.parquet` files of embeddings by path; functions that return a vector for each of a list
-            of sentences; objects with such a method `encode`, such as a loaded `SentenceTransformer`; or blocks of
-            settings of `teachers`, whose `path` is one of these. With a function or an object among them, the run works
-            in this process.
+        teachers: one or several of these: a model by path or hub id (also ONNX); a `.parquet` file of embeddings; a
+            function that returns a vector for each of a list of sentences; an object with such a method `encode`, like
+            a loaded `SentenceTransformer`; a block of settings of `teachers` whose `path` is one of these. Functions
+            and objects make the run work in this process; on a cluster (RAY_ADDRESS) they are refused unless
+            `resources.engine` is `local`.
         sentences: a file, pattern, URI or hub dataset; a list of files; or the sentences themselves: a list, an
-            iterator, a `datasets.Dataset` or data frame. None: as `settings` say under `corpus`.
-        learner: the encoder that learns; None: half of the layers of the first teacher that is the path of a model.
-        keep_layers: which of its layers it keeps, from 0 on; or how many: of a teacher evenly spread from the first to
-            the last, of another encoder the first ones; None: all that it has.
-        static: train a table of one vector per token instead, starting from what `learner` says about each token.
-        dev: the task that choices are made on, as in `tasks`; None: that of the config `distill`.
-        tasks: further ones, which are reported: files, directories, lists of two sentences and their score or of
-            (text, label), datasets, or a mapping of these by name. None of both: those of the config `distill`.
-        settings: any others, nested as in a config file.
-        verbose: print how far it is, and its findings.
+            iterator, a `datasets.Dataset` or a data frame. None: `corpus` of `settings`, or else the bundled sentences.
+        learner: encoder to train. None: the first teacher that is a model by path or hub id, except ONNX, with half of
+            its layers (all if `static`); without such a teacher, `bundled:encoder`.
+        keep_layers: layers of the learner to keep, counted from 0, or their number: spread evenly from first to last if
+            the learner is a teacher (1: the last), else the first ones. None: all of a named `learner`, else as above.
+        static: train a table of one vector per token, starting from the learner's output for each token alone. Its
+            default learning rate is 1e-2, its default batch size 256. Excludes `keep_layers`.
+        dev: task that choices are made on, given like one of `tasks`. None: that of the config `distill`.
+        tasks: tasks to report: files, directories, lists of (sentence, sentence, score) or (text, label), datasets,
+            data frames, or a mapping of these by name. Empty: `dev`, or if that is None the tasks of the config
+            `distill`.
+        run: name of the run; the same call continues a stopped run.
+        storage: directory or URI that holds the run directories.
+        settings: further settings, nested as in a config file. They override the arguments above.
+        verbose: print progress and findings.
 
     Raises:
-        UserError: a wrong setting or input.
+        UserError: a setting or input is wrong.
         RunFailed: the run failed.
 
     Examples:
@@ -254,12 +267,12 @@ def distill(
         found = tasks_of(_sources(dev, tasks, given))
         has_dev = dev is not None
         chosen, reported = (next(iter(found)), None) if has_dev else (defaults.evaluation.dev or "", list(found))
-        if not has_dev:  # choices are made on the default dev task, which is not reported
+        if not has_dev:  # choose on the default dev task, without reporting it
             found = {chosen: defaults.evaluation.tasks[chosen], **found}
         named = {name: task.model_dump(mode="json") for name, task in found.items()}
         own["evaluation"] = {"tasks": named, "dev": chosen, "report": reported}
     if static:
-        # Most rows of a table of vectors are in few batches, so an update may go far.
+        # Most rows of the table are in few batches, so updates may be large.
         own["sed"] = {"learning_rate": 1e-2, "batch_size": 256}
     known = defaults.model_dump(mode="json", exclude_unset=True)
     try:
@@ -269,18 +282,24 @@ def distill(
 
 
 def evaluate(model: Any, tasks: Any) -> Scores:
-    """Score a model; return the metrics x100 of each task by its name.
+    """Score a model; return metrics by task, scores x100.
 
     Args:
-        model: a directory or hub id, or what `distill` takes as a teacher.
-        tasks: as for `distill`: graded pairs, labelled texts, or directories in BEIR's layout; the kind is seen from
-            their content.
+        model: a directory or hub id; a function or object as for `distill`; or a block of settings of `teachers`, such
+            as `{"path": "embeddings.parquet"}`.
+        tasks: as for `distill`: graded pairs, labelled texts, or directories in BEIR's layout, recognised by their
+            content. Labelled texts `NAME` are also scored as a clustering, `NAME-clusters`.
+
+    Raises:
+        UserError: a model or task cannot be used.
 
     Examples:
         >>> import raysed
         >>> pairs = [("It rains.", "Rain falls.", 5), ("It rains.", "A cat sleeps.", 0), ("A cat.", "A pet.", 3.5)]
-        >>> raysed.evaluate("bundled:encoder", {"mine": pairs})["mine"]["spearman"]
-        100.0
+        >>> print(raysed.evaluate("bundled:encoder", {"mine": pairs}))
+              spearman  pearson  pairs  aggregation
+        ----  --------  -------  -----  -----------
+        mine    100.00    98.23      3  all
     """
     from raysed.config import TeacherConfig
     from raysed.data.given import is_path
@@ -308,7 +327,7 @@ def _as_list(teachers: Any) -> list[Any]:
 
 
 def _sources(dev: Any, tasks: Any, directory: str) -> dict[str, str]:
-    """Return where the dev task, if there is one, and others are read from, by name."""
+    """Return where the tasks, and the dev task if any, are read from, by name."""
     from raysed.data.given import is_path, is_row, source_of
     from raysed.score.tasks import task_name
 

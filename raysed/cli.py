@@ -1,4 +1,4 @@
-"""The command `raysed`, and what all commands share: outcomes become sentences and exit codes."""
+"""The command `raysed`, and what all commands share: error messages and exit codes."""
 
 import argparse
 import atexit
@@ -23,10 +23,10 @@ COMMANDS = {
     "evaluate": "score any models side by side",
     "status": "show how far runs are",
 }
-"""By name, which is that of the module in `raysed.commands`."""
+"""By name, which is also the module's in `raysed.commands`."""
 _AFTER_STOP = "the same command continues from here"
 NO_MODEL = 3
-"""Exit code of a run that is complete, but whose model is not exported, see `export.allow_worse`."""
+"""Exit code of a complete run whose model is not exported, see `export.allow_worse`."""
 
 
 def main() -> int:
@@ -59,10 +59,7 @@ def main_of(
 ) -> int:
     """Run a job; return 0 or its own code (such as `NO_MODEL`), 1 for a failed run, 2 for a user's mistake.
 
-    Ctrl-C gives 130, SIGTERM 143 and a closed terminal 129.
-
-    Args:
-        after_stop: what Ctrl-C has left behind, for the user.
+    Ctrl-C gives 130, SIGTERM 143 and a closed terminal 129. `after_stop` tells the user what a stop leaves behind.
     """
     parsed = parser.parse_args(arguments)
 
@@ -72,7 +69,7 @@ def main_of(
     if getattr(parsed, "address", None):
         os.environ["RAY_ADDRESS"] = parsed.address
     interrupts.listen(last_words)
-    atexit.register(gc.freeze)  # or Python looks through all of torch for garbage before it ends, for a second or two
+    atexit.register(gc.freeze)  # or Python spends a second or two at exit collecting torch's objects
     try:
         with notes_shown(), interrupts.errors_are_stops():
             return job(parsed) or 0
@@ -85,16 +82,16 @@ def main_of(
     except KeyboardInterrupt:
         interrupts.notice()
         last_words()
-        code = 128 + (interrupts.came() or signal.SIGINT)  # a library may have raised another interrupt since
+        code = 128 + (interrupts.came() or signal.SIGINT)  # a library may have raised another one since
         sys.stdout.flush()
-        atexit.register(os._exit, code)  # before the ends of libraries: cut off in their work, they may hang or crash
+        atexit.register(os._exit, code)  # skips libraries' exit handlers: interrupted at work, they may hang or crash
         return code
     finally:
         interrupts.leave()
 
 
 def check_output(path: Path) -> None:
-    """Refuse a file for `--output` that cannot be written, before any work is done for it."""
+    """Raise `UserError` for an `--output` that cannot be written, before any work is done for it."""
     try:
         is_new = not path.exists()
         if not (is_new or path.is_file()):
@@ -114,5 +111,5 @@ def write_output(path: Path, text: str) -> None:
         raise UserError(f"--output {path} cannot be written: {error.strerror}") from None
 
 
-def _one_line(error: Exception) -> str:  # messages may quote a library's, which may have several
+def _one_line(error: Exception) -> str:  # messages may quote a library's, of several lines
     return printable(" ".join(str(error).split()))

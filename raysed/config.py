@@ -1,8 +1,7 @@
 """Typed, frozen settings: one block per stage, read from YAML with dotted overrides.
 
-Every default is the papers' value where a paper gives one, and a block's identity changes exactly what depends on it.
-The docstrings of the settings are the tables of docs/configuration.md, which `make docs` writes. They call None `null`,
-as YAML does, and name pages as `docs/PAGE.md#HEADING`.
+Defaults are the papers' values where a paper gives one. `Block.identity` decides which results a setting invalidates.
+`make docs` copies the strings below the fields to docs/configuration.md; `docs/PAGE.md#HEADING` becomes a link.
 """
 
 import hashlib
@@ -38,28 +37,28 @@ from raysed.uris import names_secret, secret_in
 
 Layers = int | Literal["first_last"]
 Precision = Literal["auto", "fp32", "bf16"]
-"""Weights and optimizers are in fp32 in any case."""
+"""Precision of forward passes; weights and optimizer states are always fp32."""
 TargetPrecision = Literal["fp32", "fp16"]
 Rate = Annotated[float, Field(gt=0)]
 PACKAGE = "package:"
 MEMBERS = "members"
-"""What stands for the run's own members among the teachers."""
+"""Stands for the run's own members in `teachers`."""
 PYTHON = "python:"
-"""What stands for objects of this process among the teachers, which `raysed.distill` may be given."""
+"""Stands for an object of this process in `teachers`, as `raysed.distill` accepts it."""
 CONFIGS = Path(__file__).parent / "configs"
-"""Settings by name, in the package, so that an installed one can run."""
+"""Named configs; part of the package, so that an installed one has them."""
 
 _LONGEST_NAME, _LARGEST = 200, 1e18
 MOST = 1000
-"""Models that are trained alike: each is listed, so that a number with too many digits would take all memory."""
+"""Most models trained alike: each is listed, so a number with too many digits would exhaust memory."""
 NO_EFFECT = "no effect on results"
-"""Marks a setting that changes how many results are made, where, when or how fast, but none of them."""
+"""Marks a setting that affects how many results there are, where, when or how fast, but not what is in them."""
 CHOICE = "chooses among results"
-"""Marks a setting that decides which of several trained models is used, but not how each is trained."""
+"""Marks a setting that decides which trained model is used, but not how it is trained."""
 
 
 def source_mark(words: Callable[[], Iterable[str]] = tuple) -> AfterValidator:
-    """Mark a setting that names files, a model or a data set; `words`, alone or before a colon, name no source."""
+    """Mark a setting that names files, a model or a data set; `words`, alone or before a colon, are no sources."""
 
     def replaced(source: str, info: ValidationInfo) -> str:
         is_source = info.context and source and source.partition(":")[0] not in words()
@@ -72,9 +71,9 @@ Source = Annotated[str, source_mark()]
 
 
 class Block(BaseModel):
-    """A frozen group of settings that refuses unknown keys, infinite numbers, yes or no for a number, and secrets.
+    """A frozen group of settings; rejects unknown keys, infinite numbers, booleans for numbers, and secrets.
 
-    Marks say what the rest of the package has to know of a setting: `Source`, `NO_EFFECT` and `CHOICE`.
+    The marks `Source`, `NO_EFFECT` and `CHOICE` tell the rest of the package what it needs to know about a setting.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -98,11 +97,11 @@ class Block(BaseModel):
         return value
 
     def identity(self) -> dict[str, Any]:
-        """Return what a result that is made with these settings depends on, as JSON."""
+        """Return the settings that results depend on, as JSON."""
         return self.model_dump(mode="json", exclude={*self._marked(NO_EFFECT), *self._marked(CHOICE)})
 
     def choices(self) -> dict[str, Any]:
-        """Return the settings that are marked as `CHOICE`, as JSON."""
+        """Return the settings marked `CHOICE`, as JSON."""
         return self.model_dump(mode="json", include=self._marked(CHOICE))
 
     @classmethod
@@ -114,7 +113,7 @@ _AnyBlock = TypeVar("_AnyBlock", bound=Block)
 
 
 def replace_sources(block: _AnyBlock, replace: Callable[[str, str], str]) -> _AnyBlock:
-    """Return a block in which every source, also of blocks inside, is replaced by `replace(setting, source)`.
+    """Return the block with all its sources, nested ones included, replaced by `replace(setting, source)`.
 
     >>> replace_sources(CorpusConfig(source="a.txt"), lambda name, source: f"/data/{source}").source
     '/data/a.txt'
@@ -123,33 +122,33 @@ def replace_sources(block: _AnyBlock, replace: Callable[[str, str], str]) -> _An
 
 
 def with_absolute_paths(block: _AnyBlock) -> _AnyBlock:
-    """Return a block whose local files are named by absolute paths: workers have other working directories."""
+    """Return the block with absolute paths for local files: workers have other working directories."""
     return replace_sources(block, lambda name, source: _absolute(source))
 
 
 def _absolute(path: str) -> str:
-    """Return a path or pattern below a directory that is there as an absolute one, and all else as it is."""
+    """Make an existing path, or a pattern in an existing directory, absolute; return all else unchanged."""
     local = os.path.abspath(os.path.expanduser(path))
     fixed, *wild = re.split(r"[*?[]", local, maxsplit=1)
     return local if os.path.exists(local) or (wild and os.path.isdir(os.path.dirname(fixed))) else path
 
 
 class StaticConfig(Block):
-    """A learner that is no transformer: one vector per token, and their mean over a sentence."""
+    """A learner that is no transformer: one vector per token, averaged over the sentence."""
 
     width: int | None = Field(None, ge=1)
-    """Width of the vectors, at most that of the encoder at `encoder.path`. `null`: the same."""
+    """Width of the vectors, at most the encoder's. `null`: the encoder's."""
 
 
 def ascending(values: Any) -> Any:
-    """Refuse a list that is not in order."""
+    """Reject a list that does not rise strictly."""
     if isinstance(values, list) and sorted(set(values)) != values:
         raise ValueError("name each once and in ascending order")
     return values
 
 
 def distinct(values: Any) -> Any:
-    """Refuse an empty list, and one that has something twice."""
+    """Reject an empty list, and one with duplicates."""
     if isinstance(values, list) and (not values or len(set(values)) < len(values)):
         raise ValueError("list at least one, and each once")
     return values
@@ -159,27 +158,26 @@ class EncoderConfig(Block):
     """The pre-trained transformer that members and learners start from."""
 
     path: Source = "bundled:encoder"
-    """A local directory in Hugging Face layout with safetensors, a hub id, `package:NAME/DIR`, a folder of an installed
-    Python package, `bundled:encoder`, which has learnt from published models, or `bundled:raw`, which is pre-trained
-    only."""
+    """A Hugging Face directory with safetensors, a hub id, `package:NAME/DIR` (a folder of an installed package),
+    `bundled:encoder` (distilled) or `bundled:raw` (pre-trained only)."""
     model_kwargs: dict[str, Any] = {}
-    """Passed on to `AutoModel.from_pretrained`. For example, `{num_hidden_layers: 3}` keeps the first three layers."""
+    """Arguments of `AutoModel.from_pretrained`, such as `{num_hidden_layers: 3}` for the first three layers."""
     keep_layers: Annotated[
         Annotated[int, Field(ge=1)] | Literal["half"] | list[Annotated[int, Field(ge=0)]] | None,
         AfterValidator(ascending),
     ] = None
-    """Which layers are kept: a list, counted from 0, such as `[0, 2, 5]`; or how many, or `half` of them, evenly spread
-    from the first to the last, which is best for a teacher's own layers (docs/distill.md). `null`: all."""
+    """Layers to keep: a list, counted from 0, such as `[0, 2, 5]`; or a number or `half`, spread evenly, best for a
+    teacher's own layers (docs/distill.md). `null`: all."""
     trust_remote_code: bool = False
-    """Whether code that comes with the model may run. See docs/security.md."""
+    """Allow code that comes with the model to run. See docs/security.md."""
     max_length: int = Field(75, ge=3)
-    """Tokens per sentence, special tokens included (CT: 75). The rest is cut off; job and report say how much."""
+    """Tokens per sentence, including special tokens (CT: 75). The rest is cut off and reported."""
     layers: Layers = 2
-    """Layers pooled in the headline numbers, the dev score and the exported model: the last so many, or `first_last`
-    (docs/methods.md#pooling). Training always pools the last layer (SED section 5.1: train on 1, evaluate on 2)."""
+    """Layers pooled in scores, choices and exports: the last so many, or `first_last` (docs/methods.md#pooling).
+    Training pools the last (SED section 5.1)."""
     static: StaticConfig | None = None
-    """Makes the learner of teachers a table of one vector per token, which starts from what the encoder says of each
-    token: a block of the settings below, or `{}`. See docs/distill.md#the-smallest-learner."""
+    """Makes the learner of `teachers` a table of token vectors: `{}`, or the settings below. See
+    docs/distill.md#the-smallest-learner."""
 
     @field_validator("model_kwargs")
     @classmethod
@@ -204,20 +202,20 @@ class CorpusConfig(Block):
     """Unlabelled sentences."""
 
     source: Source | list[Source] = "bundled:everyday"
-    """A file, a directory, a pattern (`data/**/*.txt`), a URI, a hub dataset id or `bundled:everyday`, or a list of
-    these. A `.txt` file has one sentence per line; see [file formats](#file-formats) for the others."""
+    """File, directory, pattern (`data/**/*.txt`), URI, hub id, `bundled:everyday`, or a list
+    ([formats](#file-formats))."""
     column: str | None = None
-    """Column or field that holds the sentence. `null`: `sentence` or `text`."""
+    """Column or field of the sentence. `null`: `sentence` or `text`."""
     split: str = "train"
     """Split of a hub dataset."""
     name: str | None = None
     """Configuration of a hub dataset."""
     sentences: int | None = Field(None, ge=1)
-    """Draw exactly this many at random, whatever their order. `null`: keep all."""
+    """Sentences to draw at random. `null`: all."""
     min_characters: int = Field(2, ge=1)
-    """Shorter lines are left out and counted."""
+    """Skip and count shorter lines."""
     max_characters: int = Field(2000, ge=1)
-    """Longer lines are left out and counted, too."""
+    """Skip and count longer lines."""
 
     @model_validator(mode="after")
     def _lengths_leave_something(self) -> "CorpusConfig":
@@ -230,59 +228,53 @@ class CorpusConfig(Block):
 
 
 class TaskColumns(Block):
-    """Names of the columns of a task where they are not well-known ones."""
+    """Column names of a task, for columns with other than well-known names."""
 
     score: str | None = None
-    """Name of the column that holds the score. `null`: the first of `score`, `similarity_score`, `relatedness_score`,
-    `similarity`, `relatedness` and `label` that is there."""
+    """Column of the score. `null`: the first of `score`, `similarity_score`, `relatedness_score`, `similarity`,
+    `relatedness` and `label`."""
     sentence1: str | None = None
-    """Name of the column that holds the first sentence. `null`: `premise` and `hypothesis`, `sentence1` and
-    `sentence2`, `text1` and `text2`, or these two words with `_a` and `_b` or `_1` and `_2`."""
+    """Column of the first sentence. `null`: `premise`, `sentence1`, `text1`, `sentence_a`, `sentence_1`, `text_a` or
+    `text_1`."""
     sentence2: str | None = None
-    """The same for the second sentence."""
+    """Column of the second sentence. `null`: `hypothesis`, `sentence2`, and so on."""
     subset: str | None = None
-    """Name of a column that divides the pairs into subsets. `null`: `subset`, if there is one."""
+    """Column that divides pairs into subsets. `null`: `subset`, if there is one."""
     text: str | None = None
-    """Name of the column with the texts of a classification or clustering. `null`: `text`, `sentence`, `utterance` or
-    `title`."""
+    """Column of the text to classify or cluster. `null`: `text`, `sentence`, `utterance` or `title`."""
     label: str | None = None
-    """Name of the column with their labels. `null`: `label`, `class`, `category`, `intent` or `topic`."""
+    """Column of its label. `null`: `label`, `class`, `category`, `intent` or `topic`."""
 
 
 class TaskConfig(Block):
-    """One task that models are scored on: graded pairs, retrieval, or labelled texts."""
+    """A task to score models on: graded pairs, retrieval, or labelled texts."""
 
     source: Source
-    """Graded pairs: a file with a pair per row and names for its columns, in one of the [file formats](#file-formats);
-    a hub dataset; a `.txt` file of sentence, sentence and score, tab-separated (STS 2017 extended); a SentEval
-    directory with `STS.input.<subset>.txt` and `STS.gs.<subset>.txt`, or one `STS.input.*.txt` with its scores beside
-    it; `bundled:train`, `bundled:dev` or `bundled:test`. Retrieval: a directory in BEIR's layout (`corpus.jsonl`,
-    `queries.jsonl`, `qrels/SPLIT.tsv`), or the file of its documents. Classification or clustering: a file with a text
-    and its label per row."""
+    """Pairs: a file ([formats](#file-formats)), hub dataset, SentEval directory or one of its `STS.input.*.txt`,
+    `bundled:train`, `bundled:dev` or `bundled:test`. Retrieval: a BEIR directory (`corpus.jsonl`, `queries.jsonl`,
+    `qrels/SPLIT.tsv`) or the documents' file. Classification, clustering: a file of texts and labels."""
     kind: str | None = None
-    """`pairs`, `retrieval`, `classification`, `clustering` or `neighbours` (the five nearest of labelled texts).
-    `null`: `retrieval` for a directory in BEIR's layout and where `queries` are named, `classification` for a file of
-    texts and labels, and else `pairs`."""
+    """`pairs`, `retrieval`, `classification`, `clustering` or `neighbours` (five nearest texts). `null`: `retrieval`
+    for BEIR or with `queries`, `classification` for labelled texts, else `pairs`."""
     queries: Source | None = None
-    """File of a retrieval task's queries (`_id`, `text`), where they do not lie beside the documents."""
+    """Retrieval: file of queries (`_id`, `text`), unless next to the documents."""
     qrels: Source | None = None
-    """File that says which documents answer which query (`query-id`, `corpus-id`, `score`), likewise."""
+    """Retrieval: file of relevant documents (`query-id`, `corpus-id`, `score`), unless next to them."""
     query_prompt: str = ""
-    """Put before every query that a model embeds, e.g. `"query: "`."""
+    """Prefix for each query, e.g. `"query: "`."""
     document_prompt: str = ""
-    """Put before every document that a model embeds."""
+    """Prefix for each document."""
     columns: TaskColumns = TaskColumns()
     split: str | None = None
-    """Split of a hub dataset (`null`: test; for `sts.train`: train). Of a file with a column `split`, the rows to take
-    (`null`: all; a classification predicts those of `test` and learns from the others). Of a directory in BEIR's
-    layout, the file in `qrels` (`null`: test, or the only one)."""
+    """Split of a hub dataset (`null`: test; in `sts.train`: train); value of a column `split` (`null`: all;
+    classification predicts `test`, learns from others); or file in BEIR's `qrels` (`null`: test, or the only one)."""
     name: str | None = None
     """Configuration of a hub dataset."""
     score_range: tuple[float, float] | None = (0.0, 5.0)
-    """Lowest and highest gold score. Refused are scores outside of it, and twenty scores or more that fill less than a
-    third of it: scores of 0 to 1 need `[0, 1]`. `null` takes any score; only for tasks that models are scored on."""
+    """Lowest and highest possible score. Refuses scores outside, and 20 or more that fill less than a third. `null`
+    (not in `sts.train`): any."""
     aggregation: Literal["all", "mean", "wmean"] | None = None
-    """Replaces `evaluation.aggregation` for this task. STS-B, whose subsets are genres, is scored as `all`."""
+    """Overrides `evaluation.aggregation`; use `all` for STS-B, whose subsets are genres."""
 
     @field_validator("score_range")
     @classmethod
@@ -293,7 +285,6 @@ class TaskConfig(Block):
 
 
 def _as_blocks(values: Any, key: str = "source") -> Any:
-    """Return paths in a list or mapping as blocks."""
     if isinstance(values, Mapping):
         return {name: {key: value} if isinstance(value, str) else value for name, value in values.items()}
     return (
@@ -302,38 +293,35 @@ def _as_blocks(values: Any, key: str = "source") -> Any:
 
 
 def as_blocks(value: Any) -> Any:
-    """Return a path, or a list of paths and blocks, as a list of blocks."""
+    """Turn a path, or a list of paths and blocks, into a list of blocks."""
     return _as_blocks(value if isinstance(value, list) else [value])
 
 
 class EvaluationConfig(Block):
-    """What is scored, and how subsets are put together."""
+    """What is scored, and how subsets are aggregated."""
 
     tasks: Annotated[dict[str, TaskConfig], BeforeValidator(_as_blocks)] = {
         "everyday-dev": TaskConfig(source="bundled:dev"),
         "everyday-test": TaskConfig(source="bundled:test"),
     }
-    """Name to source, or name to a block with the settings of the next table."""
+    """Tasks by name: a source, or the settings below."""
     dev: str | None = "everyday-dev"
-    """The task that choices are made on, with its labels: the weights of `keep: best_on_dev`, the lower bound of `sts`,
-    and the model to export. `null`: no choice uses labels."""
+    """Task whose labels decide: weights of `keep: best_on_dev`, lower bound of `sts`, model to export. `null`: no
+    choice uses labels."""
     report: list[str] | None = None
-    """The tasks whose mean is the headline number. `null`: all but `evaluation.dev`, if there are others."""
+    """Tasks averaged in the headline number. `null`: all but `evaluation.dev`, if there are others."""
     aggregation: Literal["all", "mean", "wmean"] = "mean"
-    """How a task with several subsets becomes one number: `all`, `mean` (SED) or `wmean` (docs/methods.md#evaluation).
-    All are recorded anyway."""
+    """How subsets become one score: `all`, `mean` (SED) or `wmean` (docs/methods.md#evaluation). All are recorded."""
     drop_seen: bool = True
-    """Leave pairs and labelled texts out of scores that a recipe learns from with labels, or that are in the dev task,
-    too: what is left is told of text that nobody has trained on. `false`: they are scored and counted, as in published
-    tables."""
+    """Do not score what a recipe learns from with labels or the dev task contains. `false`: score and count it."""
     layers: list[Layers] = [1, 2, 3]
-    """Depths of pooling at which every model is scored beside `encoder.layers` (SED table 8)."""
+    """Further poolings to score (SED table 8)."""
 
     @model_validator(mode="after")
     def _names_are_tasks(self) -> "EvaluationConfig":
         if not self.tasks:
             raise ValueError("evaluation.tasks is empty; name at least one file of graded sentence pairs")
-        for name in self.tasks:  # a directory may be called so
+        for name in self.tasks:  # becomes the name of a directory
             if name in ("", ".", "..") or not name.isprintable() or len(quote(name)) > _LONGEST_NAME:
                 raise ValueError(f"evaluation.tasks has the name {name[:99]!r}; use a short one that can be printed")
         there = f"which is not in evaluation.tasks; name one of {', '.join(self.tasks)}"
@@ -355,19 +343,18 @@ class MembersConfig(Block):
     count: int = Field(10, ge=1, le=MOST)
     """Number of members."""
     share: float = Field(1.0, gt=0, le=1)
-    """Share of the corpus that each member reads, drawn for itself, so that members differ in what they have read. Of
-    pairs, and of views that are made before, all members read all."""
+    """Share of the corpus drawn for each member. Pairs and prepared views are read whole."""
     min_members: int | None = Field(None, ge=1)
-    """Go on with this many when others keep failing; the report names those left out. `null`: all are needed."""
+    """Continue with this many if others keep failing; reports list those left out. `null`: all."""
     max_retries: Annotated[int, NO_EFFECT] = Field(2, ge=0)
-    """Restarts of a failed member without a new checkpoint in between, each from its newest one."""
+    """Restarts of a failed member from its newest checkpoint; a new checkpoint resets the count."""
     evaluate_every: int = Field(500, ge=1)
-    """Updates between two evaluations on the dev task."""
+    """Updates between evaluations on the dev task."""
     checkpoint_every: Annotated[int, NO_EFFECT] = Field(500, ge=1)
-    """Updates between two checkpoints. A crash costs at most this many."""
+    """Updates between checkpoints, the most a crash costs."""
     precision: Precision = "auto"
-    """`bf16` (autocast; weights stay in fp32), `fp32`, or `auto`: `bf16` on GPUs whose hardware has it (A100, L4 and
-    later) and on CPUs with AMX, `fp32` elsewhere. See docs/speed.md."""
+    """`bf16` (autocast; weights stay fp32), `fp32`, or `auto`: `bf16` on GPUs with hardware support (A100, L4, later)
+    and CPUs with AMX, else `fp32` (docs/speed.md)."""
 
     @model_validator(mode="after")
     def _enough_for_the_minimum(self) -> "MembersConfig":
@@ -383,107 +370,104 @@ Part = Annotated[float, Field(gt=0, lt=1)]
 
 
 class PairSource(Block):
-    """One source of pairs of sentences."""
+    """A source of sentence pairs."""
 
     source: Source
-    """A file in one of the [file formats](#file-formats), or a hub dataset."""
+    """A file ([formats](#file-formats)) or hub dataset."""
     split: str | None = None
-    """Split of a hub dataset (`null`: train). Of a file with a column `split`, the rows to take (`null`: all)."""
+    """Split of a hub dataset (`null`: train), or value of a column `split` (`null`: all)."""
     name: str | None = None
     """Configuration of a hub dataset."""
 
 
 class ViewSource(PairSource):
-    """One source of pairs of sentences that mean the same."""
+    """A source of sentence pairs with the same meaning."""
 
     source: Source
-    """A file in one of the [file formats](#file-formats), or a hub dataset. A `.tsv` or `.txt` file of two
-    tab-separated columns needs no names. Known names are `view1` and `view2`, `sentence1` and `sentence2`, `english`
-    and `non_english`, `anchor` and `positive`, `source` and `target`, and those of `nli.train`."""
+    """A file ([formats](#file-formats)) or hub dataset with `view1`/`view2`, `sentence1`/`sentence2`,
+    `english`/`non_english`, `anchor`/`positive`, `source`/`target` or names of `nli.train`. Two unnamed columns in
+    `.tsv` or `.txt`."""
     columns: tuple[str, str] | None = None
-    """Names of the two columns, where they are others: `[en, de]`. `null`: the first pair of known names."""
+    """Names of the two columns, such as `[en, de]`. `null`: the first known pair."""
 
 
 class ViewsConfig(Block):
-    """Two views of the same meaning, which `bsl` and `contrastive` learn from (BSL sections 3.2 and 4.4)."""
+    """Two views of the same meaning, for `bsl` and `contrastive` (BSL sections 3.2 and 4.4)."""
 
     files: Annotated[list[ViewSource], BeforeValidator(as_blocks)] = []
-    """Sources of the kind `files`, put together: a path, a hub id, or a block of the settings below."""
+    """Pairs of the kind `files`: a path, hub id, the settings below, or a list."""
     synonym_share: Part = 0.3
-    """Share of a sentence's words that `synonym` replaces by others of the same WordNet sense."""
+    """Share of words that `synonym` replaces within their WordNet sense."""
     mlm_rate: Part = 0.2
-    """Share of a sentence's tokens that `mlm` masks and fills."""
+    """Share of tokens that `mlm` masks and fills."""
     mlm_model: Source | None = None
-    """Masked language model that fills: a path, a hub id or `bundled:raw` (the paper: `roberta-base`). `null`: the
-    run's encoder, which must have its head."""
+    """Model that fills: a path, hub id or `bundled:raw` (paper: `roberta-base`). `null`: the run's encoder, which must
+    have its head."""
     pivots: Annotated[list[tuple[Source, Source]], Field(min_length=1, max_length=2)] = [
         ("Helsinki-NLP/opus-mt-en-de", "Helsinki-NLP/opus-mt-de-en"),
         ("Helsinki-NLP/opus-mt-en-fr", "Helsinki-NLP/opus-mt-fr-en"),
     ]
-    """Translation models there and back of `back_translation`. Two pairs give the two views (the paper); one pair gives
-    the sentence and its back-translation."""
+    """Models of `back_translation`, there and back. Two pairs give both views (paper); one gives the sentence and its
+    back-translation."""
     max_unusable: float = Field(0.5, ge=0, lt=1)
-    """Largest share of pairs with an empty view or two identical ones, which are left out. Beyond it the run ends."""
+    """Pairs with an empty view or identical views are left out; above this share the run ends."""
 
 
 class TeacherConfig(Block):
-    """A model from outside whose embeddings are a learner's target."""
+    """An external teacher, or the run's own members, whose embeddings are a learner's target."""
 
     path: Annotated[str, source_mark(lambda: [MEMBERS])]
-    """A sentence-transformers model or a plain transformer, by directory, hub id, `package:NAME/DIR` or
-    `bundled:encoder`; an `.onnx` file, or a directory that has one; a `.parquet` file with the columns `sentence` and
-    `embedding`; or `members`, the mean of the members that another recipe of the run trains (`members:ct` where there
-    are several)."""
+    """A sentence-transformers model or transformer (directory, hub id, `package:NAME/DIR`, `bundled:encoder`), an
+    `.onnx` file or its directory, a `.parquet` file with `sentence` and `embedding`, or `members`, the mean of another
+    recipe's members (`members:ct` to choose the recipe)."""
     name: str | None = None
-    """What reports call it. `null`: the last part of its path."""
+    """Name in reports. `null`: the end of the path."""
     prompt: str = ""
-    """Put before every sentence, e.g. `"query: "`."""
+    """Prefix for each sentence, e.g. `"query: "`."""
     layers: Layers = 1
-    """Pooled layers of a plain transformer. A sentence-transformers model brings its own pooling."""
+    """Pooled layers of a plain transformer; sentence-transformers models bring their own."""
     max_length: int = Field(75, ge=3)
-    """Tokens per sentence of a plain transformer, special tokens included; likewise."""
+    """Tokens per sentence, including special tokens; same exception."""
 
     @property
     def title(self) -> str:
-        """Return what reports call it: of a path that ends in `model` or the like the part before."""
+        """Return the name in reports: by default the path's last part that is not `model` or `encoder`."""
         parts = [part for part in re.split(r"[/:]", self.path) if part]
         names = [part for part in parts if part not in ("model", "encoder")] or parts
         return self.name or (self.path if self.is_members else names[-1].removesuffix(".parquet"))
 
     @property
     def is_members(self) -> bool:
-        """Return whether it is an ensemble of the run itself."""
+        """Whether it is an ensemble of this run."""
         return self.path.split(":")[0] == MEMBERS
 
 
 class CombinationConfig(Block):
-    """How the vectors of several `teachers` become one target."""
+    """How the embeddings of several `teachers` become one target."""
 
     how: Literal["concatenated", "mean"] = "concatenated"
-    """`concatenated`: unit vectors side by side, so that the target's cosines are the mean of the teachers'; for any
-    widths. `mean`: the plain mean (SED), for copies of one encoder. Targets wider than the learner are reduced to its
-    width by their principal directions. See docs/distill.md#combining."""
+    """`concatenated`: unit vectors side by side; the target's cosines are the teachers' mean. `mean`: the plain mean
+    (SED), for copies of one encoder. Targets wider than the learner are reduced to principal directions. See
+    docs/distill.md#combining."""
     weights: list[Annotated[float, Field(gt=0)]] | None = None
-    """One weight per teacher. `null`: equal ones."""
+    """One weight per teacher. `null`: equal."""
     balance: Literal["none", "centred"] = "none"
-    """`centred`: before they are put side by side, each teacher's unit vectors are centred on their mean over the
-    corpus and scaled by one number, so that all teachers have the same total variance (PHI-S). For teachers whose
-    cosines are all high, see docs/distill.md#balance."""
+    """`centred`: centre each teacher's unit vectors and scale them to equal total variance (PHI-S). For teachers with
+    high cosines (docs/distill.md#balance)."""
     leave_out: bool = False
-    """Distil only the teachers that are best on the dev task: the smallest subset that no larger one beats by 0.1 or
-    more. All subsets of up to 6 teachers are tried; of more, teachers are added one by one."""
+    """Distil only the smallest set of teachers that no larger one beats by 0.1 on the dev task. Tries all sets of up to
+    6 teachers; of more, adds one by one."""
     turn: bool | None = None
-    """Whether targets are turned as a whole towards what the learner says before it learns: no cosine changes, and the
-    learner has less to relearn. `null`: yes, except for a single teacher of the learner's width. With `sed.widths`
-    targets are turned to their principal directions instead, and with `sed.head` not at all."""
+    """Rotate targets towards the untrained learner, which keeps cosines. `null`: yes, except for a single teacher of
+    the learner's width, with `sed.widths` (principal directions) or `sed.head`."""
 
     def identity(self) -> dict[str, Any]:
-        """Return what targets depend on; a balance that is not asked for is none of it, as before there was one."""
+        """Return what targets depend on, leaving out `balance: none`: results from before that setting stay valid."""
         return {key: value for key, value in super().identity().items() if (key, value) != ("balance", "none")}
 
 
 def fitted_on() -> tuple[str, ...]:
-    """Return what `flow.fit_on` may name instead of a source; a stage stands for its labelled pairs."""
+    """Return what `flow.fit_on` accepts besides a source; a stage stands for its labelled pairs."""
     return ("corpus", "tasks", *stages_of_pairs())
 
 
@@ -491,8 +475,7 @@ class FlowConfig(Block):
     """BERT-flow (paper table 7 and section 4; optimizer numbers from the released code)."""
 
     variant: Literal["paper", "released"] = "paper"
-    """`paper`: 2 levels that start from the data's own means and deviations. `released`: 3 levels that start from small
-    random values, as the code really ran (docs/methods.md#flow)."""
+    """`paper`: 2 levels, initialised from data. `released`: 3 levels, small random start (docs/methods.md#flow)."""
     depth: int = Field(3, ge=1)
     """Steps per level."""
     hidden: int = Field(32, ge=1)
@@ -502,82 +485,73 @@ class FlowConfig(Block):
     epochs: float = Field(1.0, gt=0)
     """Passes over the pairs."""
     batch_size: int = Field(32, ge=2)
-    """Pairs per update. Sentences that are not pairs are taken two at a time."""
+    """Pairs per update. Unpaired sentences are taken two at a time."""
     fit_on: Annotated[str, source_mark(fitted_on)] = "corpus"
-    """What the flow and the affine calibrations are fitted on: `corpus`; `tasks`, the sentences of all tasks (never
-    their scores), as in the papers, which scores too well (SED appendix B.3); `nli` or `sts`, the pairs of `nli.train`
-    or `sts.train`; or another source as in `corpus.source`."""
+    """Text for the flow and affine calibrations: `corpus`; `tasks`, all tasks' sentences, as in the papers (scores too
+    well, SED appendix B.3); `nli` or `sts`, their pairs; or a source like `corpus.source`."""
     fit_sentences: int | None = Field(10_000, ge=2)
-    """Sentences of the corpus or the source, drawn at random. `null`: all. Tasks and labelled pairs are taken whole."""
+    """Sentences drawn from the corpus or source. `null`: all. Tasks and pairs are used whole."""
     fit_tasks: list[str] | None = None
-    """Which tasks `tasks` means, e.g. STS12 to 16. `null`: all."""
+    """What `tasks` means, e.g. STS12 to 16. `null`: all tasks."""
     per_task: bool = False
-    """`true`: one fit for each task on its own sentences (BERT-flow), also of the affine calibrations, instead of one
-    on all together (SED). It cannot be exported, and needs `flow.fit_on: tasks`."""
+    """Fit separately on each task's sentences (BERT-flow). Needs `flow.fit_on: tasks`; cannot be exported."""
     fits: Annotated[int, NO_EFFECT] = Field(1, ge=1, le=MOST)
-    """Flows fitted to a model that is alone in its row, such as the base, to show what a seed does."""
+    """Flows per model that is alone in its row, such as the base, to show seed effects."""
 
 
 class CalibrationConfig(Block):
-    """The affine calibrations `sn`, `natsv` and `whiten`; fitted on the same sentences as the flow."""
+    """The affine calibrations `sn`, `natsv` and `whiten`, fitted on the same sentences as the flow."""
 
     natsv_k: Annotated[int, Field(ge=1)] | Literal["dev"] = 10
-    """Singular directions that `natsv` removes (BERT-flow table 5: 10 alone, 6 after `sn`). `dev`: 1 to 20, whichever
-    scores best on the dev task."""
+    """Directions to remove (BERT-flow table 5: 10 alone, 6 after `sn`). `dev`: the best of 1 to 20 on dev."""
 
 
 Format = Literal["onnx", "int8", "int8_avx2"]
 
 
 class ExportConfig(Block):
-    """The model that ends up in `model/`."""
+    """The model in `model/`."""
 
     recipe: str | None = None
-    """The recipe whose model becomes `model/`; of several alike, the best on the dev task. `null`: the best there of
-    all models, the untouched encoder and its calibrated versions among them; a trained one has to beat the untouched
-    encoder under the same calibration. Without a dev task it is the last recipe of the list."""
+    """Recipe to export; of several models, the best on the dev task. `null`: the best model; a trained one must beat
+    the untouched encoder under the same calibration. Without a dev task: the last recipe."""
     allow_worse: bool = False
-    """`true`: write `model/` also where the chosen model is worse on the dev task, by 0.1 or more, than the untouched
-    encoder or TF-IDF. `false`: only if `export.recipe` names it. Without a model the run is complete all the same; its
-    report and last line say why, and the exit code is 3."""
+    """Export a model that is 0.1 or more worse on the dev task than the untouched encoder or TF-IDF. `false`: only if
+    `export.recipe` names it; otherwise the run ends without a model, with exit code 3."""
     formats: list[Format] = []
-    """Further formats of the exported transformer, for sentence-transformers' `backend="onnx"`: `onnx`; `int8`, for
-    AVX-512 VNNI or ARM64; `int8_avx2`, for older processors (see [formats](distill.md#onnx-and-int8)). They need `pip
-    install 'raysed[onnx]'`, and `encoder.layers: 1`."""
+    """Extra formats for sentence-transformers: `onnx`; `int8` for AVX-512 VNNI or ARM64; `int8_avx2` for older
+    processors ([formats](distill.md#onnx-and-int8)). Need `pip install 'raysed[onnx]'` and `encoder.layers: 1`."""
 
 
 class ResourcesConfig(Block):
-    """Planned from what the cluster has where nothing is set."""
+    """How work is spread over machines; planned from what the cluster has where nothing is set."""
 
     engine: Annotated[Literal["auto", "ray", "local"], NO_EFFECT] = "auto"
-    """What runs the work: `ray`, on the cluster of `RAY_ADDRESS` or a Ray of this machine; `local`, this process alone,
-    one thing after the other; `auto`: Ray where `RAY_ADDRESS` is set or Python has started Ray, and where several
-    trainings (members, several learners) or GPUs can be used at the same time. The results are the same, and a run goes
-    on with either."""
+    """`ray`: the cluster of `RAY_ADDRESS`, or Ray on this machine. `local`: this process, one thing at a time. `auto`:
+    `ray` if `RAY_ADDRESS` is set, Python has started Ray, or it is installed and several trainings or GPUs can use it.
+    Results are the same."""
     cpus_per_member: Annotated[float | None, NO_EFFECT] = Field(None, gt=0)
-    """CPUs of each member. `null`: one, or more where there are fewer members than cores."""
+    """CPUs per member. `null`: one, or more with fewer members than cores."""
     gpus_per_member: Annotated[float | None, NO_EFFECT] = Field(None, gt=0)
-    """GPUs of each member: a fraction where several share one, or a whole number. `null`: as many on each GPU as fit in
-    85 % of its memory, see docs/size.md."""
+    """GPUs per member, a fraction or whole number. `null`: as many members per GPU as fit in 85 % of its memory
+    (docs/size.md)."""
     concurrent_members: Annotated[int | None, NO_EFFECT] = Field(None, ge=1)
-    """The most members that train at the same time. `null`: as many as fit."""
+    """Most members at once. `null`: as many as fit."""
     gpu: Annotated[bool | None, NO_EFFECT] = None
-    """`null`: use GPUs where the cluster has some. `true`: there must be some, and a cluster that grows is asked for
-    them. `false`: leave them alone."""
+    """`null`: use GPUs if present. `true`: require them, and request them from an autoscaling cluster. `false`: use
+    none."""
     encode_token_budget: Annotated[int | None, NO_EFFECT] = Field(None, ge=64)
-    """Tokens per forward pass when sentences are only embedded. `null`: 2,048 on CPUs, 65,536 on GPUs, and 8,192 in dev
-    scores of a training. What memory does not suffice for is halved."""
+    """Tokens per pass when embedding, halved if memory runs out. `null`: 2,048 on CPUs, 65,536 on GPUs, at most 8,192
+    for dev scores during training."""
     encode_precision: Precision = "auto"
-    """The precision in which teachers embed the corpus, as in `members.precision`, and in which `raysed teachers` asks
-    them. Means are taken in fp32, and scores of a run are always of embeddings in fp32. See docs/speed.md."""
+    """As `members.precision`, for teachers' embeddings, also in `raysed teachers`. Means and scores use fp32
+    (docs/speed.md)."""
     wait_minutes: Annotated[float, NO_EFFECT] = Field(10.0, ge=0)
-    """How long to wait for an autoscaling cluster to bring what the members can use; at most two minutes after the last
-    node that came."""
+    """Longest wait for an autoscaling cluster. If it has enough, the wait ends two minutes after its last new node."""
     silence_seconds: Annotated[float, NO_EFFECT] = Field(300.0, gt=0)
-    """A worker that is stopped for this long, as by SIGSTOP, is ended and started again, as if it had died."""
+    """Restart a worker that has been stopped (SIGSTOP) for this long."""
     stall_seconds: Annotated[float, NO_EFFECT] = Field(1800.0, gt=0)
-    """A worker that lives but makes no update for this long is ended and started again, too. Evaluations between
-    updates count, so it has to be longer than the longest of them."""
+    """Restart a worker without an update for this long. Must exceed the longest evaluation."""
 
     @model_validator(mode="after")
     def _gpus_can_be_given(self) -> "ResourcesConfig":
@@ -590,20 +564,20 @@ class ResourcesConfig(Block):
 
 
 class _Common(Block):
-    """All settings of a run. Whether those of several blocks go together, `raysed.plan.consistency` says."""
+    """All settings of a run. `raysed.plan.consistency` checks those of several blocks against each other."""
 
     run: Annotated[str, NO_EFFECT] = Field("quickstart", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
-    """Name of the run and of its directory: letters, digits, `.`, `_` and `-`."""
+    """Name of the run and its directory: letters, digits, `.`, `_`, `-`."""
     storage: Annotated[str, NO_EFFECT] = "runs"
-    """Directory or URI (`s3://…`, `gs://…`) under which run directories lie, which all machines reach. Credentials come
-    from the environment; in any setting, a URI with a password, a key or a token is refused."""
+    """Directory or URI (`s3://…`, `gs://…`) that all machines reach. Credentials come from the environment; URIs with a
+    password, key or token are refused everywhere."""
     seed: int = Field(0, ge=0)
-    """Seeds of the draw from the corpus and of every member, learner and flow are derived from it. On one machine it
-    gives the same files, on GPUs up to rounding (docs/faults.md)."""
+    """Seed of all draws and trainings. It gives the same files on one machine, up to rounding on GPUs
+    (docs/faults.md)."""
     recipes: list[str] = ["ct-sed-flow"]
-    """What to make. Stages that recipes share are done once."""
+    """What to make. Stages that recipes share run once."""
     teachers: Annotated[list[TeacherConfig], BeforeValidator(partial(_as_blocks, key="path"))] = []
-    """The models of recipes that begin with `teachers`: each a path, or a block of settings, see
+    """Models for recipes that begin with `teachers`: paths, or blocks of settings, see
     docs/configuration.md#teachers-and-combination-models-that-a-learner-learns-from."""
     encoder: EncoderConfig = EncoderConfig()
     corpus: CorpusConfig = CorpusConfig()
@@ -619,13 +593,13 @@ class _Common(Block):
 
 @cache
 def _config() -> type[_Common]:
-    """Return the settings of a run: what all runs have, and a block for each stage, which its file brings."""
+    """Return the settings of a run: those of all runs, and a block for each stage, defined in the stage's file."""
     blocks = {name: (stage.Settings, stage.Settings()) for name, stage in stages().items()}
     return create_model("Config", __base__=_Common, __module__=__name__, __doc__=_Common.__doc__, **blocks)
 
 
 def __getattr__(name: str) -> Any:
-    """Make `Config` when it is first asked for: stages use the blocks above, so they cannot be imported before."""
+    """Build `Config` on first use: stages use the blocks above, so they cannot be imported earlier."""
     if name == "Config":
         return _config()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -636,7 +610,7 @@ if TYPE_CHECKING:
 
 
 def find_config(name: str, directory: Path = CONFIGS) -> Path:
-    """Return the file behind `--config`: a path, or the name of a config that comes with the package."""
+    """Return the file for `--config`: a path, or the name of a config of the package."""
     for path in (Path(name), directory / f"{name}.yaml"):
         if os.path.isfile(path):
             return path
@@ -647,7 +621,7 @@ def find_config(name: str, directory: Path = CONFIGS) -> Path:
 
 
 def load_config(path: Path | None, overrides: Iterable[str] = ()) -> "Config":
-    """Read a YAML file, and the one that it is based on, and apply overrides `block.key=value`."""
+    """Read a YAML file and the one it is based on, and apply overrides `block.key=value`."""
     data = read_settings(path, _config(), CONFIGS) if path else {}
     for item in overrides:
         apply_override(data, item)
@@ -686,7 +660,7 @@ def stable_hash(value: Any) -> str:
 
 
 def derive_seed(*parts: Any) -> int:
-    """Return a seed that depends on all parts and on nothing else.
+    """Return a seed that depends on all parts and nothing else.
 
     >>> derive_seed(0, "ct", 1) == derive_seed(0, "ct", 1) != derive_seed(0, "ct", 2)
     True
@@ -695,7 +669,7 @@ def derive_seed(*parts: Any) -> int:
 
 
 def package_folder(path: str) -> str:
-    """Return the directory behind `package:NAME/DIR`, a folder of an installed package; nothing is imported."""
+    """Return the directory of `package:NAME/DIR`, a folder of an installed package, without importing it."""
     package, _, folder = path.removeprefix(PACKAGE).partition("/")
     if not package.isidentifier():
         problem = f"{path!r} does not name a Python package; write it as {PACKAGE}NAME/DIR"

@@ -1,4 +1,4 @@
-"""Settings as text: YAML files and the file that they are based on, overrides, and a sentence about each mistake."""
+"""Settings as text: YAML files and the files they are based on, overrides, and a sentence about each mistake."""
 
 import difflib
 from collections.abc import Mapping
@@ -11,16 +11,16 @@ from pydantic import BaseModel, ValidationError
 from raysed.errors import UserError, first_line, public
 
 SECRET = "secret"
-"""Kind of an error about a value that must not be repeated."""
+"""Kind of error about a value that must not be repeated."""
 _LONGEST_TEXT, _MOST_VALUES, _DEEPEST = 200_000, 100_000, 30
 BASED_ON = "based_on"
-"""Key of a file that names another one, whose settings hold where the file has none of its own."""
+"""Key that names another config file, whose settings hold unless this file has its own."""
 
 
 def read_settings(path: Path, model: type[BaseModel], named: Path) -> dict[str, Any]:
-    """Read a YAML file, over the settings of the one that it is based on, which lies beside it or in `named`.
+    """Read a YAML file over the one that it is based on, which is in the same directory or in `named`.
 
-    Blocks are merged setting by setting. A setting replaces the other file's, also where it is a list or a mapping.
+    Blocks are merged setting by setting. A setting replaces the other file's, even if it is a list or a mapping.
     """
     settings = _read_yaml(path)
     if BASED_ON not in settings:
@@ -41,7 +41,7 @@ def read_settings(path: Path, model: type[BaseModel], named: Path) -> dict[str, 
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any], block: Any) -> dict[str, Any]:
-    """Return settings over others, block by block and setting by setting; `block` is the model of both."""
+    """Return the settings of `above` over those of `below`, setting by setting; `block` is the model of both."""
     merged = dict(below)
     for key, value in above.items():
         inner = _block_at(block, [key])
@@ -81,7 +81,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _parse(text: str) -> Any:
-    """Parse YAML, unless it is so long, so deep or repeats itself so often that reading it would never end."""
+    """Parse YAML; refuse text so long, deep or repetitive that reading it would never end."""
     if len(text) > _LONGEST_TEXT:
         raise yaml.YAMLError(f"it has more than {_LONGEST_TEXT:,} characters")
     loader = _Loader(text)
@@ -91,12 +91,12 @@ def _parse(text: str) -> Any:
     _check_size(node, _MOST_VALUES, _DEEPEST)
     try:
         return loader.construct_document(node)
-    except (ValueError, LookupError, AttributeError) as error:  # of a value that is not what its tag says
+    except (ValueError, LookupError, AttributeError) as error:  # a value that does not match its tag
         raise yaml.YAMLError(first_line(error)) from None
 
 
 def _check_size(node: yaml.Node, values: int, depth: int) -> int:
-    """Return how many of `values` are left after a node; an alias counts as all that it stands for."""
+    """Return how many of `values` are left after a node; an alias counts as everything it stands for."""
     if values <= 0:
         raise yaml.YAMLError(f"its aliases stand for more than {_MOST_VALUES:,} values")
     if depth == 0:
@@ -110,7 +110,7 @@ def _check_size(node: yaml.Node, values: int, depth: int) -> int:
 
 
 def apply_override(data: dict[str, Any], item: str) -> None:
-    """Change one setting in place: `block.key=value`, the value in YAML."""
+    """Change one setting in place, given as `block.key=value` with the value in YAML."""
     key, equals, text = item.partition("=")
     if not equals or not all(key.split(".")) or key.count(".") > _DEEPEST:
         raise UserError(f"--set {_short(item)}: write it as block.key=value, for example --set ct.steps=1000")
@@ -120,9 +120,9 @@ def apply_override(data: dict[str, Any], item: str) -> None:
         raise UserError(f"--set {_short(item)}: the value is not valid YAML") from None
     *parents, leaf = key.split(".")
     for depth, parent in enumerate(parents):
-        data[parent] = {} if data.get(parent) is None else data[parent]  # a block of which all lines are comments
+        data[parent] = {} if data.get(parent) is None else data[parent]  # a block with nothing but comments
         if parents[:depth] == ["evaluation", "tasks"] and isinstance(data[parent], str):
-            data[parent] = {"source": data[parent]}  # a path alone will do for a task
+            data[parent] = {"source": data[parent]}  # a task may be a path alone
         data = data[parent]
         if not isinstance(data, dict):
             raise UserError(f"--set {item!r}: {parent} is a value, not a block of settings")
@@ -130,7 +130,7 @@ def apply_override(data: dict[str, Any], item: str) -> None:
 
 
 def explain(error: ValidationError, data: Mapping[str, Any], model: type[BaseModel]) -> str:
-    """Return one sentence about the first setting that is wrong; a misspelt one goes first."""
+    """Return one sentence about the first wrong setting; misspelt ones go first."""
     problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
     keys = _keys(problems[0], data)
     where, kind, value = ".".join(map(str, keys)), problems[0]["type"], problems[0]["input"]
@@ -142,7 +142,7 @@ def explain(error: ValidationError, data: Mapping[str, Any], model: type[BaseMod
         return f"{where} is a block of settings: {', '.join(inside)}"
     if kind == "value_error":
         messages = [str(problems[0]["ctx"]["error"])]
-        if isinstance(value, BaseModel | Mapping):  # about several settings, which it names itself
+        if isinstance(value, BaseModel | Mapping):  # names the settings itself
             return messages[0]
     if kind == "string_pattern_mismatch":
         messages = ["use only letters, digits, '.', '_' and '-', starting with a letter or a digit"]
@@ -151,7 +151,7 @@ def explain(error: ValidationError, data: Mapping[str, Any], model: type[BaseMod
 
 
 def _keys(problem: Any, data: Any) -> list[Any]:
-    """Return the way to the setting, without what pydantic adds to it, such as the branch of a union that it tried."""
+    """Return the path to the setting, without what pydantic adds, such as the branch of a union that it tried."""
     keys = []
     for part in problem["loc"]:
         if isinstance(data, Mapping) and part in data:
@@ -174,13 +174,13 @@ def _fields(block: Any) -> list[str]:
 
 
 def _block_at(block: Any, keys: list[Any]) -> Any:
-    """Return the type behind keys from a block on: a block, or anything else where there is none."""
+    """Follow keys from a block; return the type there: a block, or something else if there is none."""
     for key in keys:
         if key in _fields(block):
             block = block.model_fields[key].annotation
             blocks = [kind for kind in get_args(block) if _fields(kind)]
             block = blocks[0] if blocks and get_origin(block) not in (dict, list) else block
-        else:  # the blocks of a list or of a mapping are its last argument
+        else:  # the blocks of a list or mapping are its last type argument
             block = get_args(block)[-1] if get_origin(block) in (dict, list) else None
     return block
 

@@ -1,4 +1,4 @@
-"""The one exception for mistakes a user can mend: jobs print it as a sentence and exit with code 2."""
+"""The errors that end a job: `UserError`, printed as a sentence, with exit code 2, and `RunFailed` with 1."""
 
 import os
 import re
@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 
 class UserError(ValueError):
-    """A wrong setting or input: one sentence that says what would be right, and the place of the mistake.
+    """A mistake that the user can fix: one sentence that says what would be right, and its place.
 
     >>> error = UserError("there is no such file", setting="corpus.source")
     >>> str(error), str(error.at("flow.fit_on"))
@@ -18,7 +18,7 @@ class UserError(ValueError):
     def __init__(
         self, problem: str, setting: str | None = None, file: str | os.PathLike | None = None, line: int | None = None
     ):
-        super().__init__(problem, setting, file, line)  # pickled and unpickled by these
+        super().__init__(problem, setting, file, line)  # pickle recreates it from these
         self.problem, self.setting, self.file, self.line = problem, setting, file, line
 
     def __str__(self) -> str:
@@ -31,7 +31,7 @@ class UserError(ValueError):
 
 
 def need(library: str, what: str, extra: str) -> None:
-    """Raise a UserError where a library of an extra is not installed.
+    """Raise UserError if a library of an extra is not installed.
 
     >>> need("json", "this example", "all")
     """
@@ -40,11 +40,11 @@ def need(library: str, what: str, extra: str) -> None:
 
 
 class RunFailed(RuntimeError):
-    """A run that cannot go on although its settings are right; jobs print it and exit with code 1."""
+    """A run that cannot continue although its settings are right; jobs print it and exit with code 1."""
 
 
 def first_line(error: BaseException) -> str:
-    r"""Return what a message of several lines begins with, or the error's name where it has none.
+    r"""Return the first line of an error's message, or its name if it has none.
 
     >>> first_line(ValueError("no such file\nat line 3")), first_line(KeyError())
     ('no such file', 'KeyError')
@@ -53,7 +53,7 @@ def first_line(error: BaseException) -> str:
 
 
 def last_line(error: BaseException) -> str:
-    r"""Return what a message of several lines, such as a worker's traceback, ends with, or the error's name.
+    r"""Return the last line of a message, such as a worker's traceback, or the error's name.
 
     >>> last_line(RuntimeError("Traceback\n  File ...\nValueError: no loss\n")), last_line(KeyError())
     ('ValueError: no loss', 'KeyError')
@@ -66,7 +66,7 @@ def _lines(error: BaseException) -> list[str]:
 
 
 def public(text: str) -> str:
-    """Take user, password and query, which may hold keys, out of the URIs in a text: messages end up in logs.
+    """Remove user, password and query, which may hold keys, from URIs in a text: messages end up in logs.
 
     >>> public("s3://key:secret@bucket/a.tsv?token=1 does not exist")
     's3://bucket/a.tsv does not exist'

@@ -1,8 +1,8 @@
-"""What a run makes: artefacts, what each is made from, and the fingerprints that follow from that.
+"""What a run makes: artefacts, what each is made from, and the resulting fingerprints.
 
-A fingerprint is derived from what a maker receives: its name and version, its settings, the identity of inputs from
-outside and the fingerprints of other artefacts. What is only known at run time (which members failed or collapsed, the
-winner of a grid) is an artefact itself, an outcome: its content, not its recipe, is what others depend on.
+A fingerprint derives from the maker's name and version, its settings, the identity of external inputs and the
+fingerprints of other artefacts. What is known only at run time (failed or collapsed members, the winner of a grid) is
+an artefact itself, an outcome: others depend on its content, not on its recipe.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from raysed.store.checkpoints import Checkpoints
 from raysed.store.storage import Entry, Storage
 
 LISTS = "lists"
-"""Key of an outcome's meta data: the artefacts that it lists, as pairs of name and fingerprint, by list."""
-_STATE = 2
-"""Format of the states of trainings, see `raysed.train.state`."""
+"""Key of an outcome's metadata: the artefacts it lists, as pairs of name and fingerprint, by list."""
+_STATE = 2  # format of training states, see `raysed.train.state`
 
 
 @dataclass(frozen=True)
 class Given:
-    """An input from outside the run: what tells its content from any other, and what the maker receives."""
+    """An input from outside the run: the identity of its content, and the value that the maker receives."""
 
     identity: Any
     value: Any = field(default=None, repr=False)
@@ -33,13 +32,13 @@ class Given:
 
 @dataclass(frozen=True)
 class Pick:
-    """An artefact that an outcome has in the list `among`, or with no index all of them."""
+    """An artefact from the list `among` of an outcome, or all of them without an index."""
 
     outcome: str
     index: int | None = None
     among: str = "all"
     names: tuple[str, ...] = ()
-    """Artefacts to be taken instead, at the places where the list has one."""
+    """Artefacts to take instead, at the positions of those in the list."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ Input = str | tuple[str, ...] | Pick | Tried | Given
 
 @dataclass(frozen=True)
 class Found:
-    """What became of one artefact of a `Tried`: no meta data where it does not exist; what the user can correct."""
+    """What became of one artefact of a `Tried`: `meta` is None if it does not exist; an `is_mistake` can be fixed."""
 
     name: str
     fingerprint: str
@@ -71,10 +70,10 @@ class Needs:
         stage: of the run, in timings and status.
         by: `driver` (this process), `task`, `tune`, `train` or `blocks`, see `raysed.cluster.execute`.
         group: artefacts of one group share a worker.
-        is_intermediate: made only where something that needs it is missing.
-        is_outcome: its content is what others depend on.
-        may_fail: the run goes on without it.
-        say: yields lines for the user once it is there.
+        is_intermediate: make it only if something that needs it is missing.
+        is_outcome: others depend on its content.
+        may_fail: the run continues without it.
+        say: yields lines for the user once it exists.
         options: for the code that runs it, such as its memory.
     """
 
@@ -96,7 +95,7 @@ class Artefact:
         name: path below the run directory.
         make: `make(directory, inputs, settings, work)` fills a directory and returns small facts for the manifest.
         settings: blocks of settings and values that change the result.
-        beside: what the maker also receives, by role like `inputs`, which does not change the result.
+        beside: further inputs, by role, that do not change the result.
     """
 
     name: str
@@ -108,7 +107,7 @@ class Artefact:
     beside: Mapping[str, Any] = field(default_factory=dict)
 
     def sources(self) -> Iterable[str]:
-        """Yield the names of artefacts that have to be dealt with before this one."""
+        """Yield the names of artefacts that must precede this one."""
         for value in (*self.inputs.values(), *self.beside.values()):
             if value and isinstance(value, str):
                 yield value
@@ -129,23 +128,23 @@ class Ref:
 
 @dataclass(frozen=True)
 class Shared:
-    """A value that processes share, such as one in Ray's object store, and what gets it there."""
+    """A value that processes share, such as one in Ray's object store; `get` fetches it."""
 
     get: Callable[[], Any]
 
 
 @dataclass(frozen=True)
 class Task:
-    """An artefact whose inputs are known, as this process or a worker makes it."""
+    """An artefact with known inputs, ready to be made in this process or in a worker."""
 
     name: str
     title: str
     make: Callable[..., Mapping[str, Any] | None]
     depends: Mapping[str, Any]
-    """Everything that it depends on, for the manifest."""
+    """All dependencies, for the manifest."""
     settings: Mapping[str, Any]
     inputs: Mapping[str, Any]
-    """By role, artefacts as `Ref`, values as they are or as `Shared`, and lists of those."""
+    """By role: artefacts as `Ref`, values as they are or as `Shared`, and lists of these."""
 
     @property
     def fingerprint(self) -> str:
@@ -162,16 +161,16 @@ class Task:
         return self.publish(storage, lambda out: self.make(out, inputs, self.settings, work))
 
     def publish(self, storage: Storage, write: Callable[[Path], Mapping[str, Any] | None]) -> Entry:
-        """Commit what a function writes, with the facts that it returns."""
+        """Commit what `write` writes, with the facts it returns."""
         meta = {"title": self.title}
         return storage.commit(self.name, lambda out: meta.update(write(out) or {}), self.depends, meta)
 
     def is_there(self, storage: Storage) -> bool:
-        """Whether it has been made meanwhile."""
+        """Whether it exists by now."""
         return storage.finished(self.name, self.depends) is not None
 
     def checkpoints(self, storage: Storage) -> Checkpoints:
-        """Return the states of its training; those of an earlier format are not continued."""
+        """Return the states of its training; those in an earlier format are not resumed."""
         return storage.checkpoints(self.name, {**self.depends, "state": _STATE})
 
 
@@ -184,7 +183,7 @@ def _received(value: Any, storage: Storage) -> Any:
 
 
 class Graph:
-    """All artefacts of a run, each after those that it is made from."""
+    """All artefacts of a run, each after its inputs."""
 
     def __init__(self, artefacts: Sequence[Artefact]):
         self.artefacts: dict[str, Artefact] = {}
@@ -199,17 +198,17 @@ class Graph:
             self.artefacts[artefact.name] = artefact
 
     def batches(self) -> list[list[Artefact]]:
-        """Return artefacts of one stage that are made in the same way, in order."""
+        """Return consecutive artefacts of the same stage that are made in the same way, in order."""
         same = groupby(self.artefacts.values(), key=lambda a: (a.needs.stage, a.needs.by))
         return [list(batch) for _, batch in same]
 
     def users(self, name: str) -> Sequence[Artefact]:
-        """Return the artefacts that have this one among their inputs."""
+        """Return the artefacts that have this one as an input."""
         return self._users.get(name, ())
 
 
 class State:
-    """What is there of a graph, in the run's storage; why the rest is not, and whether the user can correct that."""
+    """What exists of a graph in the run's storage; `failures`: why others do not, and if the user can fix it."""
 
     def __init__(self, graph: Graph, storage: Storage):
         self.graph, self.storage = graph, storage
@@ -218,7 +217,7 @@ class State:
         self._tasks: dict[str, Task] = {}
 
     def entry(self, name: str) -> Entry | None:
-        """Return the manifest's entry of an artefact that is there and up to date."""
+        """Return an artefact's manifest entry; None unless it exists and is up to date."""
         if name not in self._finished:
             task = self.task(name)
             if entry := task and self.storage.finished(name, task.depends):
@@ -226,7 +225,7 @@ class State:
         return self._finished.get(name)
 
     def task(self, name: str) -> Task | None:
-        """Return an artefact with its inputs; None where an outcome lists none for it, or is not there yet."""
+        """Return an artefact with its inputs; None if an outcome lists none for it, or does not exist yet."""
         if name not in self._tasks:
             artefact = self.graph.artefacts[name]
             given = {**artefact.beside, **artefact.inputs}
@@ -260,12 +259,12 @@ class State:
         return not user.needs.is_intermediate or any(self._wants(n, user) for n in self.graph.users(user.name))
 
     def listed(self, outcome: str, among: str = "all") -> list[tuple[str, str]]:
-        """Return names and fingerprints of what an outcome lists; nothing where it is not there yet."""
+        """Return names and fingerprints of what an outcome lists; nothing if it does not exist yet."""
         entry = self.entry(outcome)
         return [tuple(item) for item in entry.meta[LISTS].get(among, [])] if entry else []
 
     def fingerprint(self, name: str) -> str | None:
-        """Return what depends on an artefact is to remember of it."""
+        """Return what identifies an artefact in its dependants; for an outcome, a hash of its content."""
         if self.graph.artefacts[name].needs.is_outcome:
             entry = self.entry(name)
             return stable_hash(entry.meta[LISTS]) if entry else None
@@ -273,7 +272,7 @@ class State:
         return task and task.fingerprint
 
     def _resolved(self, value: Any) -> tuple[Any, Any] | None:
-        """Return what an input adds to the fingerprint and what the maker gets; None where it does not exist."""
+        """Return what an input adds to the fingerprint, and what the maker gets; None if it does not exist."""
         match value:
             case Given():
                 return value.identity, value.value
@@ -302,7 +301,7 @@ class State:
 
 
 def _plain(value: Any) -> Any:
-    """Return settings as JSON has them; of a block only those that change a result."""
+    """Return settings as plain JSON values; of a block only those that change a result."""
     if isinstance(value, Block):
         return value.identity()
     if isinstance(value, Mapping):

@@ -1,8 +1,8 @@
-"""Ctrl-C, a polite kill, a closed terminal: repeated until the job has noticed, and carried out where it cannot.
+"""Ctrl-C, SIGTERM and a closed terminal: repeat the signal until the job notices, and end a job that cannot.
 
-Python drops a KeyboardInterrupt that is raised inside a destructor or a callback of a C library, of which Ray has many.
-And where every process gets the signal at once (`timeout`, systemd), Ray is gone before the job has cleaned up, which
-would wait for its answer. So a thread hears the signal, too, and ends a job that does not end by itself.
+Python drops a KeyboardInterrupt raised in a destructor or in a callback of a C library; Ray has many. And if every
+process gets the signal at once (`timeout`, systemd), Ray is gone before the job has cleaned up, and the clean-up would
+wait for it. So a thread hears the signal, too, and ends a job that does not end by itself.
 """
 
 import logging
@@ -20,21 +20,19 @@ log = logging.getLogger(__name__)
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _AGAIN_AFTER = 1.0
-_PATIENCE = 6.0
-"""Seconds for a job to clean up in."""
+_PATIENCE = 6.0  # seconds for a job to clean up
 _LOOK_EVERY = 0.01
-_ANSWER = 5.0
-"""Seconds for what is done at once, such as a word to a storage far away."""
+_ANSWER = 5.0  # seconds for `at_once`, such as a write to remote storage
 
 
 @dataclass(frozen=True)
 class Stopping:
-    """What is done when a signal comes.
+    """What to do when a signal comes.
 
     Attributes:
-        at_once: as soon as it has come, in a thread of its own.
-        is_hopeless: whether what the job needs for cleaning up is gone.
-        at_last: before the process is ended for a job that has not ended in time.
+        at_once: called immediately, in its own thread.
+        is_hopeless: whether something that the clean-up needs is gone.
+        at_last: called before a job that has not ended in time is killed.
     """
 
     at_once: Callable[[], None] = lambda: None
@@ -44,18 +42,16 @@ class Stopping:
 
 _noticed = threading.Event()
 _came: int | None = None
-_will_come_again = False
-"""Whether a timer is to send the signal again."""
+_will_come_again = False  # whether a timer will send the signal again
 _stoppings: list[Stopping] = []
 _last_words: Callable[[], None] | None = None
 _wakeup: tuple[socket.socket, socket.socket] | None = None
 
 
 def listen(last_words: Callable[[], None] | None = None) -> None:
-    """Turn `NUMBERS` into KeyboardInterrupt, in the main thread, again and again until `notice` is called.
+    """Turn `NUMBERS` into KeyboardInterrupt in the main thread, repeatedly until `notice` is called.
 
-    Args:
-        last_words: called before the process of a job that has not ended in time is ended; without them it never is.
+    `last_words` are called before a job that has not ended in time is killed; without them, no job is.
     """
     global _noticed, _came, _will_come_again, _last_words
     if threading.current_thread() is threading.main_thread():
@@ -65,15 +61,15 @@ def listen(last_words: Callable[[], None] | None = None) -> None:
 
 
 def listen_again() -> None:
-    """Put the handlers back in their places after a library has put its own there."""
+    """Reinstall the handlers after a library has installed its own."""
     global _wakeup
-    if _wakeup is None:  # a thread is told of every signal, also while the main thread is somewhere in C++
+    if _wakeup is None:  # a thread hears every signal, even while the main thread is in C++
         _wakeup = socket.socketpair()
         _wakeup[1].setblocking(False)
         threading.Thread(target=_watch, args=(_wakeup[0],), daemon=True).start()
     signal.set_wakeup_fd(_wakeup[1].fileno(), warn_on_full_buffer=False)
     for number in NUMBERS:
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # by `nohup`
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # set by `nohup`
             signal.signal(number, _interrupt)
 
 
@@ -89,18 +85,18 @@ def leave() -> None:
 
 
 def notice() -> None:
-    """Note that the interrupt has arrived: what follows is cleaning up, which nothing interrupts any more."""
+    """Note that the interrupt has arrived; no further one disturbs the clean-up."""
     _noticed.set()
 
 
 def came() -> int | None:
-    """Return the signal that wants the job to stop, if one has come."""
+    """Return the signal that has come to stop the job, if any."""
     return _came
 
 
 @contextmanager
 def when_stopped(stopping: Stopping) -> Iterator[None]:
-    """Register what is done when a signal comes during the block."""
+    """Register what to do when a signal comes during the block."""
     _stoppings.append(stopping)
     try:
         yield
@@ -110,9 +106,9 @@ def when_stopped(stopping: Stopping) -> Iterator[None]:
 
 @contextmanager
 def errors_are_stops() -> Iterator[None]:
-    """Take an error after a signal for a stop: cleaning up fails where Ray got the signal as well.
+    """Treat an error after a signal as a stop: the clean-up fails if Ray got the signal, too.
 
-    An exit counts, too: while Ray starts, its own handlers are in place.
+    SystemExit counts as well: while Ray starts, its own handlers are in place.
     """
     try:
         yield
@@ -124,7 +120,7 @@ def errors_are_stops() -> Iterator[None]:
 
 def _interrupt(number: int, frame: object) -> None:
     global _came, _will_come_again
-    if _noticed.is_set() or _will_come_again:  # `timeout` sends two; the second must not fall into the cleaning up
+    if _noticed.is_set() or _will_come_again:  # `timeout` sends two; the second must not hit the clean-up
         return
     _came, _will_come_again = _came or number, True
     timer = threading.Timer(_AGAIN_AFTER, _again, (number, _noticed))
@@ -144,7 +140,7 @@ def _watch(ear: socket.socket) -> None:
     global _came
     while heard := ear.recv(64):
         number = next((number for number in heard if number in NUMBERS), None)
-        if number is not None and listening():  # also where the main thread has noticed it before
+        if number is not None and listening():  # even if the main thread noticed it first
             _came = _came or number
             _see_it_end(number)
 
@@ -168,5 +164,5 @@ def _call(*actions: Callable[[], None]) -> None:
     for action in actions:
         try:
             action()
-        except Exception as error:  # the next one is to be called whatever this one met
+        except Exception as error:  # the next action must run all the same
             log.debug("at a stop: %s", error)

@@ -2,9 +2,9 @@
 
     corpus -> tokens -> views -> members -> teacher mean -> learner -> calibration -> evaluation -> export
 
-`plan` turns the configuration into a graph of artefacts, and checks everything that can be checked before the first
-second of training. `execute` makes the artefacts that are missing, so the same command continues a run that was stopped
-at any point. `publish` writes the report and the model.
+`plan` turns the configuration into a graph of artefacts, and checks all it can before any training. `execute` makes the
+missing artefacts, so the same command continues a run that was stopped at any point. `publish` writes the report and
+the model.
 """
 
 from __future__ import annotations
@@ -32,13 +32,12 @@ if TYPE_CHECKING:
 
 
 def run(config: Config, say: Callable[[str], None] = print, take_over: bool = False) -> str | None:
-    """Make all that a configuration asks for, or as much of it as is missing.
+    """Make what is missing of all that a configuration asks for.
 
-    Args:
-        take_over: whether a job that is at work on the run, on remote storage, is ended instead of this one.
+    If another job is at work on the run, on remote storage, this one ends, or with `take_over` the other one.
 
     Returns:
-        Why there is no model, see `export.allow_worse`; None where there is one.
+        Why there is no model, see `export.allow_worse`; None if there is one.
     """
     check_stays(config.storage)
     storage = Storage(config.storage, config.run)
@@ -47,7 +46,7 @@ def run(config: Config, say: Callable[[str], None] = print, take_over: bool = Fa
         refuse_at_work(storage)
     with storage.lock(), status_of(storage) as status:
         prepare_process()
-        from raysed.plan.check import check  # takes seconds
+        from raysed.plan.check import check  # which takes seconds
 
         job = check(config)
         if report := finished_report(storage, job.depends):
@@ -59,7 +58,7 @@ def run(config: Config, say: Callable[[str], None] = print, take_over: bool = Fa
 
 
 def _engine_of(config: Config) -> Engine:
-    """Return what runs the work, see `resources.engine`: Ray where something can run side by side."""
+    """Return the engine, see `resources.engine`; `auto` is Ray if given, or if something can run in parallel."""
     if config.resources.engine != "auto":
         return config.resources.engine
     recipes = parse_recipes(config.recipes)

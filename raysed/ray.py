@@ -1,4 +1,4 @@
-"""For anyone's own Ray Data: models as callables for `map_batches`."""
+"""Models as callables for `map_batches` of your own Ray Data."""
 
 from os import PathLike
 from typing import Any
@@ -10,17 +10,17 @@ from raysed.model.teacher import load_teacher
 
 
 class Embedder:
-    """Adds the embeddings of a column of sentences to batches.
+    """Adds embeddings of a column of sentences to batches.
 
         dataset.map_batches(
             Embedder, fn_constructor_args=("models/mine",), compute=ray.data.ActorPoolStrategy(size=2), num_cpus=1
         )
 
     Args:
-        model: what `teachers` takes: a directory, an id of the hub, or a file of embeddings.
+        model: as in `teachers`: a directory, hub id, or file of embeddings.
         output: the new column, float32 [N, D].
-        device: None: a GPU where the actor has one.
-        precision: `auto`: bf16 where the device is fast in it.
+        device: None: a GPU if the actor has one.
+        precision: `auto`: bf16 if the device is fast in it.
     """
 
     def __init__(
@@ -36,5 +36,5 @@ class Embedder:
         self._column, self._output = column, output
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Return the batch, whose columns are NumPy arrays as Ray Data has them by default, with the new column."""
+        """Return the batch (columns as NumPy arrays, Ray Data's default) with the new column."""
         return {**batch, self._output: self._teacher.embed(batch[self._column].tolist())}

@@ -1,4 +1,4 @@
-"""The recipe language: `ct-sed-flow` and the like, and the tree of nodes that a list of recipes needs."""
+"""The recipe language, such as `ct-sed-flow`, and the tree of nodes that a list of recipes needs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ BASE, TEACHERS, SED, WHITEN = "base", "teachers", "sed", "whiten"
 
 @dataclass(frozen=True)
 class Recipe:
-    """A parsed recipe: the stages that train members, in order, and those that are fitted on frozen embeddings.
+    """A parsed recipe; `members` are the stages that train members, in order, none for `base` and `teachers`.
 
-    There are no members in recipes of `base` and `teachers`.
+    `calibration` has the stages that are fitted on frozen embeddings.
     """
 
     text: str
@@ -26,7 +26,7 @@ class Recipe:
 
     @property
     def ensemble(self) -> str:
-        """The node whose members the recipe uses, `base` or `teachers` where it trains none."""
+        """The node whose members the recipe uses; `base` or `teachers` if it trains none."""
         return "-".join(self.members) or self.text.split("-")[0]
 
     @property
@@ -36,7 +36,7 @@ class Recipe:
 
     @property
     def two_view_stages(self) -> tuple[str, ...]:
-        """Its stages that learn from two views of a sentence."""
+        """The stages that learn from two views of a sentence."""
         return tuple(stage for stage in self.members if "views" in stages()[stage].Settings.model_fields)
 
 
@@ -46,7 +46,7 @@ def member_stages() -> tuple[str, ...]:
 
 
 def parse_recipe(text: str) -> Recipe:
-    """Read one recipe.
+    """Parse one recipe.
 
     >>> parse_recipe("ct-sed-flow")
     Recipe(text='ct-sed-flow', members=('ct',), distils=True, calibration=('flow',))
@@ -85,14 +85,14 @@ def _problem(names: list[str], known: tuple, members: tuple, distils: bool, cali
 
 
 def parse_recipes(texts: list[str]) -> list[Recipe]:
-    """Read a list of recipes; the same recipe twice is one."""
+    """Parse a list of recipes; drop repeated ones."""
     if not texts:
         raise UserError("recipes is empty; name at least one, for example ct-sed-flow")
     return [parse_recipe(text) for text in dict.fromkeys(texts)]
 
 
 def member_nodes(recipes: list[Recipe]) -> list[list[str]]:
-    """Return the ensembles to train by depth; the prefixes that recipes share occur once.
+    """Return the ensembles to train, by depth; prefixes that recipes share occur once.
 
     >>> member_nodes([parse_recipe("ct-sed"), parse_recipe("ct-sed-flow"), parse_recipe("base-flow")])
     [['ct']]
@@ -108,7 +108,7 @@ def last_stage(node: str) -> Any:
 
 
 def node_of(teacher: TeacherConfig, recipes: list[Recipe]) -> str:
-    """Return the ensemble that a teacher of the path `members` or `members:NODE` stands for."""
+    """Return the ensemble that a teacher with the path `members` or `members:NODE` stands for."""
     nodes = list(dict.fromkeys(recipe.ensemble for recipe in recipes if recipe.members))
     if not nodes:
         raise UserError(f"teachers: {teacher.path} needs a recipe that trains members; add one to recipes, such as ct")

@@ -1,7 +1,7 @@
 """Stages and calibrations by name: each is one file of a package, found there and listed nowhere, see CONTRIBUTING.md.
 
-Names are those of the files, so they are known without loading torch. These packages stand above whatever asks for them
-here (settings, recipes), which is why they are imported by name.
+Names are file names, so they are known without loading torch. These packages are layers above those that ask for them
+(settings, recipes), so they are imported by name.
 """
 
 import importlib
@@ -14,7 +14,7 @@ _STAGES, _CALIBRATIONS = "raysed.train.stages", "raysed.train.calibrations"
 
 @cache
 def stages() -> dict[str, Any]:
-    """Return all stages by name in alphabetical order, see `raysed.train.stage.Stage`."""
+    """Return all stages by name, in alphabetical order, see `raysed.train.stage.Stage`."""
     return {name: importlib.import_module(f"{_STAGES}.{name}").STAGE for name in _names(_STAGES)}
 
 
@@ -25,7 +25,7 @@ def stages_of_pairs() -> tuple[str, ...]:
 
 @cache
 def calibrations() -> dict[str, Any]:
-    """Return all calibrations by name, see `raysed.train.calibration.Calibration`."""
+    """Return all calibrations by name, see `raysed.train.calibrations.Calibration`."""
     return {name: importlib.import_module(f"{_CALIBRATIONS}.{name}").CALIBRATION for name in calibration_names()}
 
 

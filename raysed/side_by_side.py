@@ -1,4 +1,4 @@
-"""Score any models side by side and beside words alone, as `raysed evaluate` shows them."""
+"""Score models side by side with each other and with lexical baselines, as `raysed evaluate` shows them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,20 +26,20 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Everything that each model is scored on."""
+    """What each model is scored on."""
 
     evaluation: Evaluation
     headline: list[str]
-    """The tasks whose mean is shown."""
+    """Tasks whose mean is shown."""
     encoder: EncoderConfig
     resources: ResourcesConfig
     sentences: list[str]
-    """Unlabelled ones, for the scores that need no labels."""
+    """Unlabelled ones, for scores that need no labels."""
     mteb: list[Any]
 
 
 def score_model(name: str, benchmark: Benchmark) -> Row:
-    """Embed every sentence once and score one model."""
+    """Score one model, embedding each sentence of the evaluation once."""
     evaluation, encoder, resources = benchmark.evaluation, benchmark.encoder, benchmark.resources
     device = "cuda" if resources.gpu is not False and torch.cuda.is_available() else "cpu"
     budget = resources.encode_token_budget
@@ -62,7 +62,7 @@ def score_model(name: str, benchmark: Benchmark) -> Row:
 
 
 def score_words(benchmark: Benchmark) -> list[Row]:
-    """Score the baselines that need no model."""
+    """Score the lexical baselines, which need no model."""
     found = baselines(
         benchmark.evaluation,
         lambda steps: one_by_one("score words alone", steps, [" by ".join(step) for step in steps], part_done),
@@ -83,7 +83,7 @@ def score_words(benchmark: Benchmark) -> list[Row]:
 
 
 def describe(words: list[Row], models: list[Row], benchmark: Benchmark) -> Iterator[str]:
-    """Yield all tables as text, and what each model is worth against words alone."""
+    """Yield all tables as text, and how each model compares with the lexical baselines."""
     rows, evaluation = [*words, *models], benchmark.evaluation
     if evaluation.tasks:
         columns = {"mean": lambda row: mean_score(row["metrics"], benchmark.headline)}
@@ -103,7 +103,7 @@ def _table(rows: Sequence[Row], columns: Mapping[str, Callable[[Row], float | No
 
 
 def _worth(words: list[Row], models: list[Row], benchmark: Benchmark) -> list[str]:
-    """A sentence per model: its mean against the best of words alone, and against the best other model."""
+    """Compare each model's mean with the best lexical baseline and the best model, one sentence each."""
     tasks = benchmark.headline
     means = {row["model"]: mean_score(row["metrics"], tasks) for row in [*words, *models]}
     scored = {row["model"]: [row["outcomes"]] for row in [*words, *models] if means[row["model"]] is not None}

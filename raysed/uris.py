@@ -1,4 +1,4 @@
-"""What a URI may not hold: settings end up in configs, reports and checkpoints, so that a secret in one would, too."""
+"""Refuse secrets in URIs: settings end up in configs, reports and checkpoints."""
 
 import re
 from typing import Any
@@ -13,21 +13,21 @@ _REMEDY = (
 _SECRET = re.compile(
     r"passw|pwd|secret|token|signature|authorization|credentials?$|(access|account|api|private)_?key|(^|_)(sig|sas|key)$"
 )
-"""Names of parameters, in lower case: those of S3, Google and Azure, and what users of other tools try."""
+"""Parameter names in lower case: those of S3, Google and Azure, and what users of other tools try."""
 
 _LONGEST = 2_000
 
 
 def refuse_secret(uri: str, setting: str) -> None:
-    """Refuse a path or URI that holds credentials, with a message that does not repeat the value."""
+    """Refuse a path or URI with credentials, in a message that does not repeat the value."""
     if problem := secret_in(uri):
         raise UserError(problem, setting)
 
 
 def secret_in(value: Any) -> str | None:
-    """Return what is wrong with a value that holds a URI with credentials, also deep in lists and mappings, or None.
+    """Return what is wrong with a value that holds a URI with credentials, even in nested lists and mappings, or None.
 
-    A user's name alone is no secret: `abfs://container@account…` and `hdfs://user@host` are written so.
+    A user name alone is no secret, as in `abfs://container@account…` and `hdfs://user@host`.
 
     >>> secret_in("s3://key:word@bucket/a.tsv").partition(";")[0]
     'the URI contains a password'
@@ -43,7 +43,7 @@ def secret_in(value: Any) -> str | None:
 
 def names_secret(name: str) -> bool:
     """Whether a parameter of this name is likely to hold a secret."""
-    # As words_like_these: `X-Amz-Signature`, `AWSAccessKeyId`.
+    # In snake case, also names such as `X-Amz-Signature` and `AWSAccessKeyId`.
     return bool(_SECRET.search(re.sub(r"(?<=[a-z0-9])(?=[A-Z])|-", "_", name).lower()))
 
 
@@ -64,7 +64,7 @@ def _secret_in_uri(text: str) -> str | None:
 
 
 def _has_password(rest: str) -> bool:
-    """Whether there is one, also where it holds a `/`, as keys of S3 do, and ends the authority too early."""
+    """Whether there is a password, even one with a `/`, as in S3 keys, which ends the authority too early."""
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     user, at, _ = authority.rpartition("@")
     if at:

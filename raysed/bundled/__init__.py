@@ -1,6 +1,6 @@
-"""Package data: two small encoders, everyday sentences and graded pairs, without network.
+"""Package data that needs no network: two small encoders, everyday sentences and graded pairs.
 
-The text was written for this project by a generator, `tools/everyday` in its repository, which still makes these files.
+The text was generated for this project by `tools/everyday` in its repository, which still makes these files.
 """
 
 from pathlib import Path
@@ -8,15 +8,15 @@ from pathlib import Path
 ENCODER = Path(__file__).parent / "encoder"
 """Directory of the quickstart's encoder, in Hugging Face layout."""
 ENCODERS = {"encoder": ENCODER, "raw": ENCODER.parent / "raw"}
-"""By name: the one that has learnt from published models, and one that has only been pre-trained, with its head."""
+"""By name: one taught by published models, and one only pre-trained, with its head."""
 CORPUS = Path(__file__).parent / "corpus.txt"
 PREFIX = "bundled:"
-"""How a setting names package data: `bundled:encoder`, `bundled:everyday`, `bundled:dev`."""
+"""Marks package data in settings: `bundled:encoder`, `bundled:everyday`, `bundled:dev`."""
 SPLITS = ("train", "dev", "test")
 
 
 def corpus() -> list[str]:
-    """Return 6,000 distinct sentences of 4 to 25 words, none of them part of a graded pair.
+    """Return 6,000 distinct sentences of 4 to 25 words, none of them in a graded pair.
 
     >>> for sentence in corpus()[:2]:
     ...     print(sentence)
@@ -27,7 +27,7 @@ def corpus() -> list[str]:
 
 
 def pairs_file(split: str) -> Path:
-    """Return where the graded pairs of `train` (600), `dev` (400) or `test` (500) lie: score 0 to 5, two sentences."""
+    """Return the file of graded pairs for `train` (600), `dev` (400) or `test` (500): score 0 to 5, two sentences."""
     return Path(__file__).parent / f"{split}.tsv"
 
 

@@ -1,1 +1,1 @@
-"""What Ray has and who is alive; how a process, and the Ray of a run, begin and end."""
+"""Running work: planning resources, starting and watching processes, making artefacts on Ray or in this process."""

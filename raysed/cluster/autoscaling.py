@@ -1,4 +1,4 @@
-"""A cluster that grows: it is asked for what the members can use at once, and waited for in sight of the user."""
+"""Autoscaling clusters: request what the members can use at once, and show the wait for it."""
 
 import math
 import time
@@ -12,8 +12,7 @@ from raysed.config import ResourcesConfig
 from raysed.errors import UserError
 
 _PAUSE = 10.0
-_SETTLED = 120.0
-"""Seconds without a new node after which a cluster is taken to have all its nodes."""
+_SETTLED = 120.0  # after this many seconds without a new node, a cluster counts as complete
 
 
 def gather(
@@ -26,9 +25,8 @@ def gather(
 ) -> Cluster:
     """Return the cluster to plan for; refuse one that lacks what a setting asks for.
 
-    One that cannot grow is taken as it is. One with an autoscaler is asked for as many places as the members can use,
-    and waited for until they are there, no node has come for two minutes, or `resources.wait_minutes` are over; then
-    the run makes do with what is there.
+    Without an autoscaler, that is the present one. Otherwise request as many places as the members can use, wait until
+    they are there, no node has come for two minutes, or `resources.wait_minutes` are over, and use what there is.
     """
     cluster = current_cluster()
     if not cluster.autoscaling:
@@ -65,7 +63,7 @@ def places_to_ask_for(
     members: int = 10,
     learner_workers: int | None = None,
 ) -> list[dict[str, float]]:
-    """Return what members and learners can use at once, as resources of one place each; at least one.
+    """Return the places, at least one, that members and learners can use at once, as Ray resources.
 
     >>> places_to_ask_for(ResourcesConfig(gpu=True), Cluster(((0, 0),), autoscaling=True), members=8)
     [{'CPU': 1, 'GPU': 1}, {'CPU': 1, 'GPU': 1}]
@@ -82,10 +80,10 @@ def places_to_ask_for(
 
 @contextmanager
 def _asked_for(places: Sequence[dict[str, float]]) -> Iterator[Callable[[], int]]:
-    """Ask for places; yield the function that counts those that are there.
+    """Request places; yield a function that counts those granted.
 
-    Each is a placement group, which an autoscaler sees as work that waits, and which ends with this process, however
-    that ends: a wish that outlives its job would keep machines running.
+    Each is a placement group, which the autoscaler sees as pending work. It ends with this process, however that ends:
+    a request that outlived its job would keep machines running.
     """
     groups = [placement_group([place]) for place in places]
     try:

@@ -1,7 +1,7 @@
-"""Blocks of the corpus: which there are, which are missing, and how one is made, on Ray Data or in this process.
+"""Blocks of the corpus: which exist, which are missing, and how one is made, on Ray Data or in this process.
 
-A block is the same sentences whatever the number of workers, and every finished one is an artefact, so a run that was
-stopped goes on with those that are missing.
+A block holds the same sentences for any number of workers, and every finished one is an artefact, so a stopped run
+continues with the missing ones.
 """
 
 import logging
@@ -26,18 +26,17 @@ log = logging.getLogger(__name__)
 
 _FILE = "block.parquet"
 Place = dict[str, int]
-"""The rows of a block in the sentence table, from `start` up to `stop`."""
+"""Rows of a block in the sentence table: `start` to `stop`, exclusive."""
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Artefacts that are made of the same blocks of the corpus.
+    """Artefacts that are made from the same blocks of the corpus.
 
     Attributes:
-        chain: of each stage of actors, the class that adds to a block, the task and work that it is made with, and
-            what it is for people.
+        chain: for each stage of actors, the class that adds to a block, its task and work, and a label for people.
         starts: first rows of the blocks.
-        keyed: whether blocks are known by their text, and outlive the artefact.
+        keyed: whether blocks are identified by their text, and outlive the artefact.
     """
 
     title: str
@@ -47,13 +46,13 @@ class Stream:
     keyed: bool = False
 
     def block(self, task: Task, start: int) -> str:
-        """Return the artefact of the block that begins with a row."""
+        """Return the artefact of the block that starts at a row."""
         if self.keyed:
             return keyed_block(task.name, start // self.starts.step)
         return f"{task.name}.blocks/{stable_hash(task.depends)}/{start:09d}"
 
     def depends(self, task: Task, rows: pa.Table) -> dict[str, Any]:
-        """Return what the block of some rows depends on."""
+        """Return the dependencies of the block with these rows."""
         if not self.keyed:
             return dict(task.depends)
         key = stable_hash(rows.column("sentence").to_pylist())
@@ -61,12 +60,12 @@ class Stream:
 
 
 def keyed_block(name: str, number: int) -> str:
-    """Return the artefact of a block that is known by its text."""
+    """Return the artefact of a block in a keyed stream."""
     return f"{name}/{number:06d}"
 
 
 def stream_of(tasks: Sequence[Task], options: Mapping[str, Any], starts: range, work: Work, groups: int = 1) -> Stream:
-    """Return the stream that makes some artefacts; teachers of a mean that do not fit into one actor are in groups."""
+    """Return the stream that makes some artefacts; averaged teachers that do not fit into one actor form `groups`."""
     worker, first = options["worker"], tasks[0]
     title, keyed = options.get("title", first.title), getattr(worker, "is_keyed", False)
     if "teachers" not in first.inputs:
@@ -85,14 +84,9 @@ def stream_of(tasks: Sequence[Task], options: Mapping[str, Any], starts: range, 
 def make_missing(
     stream: Stream, storage: Storage, how: str, publish: Callable[[list[Place]], Iterator[pa.Table]]
 ) -> None:
-    """Have the missing blocks published, and show how far that is.
-
-    Args:
-        how: is said beside the number of sentences.
-        publish: makes blocks; yields what `BlockWorker` returns of each.
-    """
+    """Make the missing blocks with `publish`, which yields what `BlockWorker` returns; log `how` and the progress."""
     total, starts, step = stream.starts.stop, list(stream.starts), stream.starts.step
-    if not stream.keyed:  # else the worker, which reads the text, passes over those that are there
+    if not stream.keyed:  # otherwise the worker, which reads the text, skips finished ones
         starts = [
             start
             for start in starts
@@ -112,7 +106,7 @@ def make_missing(
 
 
 def publish_here(stream: Stream, storage: Storage, places: Sequence[Place]) -> Iterator[pa.Table]:
-    """Make blocks in this process; the stream has one stage."""
+    """Make blocks in this process, for a stream of one stage."""
     table, worker = SentenceTable(storage.fetch("corpus")), BlockWorker(stream, 0, storage)
     for place in places:
         yield worker(table.rows(place["start"], place["stop"], stream.chain[0][0].columns))
@@ -127,7 +121,7 @@ class BlockWorker:
         self._worker: Any = None
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        """Return the rows with what this stage adds; in the end their ids, and whether they were made or there."""
+        """Return the rows with what this stage adds; from the last stage, their IDs and whether they were made now."""
         if not self._is_last:
             return self.added(rows)
         first = rows.column("id")[0].as_py()
@@ -140,18 +134,18 @@ class BlockWorker:
         return rows.select(["id"]).append_column("is_made", pa.repeat(is_made, len(rows)))
 
     def added(self, rows: pa.Table) -> pa.Table:
-        """Return the rows with what the model adds, which is loaded at the first of them."""
+        """Return the rows with what the model adds; the first call loads it."""
         if self._worker is None:
             self._worker = self._kind(self._task.received(self._storage), self._task.settings, self._work)
         return self._worker(rows)
 
 
 def blocks_of(stream: Stream, task: Task, storage: Storage) -> list[tuple[Callable[[], Path], dict[str, Any]]]:
-    """Return the blocks of an artefact: what fetches the file, and the meta data."""
+    """Return an artefact's blocks, each as a function that fetches the file, and its metadata."""
     blocks = [stream.block(task, start) for start in stream.starts]
     return [(partial(block_file, storage, block), storage.entry(block).meta) for block in blocks]
 
 
 def block_file(storage: Storage, name: str) -> Path:
-    """Return where the file of a block is on this machine."""
+    """Fetch a block; return its file on this machine."""
     return storage.fetch(name) / _FILE

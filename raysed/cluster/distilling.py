@@ -1,6 +1,6 @@
 """Ray Train + DeepSpeed: tokens and their targets -> learner; the same loop in every worker.
 
-What workers have to say lies in small files below `train/notes` of the run, so the driver waits for nobody's answer.
+Workers report through small files below the run's `train/notes`, so the driver never waits for an answer.
 """
 
 import json
@@ -30,21 +30,19 @@ from raysed.store.storage import Storage
 log = logging.getLogger(__name__)
 
 _STATE, _NOTES = "train", "train/notes"
-_ENDING_S = 120.0
-"""For Ray Train to end after its learners."""
+_ENDING_S = 120.0  # for Ray Train to end after its learners
 _MOST_CONTROLLERS = 3
-"""Starts of a training's controller. On a machine with too much to do, Ray Train takes a controller that lives for dead
-and removes its workers' place; learners go on from their checkpoints."""
+"""Starts of a training's controller. On an overloaded machine, Ray Train takes a live controller for dead and removes
+its workers' placement group; learners continue from their checkpoints."""
 _LOCAL_EVERY_S, _REMOTE_EVERY_S = 1.0, 15.0
-"""Between two notes, and two looks at them: on an object store each is a request."""
+"""Seconds between notes, and between reads of them: on an object store each is a request."""
 
 
 def distill(learners: Sequence[Task], worker: Callable[..., None], bench: Bench, at_once: int = 1) -> None:
     """Train and publish learners with Ray Train.
 
-    Learners are dealt out to as many trainings as run at the same time. Each start of a training's workers trains its
-    learners one after the other. A learner continues from its newest checkpoint, and one that is published is not
-    trained again when workers are started anew.
+    Learners are divided among `at_once` parallel trainings, each of which trains its learners one after the other.
+    After a restart, a learner continues from its newest checkpoint, and published ones are skipped.
 
     Raises:
         RunFailed: workers failed more often than `sed.max_retries` without a new checkpoint in between.
@@ -53,7 +51,7 @@ def distill(learners: Sequence[Task], worker: Callable[..., None], bench: Bench,
     title = f"distil {'+'.join(dict.fromkeys(learner.name.split('/')[0] for learner in learners))}"
     log.info("%s: %d at a time, workers of each: %d", title, len(lanes), bench.share.workers)
     res, storage = bench.resources, bench.storage
-    storage.remove(_STATE)  # ours is in the manifest; Ray Train must not continue from its own
+    storage.remove(_STATE)  # our state is in the manifest; Ray Train must not resume from its own
     with watched_workers(res.silence_seconds, bench.share, stall=res.stall_seconds) as watchdog:
         bench = replace(bench, watchdog=watchdog)
         _fit(title, [partial(_trainer, lane, worker, bench) for lane in lanes], learners, storage)
@@ -68,15 +66,15 @@ def _trainer(learners: Sequence[Task], worker: Callable[..., None], bench: Bench
     return TorchTrainer(
         partial(_work, list(learners), worker, bench),
         scaling_config=ScalingConfig(
-            # With fewer than planned where nodes are lost, and with all again when others come.
+            # Fewer than planned after nodes are lost, and all again when others join.
             num_workers=(1, share.workers) if share.workers > 1 else 1,
-            elastic_resize_monitor_interval_s=30.0,  # to go on with another node means a new start
+            elastic_resize_monitor_interval_s=30.0,  # taking in another node means a restart
             use_gpu=share.gpus > 0,
             resources_per_worker=share.resources,
         ),
         torch_config=TorchConfig(backend="nccl" if share.gpus else "gloo"),
         run_config=RunConfig(
-            name=f"{name}-{attempt}" if attempt else name,  # it must not continue from Ray Train's state, but from ours
+            name=f"{name}-{attempt}" if attempt else name,  # a retry must not resume from Ray Train's state
             storage_path=bench.storage.uri(_STATE),
             failure_config=FailureConfig(max_failures=MOST_RESTARTS),
         ),
@@ -86,10 +84,9 @@ def _trainer(learners: Sequence[Task], worker: Callable[..., None], bench: Bench
 def _fit(
     title: str, trainers: Sequence[Callable[[int], TorchTrainer]], learners: Sequence[Task], storage: Storage
 ) -> None:
-    """Wait for the trainings and show how far their workers are.
+    """Run the trainings, each in its own thread, and show their progress.
 
-    Each is awaited in a thread of its own: in the main one Ray Train would take Ctrl-C for itself and end the process
-    with exit code 0.
+    In the main thread, Ray Train would take Ctrl-C for itself and end the process with exit code 0.
     """
     errors: list[BaseException] = []
     threads = [threading.Thread(target=_train, args=(title, trainer, errors), daemon=True) for trainer in trainers]
@@ -136,7 +133,7 @@ def _every(storage: Storage) -> float:
 
 
 def _work(learners: Sequence[Task], worker: Callable[..., None], bench: Bench) -> None:
-    """One Ray Train worker; all of a learner report equally often."""
+    """Run one Ray Train worker; all workers of a learner report equally often."""
     prepare_worker(bench.share.threads)
     context, storage = ray.train.get_context(), bench.storage
     rank, latest, noted_at = context.get_world_rank(), {}, 0.0
@@ -152,10 +149,10 @@ def _work(learners: Sequence[Task], worker: Callable[..., None], bench: Bench) -
             noted_at = time.monotonic()
             say(name, {"progress": json.dumps(words)})
         if is_told:
-            ray.train.report(latest)  # waits until the one before is fetched, so not of every entry
+            ray.train.report(latest)  # blocks until the report before is fetched, so not for every entry
 
     def published(name: str) -> None:
-        """Hand over the learner as a checkpoint that names its place: its files are where they belong already."""
+        """Report the learner as a checkpoint that only names its location: its files are already in place."""
         with tempfile.TemporaryDirectory() as directory:
             place = storage.uri(storage.entry(name).place) if rank == 0 else ""
             Path(directory, "learner.json").write_text(json.dumps({"learner": name, "place": place}))

@@ -1,7 +1,7 @@
-"""Makes what is missing of a graph: the only code that runs work.
+"""Make what is missing of a graph: the only code that runs work.
 
-Batches are made in order. By `driver` an artefact is made in this process, by `task` wherever that pays; members of
-one depth (`tune`), learners (`train`) and what is made of `blocks` of the corpus are made by one of two engines:
+Batches run in order. `driver` artefacts are made in this process, `task` artefacts wherever that pays. Members of one
+depth (`tune`), learners (`train`) and artefacts made from `blocks` of the corpus go to one of two engines:
 `raysed.cluster.on_ray` (Ray Tune, Train and Data) or `raysed.cluster.local` (this process, one after the other).
 """
 
@@ -37,8 +37,8 @@ class How:
     """How a run is executed.
 
     Attributes:
-        members: of an ensemble, which is how many are planned for where nothing else is known.
-        check_room: refuses a storage that is too small, given the cluster, the corpus' rows if known, and free bytes.
+        members: per ensemble, the number of workers to plan for when nothing better is known.
+        check_room: raises if storage is too small; takes the cluster, and rows and free bytes if known.
     """
 
     resources: ResourcesConfig
@@ -51,9 +51,9 @@ class How:
 
 
 def execute(graph: Graph, storage: Storage, how: How, say: Callable[[str], None]) -> tuple[State, str]:
-    """Make what is missing; return what is there, and the cluster in words."""
+    """Make what is missing; return the final state and a description of the cluster."""
     executor = make_executor(graph, storage, how, say)
-    storage.write_text("config.yaml", how.settings)  # from here on an earlier run of that name is changed
+    storage.write_text("config.yaml", how.settings)  # from here on, an earlier run of this name is modified
     for batch in graph.batches():
         executor.make(batch)
     _clear(graph, storage)
@@ -61,10 +61,7 @@ def execute(graph: Graph, storage: Storage, how: How, say: Callable[[str], None]
 
 
 def _clear(graph: Graph, storage: Storage) -> None:
-    """Remove states of bounds that were stopped, and what a job that was killed has left of finished artefacts.
-
-    Trainings of other settings, which are no part of this graph, keep theirs.
-    """
+    """Remove checkpoints of stopped bounds, and leftovers of killed jobs; artefacts outside this graph keep theirs."""
     left = (*storage.names("checkpoints"), *storage.plain.sizes_below("checkpoints"))
     for name, artefact in graph.artefacts.items():
         if artefact.needs.by == "blocks":
@@ -75,7 +72,7 @@ def _clear(graph: Graph, storage: Storage) -> None:
 
 
 def make_executor(graph: Graph, storage: Storage, how: How, say: Callable[[str], None]) -> Executor:
-    """Return the executor of the engine that is asked for."""
+    """Return the executor of the requested engine."""
     if how.engine == "local":
         from raysed.cluster import local
 
@@ -86,14 +83,14 @@ def make_executor(graph: Graph, storage: Storage, how: How, say: Callable[[str],
 
 
 class Executor:
-    """Makes batches of artefacts.
+    """Make batches of artefacts.
 
     An engine adds `_gathered` (the machines to plan for), `_train_members`, `_by_train` (learners) and `_streamed`
     (blocks of the corpus).
 
     Attributes:
-        cluster: what there is, at first; more may come.
-        share: of the machine that this process takes for what it makes.
+        cluster: the machines known so far; more may join.
+        share: what this process may use itself; None: the CPU.
     """
 
     where = "cluster"
@@ -110,7 +107,7 @@ class Executor:
             self.gather()
 
     def make(self, batch: Sequence[Artefact]) -> None:
-        """Make what is missing of a batch, and say what there is to say of it."""
+        """Make what is missing of a batch, then report on its artefacts."""
         by = batch[0].needs.by
         if by != "driver":
             self.gather()
@@ -131,7 +128,7 @@ class Executor:
             self._how.check_room(self.cluster, entry.meta["rows"], self._storage.free_bytes())
 
     def gather(self) -> None:
-        """Wait for the machines that can be used, where more may come, and refuse what fits on none of them."""
+        """Wait for usable machines if more may join, and refuse what fits on none; only the first call acts."""
         if self._is_gathered:
             return
         artefacts = list(self._graph.artefacts.values())
@@ -147,18 +144,17 @@ class Executor:
         self._say(f"{self.where}: {self.cluster}" + (f"; members: {share}" if members else ""))
 
     def _now(self) -> Cluster:
-        """Return what to plan a stage for."""
         return self.cluster
 
     def _memory(self, artefacts: Iterable[Artefact]) -> Need:
-        """What the largest of some trainings needs."""
+        """Return what the largest of some trainings needs."""
         needs = {a.needs.group or a.needs.stage: a.needs.options["memory"] for a in artefacts}
         found = [memory(gpu=self.gpu, kind=self.cluster.gpu) for memory in needs.values()]
         return max(found, key=lambda need: (need.device, need.host), default=Need())
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
-        """Announce a stage, and add its seconds and the sentences that it emits to those of earlier attempts."""
+        """Announce a stage, and add its seconds and emitted sentences to those of earlier attempts."""
         emit(stage=stage)
         timings, started = read_timings(self._storage), monotonic()
         took = timings.setdefault(stage, {"seconds": 0.0})
@@ -175,12 +171,11 @@ class Executor:
             self._storage.write_text("timings.json", json.dumps(timings, indent=1))
 
     def _task(self, artefact: Artefact, **more: Any) -> Task:
-        """Return the task of an artefact, whose maker receives further inputs."""
         task = self.state.task(artefact.name)
         return replace(task, inputs={role: self._as_blocks(value) for role, value in task.inputs.items()} | more)
 
     def _as_blocks(self, value: Any) -> Any:
-        """Return the blocks of an artefact that has no files beside them, and anything else as it is."""
+        """Return the blocks of an artefact that consists of nothing else; return any other value unchanged."""
         from raysed.cluster.blocks import block_file, keyed_block
 
         options = self._graph.artefacts[value.name].needs.options if isinstance(value, Ref) else {}
@@ -197,11 +192,10 @@ class Executor:
     # tasks
 
     def _made_groups(self, title: str, groups: Sequence[Sequence[Task]], on_cpus: bool) -> Iterable[dict[str, str]]:
-        """Make artefacts, those of a group one after the other; yield why some cannot be made, by name."""
+        """Make artefacts, those of a group one after the other; yield why some could not be made, by name."""
         return (make_group(group, self._storage, self._work(), None) for group in groups)
 
     def _by_task(self, wanted: Sequence[Artefact], batch: Sequence[Artefact]) -> None:
-        """Make artefacts as tasks, those of one group one after the other."""
         groups: dict[str, list[Task]] = {}
         for artefact in wanted:
             groups.setdefault(artefact.needs.group or artefact.name, []).append(self._task(artefact))
@@ -222,7 +216,7 @@ class Executor:
     # members
 
     def _by_tune(self, batch: Sequence[Artefact]) -> None:
-        """Train the members of one depth in one experiment: those of different nodes in turn, side by side."""
+        """Train the members of one depth in one experiment, alternating between nodes so that all advance."""
         by_node: dict[str, list[Artefact]] = {}
         for artefact in batch:
             if self.state.task(artefact.name):
@@ -231,10 +225,10 @@ class Executor:
         for node, members in by_node.items():
             (outcome,) = [user for user in self._graph.users(members[0].name) if user.needs.is_outcome]
             is_open = self.state.entry(outcome.name) is None
-            # Also of those that are done: one that is trained again gets as many threads as before.
+            # Finished members count too: one that is trained again gets as many threads as before.
             count += len(members) if is_open else len(self.state.listed(outcome.name))
             trials.append(self._trials(node, members, is_open))
-        # Bounds that are halved are compared within their node, so a second such node has an experiment of its own.
+        # Halving compares the bounds of one node, so any further node with halving gets its own experiment.
         halved = [of_node for of_node in trials if any(trial.reduction for trial in of_node)]
         first = [of_node for of_node in trials if of_node not in halved[1:]]
         experiments = [[trial for trial in chain(*zip_longest(*first)) if trial], *halved[1:]]
@@ -252,7 +246,7 @@ class Executor:
                         self._trained[trial.node]["stopped"].append(stopped[trial.name])
 
     def _trials(self, node: str, members: Sequence[Artefact], is_open: bool) -> list[Trial]:
-        """Return what is to be trained of a node; where its bounds are halved, all of them, to be compared again."""
+        """Return the trials of a node: what is missing, or with halving all bounds, which are compared again."""
         options, first = members[0].needs.options, members[0]
         rows = {table: self.state.entry(name).meta["rows"] for table, name in options["tables"].items()}
         steps = options["updates"](first.settings, rows)
@@ -266,14 +260,14 @@ class Executor:
         for artefact in members:
             by_bound.setdefault(artefact.settings["lower_bound"], []).append(self._task(artefact))
         about |= options["halving"](steps)
-        # A bound is stopped where it is worse than those before it, and high bounds have mostly been better.
+        # High bounds, mostly the better ones, go first: a bound is stopped if it is worse than those before it.
         falling = sorted(by_bound.items(), reverse=True)
         return [Trial(node, f"{node}/grid/{bound:g}", some, **about) for bound, some in falling]
 
     # blocks of the corpus
 
     def _by_blocks(self, wanted: Sequence[Artefact], batch: Sequence[Artefact]) -> None:
-        """Stream the corpus through models, once for each group of artefacts, and join what comes out."""
+        """Stream the corpus through models, once per group of artefacts, and join the resulting blocks."""
         from raysed.cluster.blocks import blocks_of
 
         groups: dict[str, list[Artefact]] = {}
@@ -291,7 +285,7 @@ class Executor:
 
 
 def make_group(group: Sequence[Task], storage: Storage, work: Work, threads: int | None) -> dict[str, str]:
-    """Make artefacts one after the other, in a worker with `threads`; return why some cannot be made, by name."""
+    """Make artefacts one after the other, in a worker with `threads`; return why some could not be made, by name."""
     if threads:
         prepare_worker(threads)
     failed = {}

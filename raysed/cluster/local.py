@@ -1,6 +1,6 @@
-"""Everything in this process, one after the other, without Ray: for one machine, where nothing could run side by side.
+"""The local engine: everything in this process, in order, without Ray, for a machine with nothing to gain from it.
 
-The same makers with the same settings, so a run goes on with either engine.
+Makers and settings are the same, so a run can continue with either engine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class LocalExecutor(Executor):
-    """Makes batches of artefacts in this process."""
+    """Make batches of artefacts in this process."""
 
     where = "this machine"
 
@@ -40,9 +40,9 @@ class LocalExecutor(Executor):
         return self.cluster
 
     def _until_it_ends(self, train: Callable[[], Any], name: str, share: Share) -> Any:
-        """Train, and again after a failure: it is the training that counts its starts, and gives up.
+        """Train, and retry after failures; the training itself counts its starts and gives up.
 
-        It has as many threads as a worker of Ray, which makes the same sums.
+        It gets as many threads as a Ray worker would, so that sums are the same.
         """
         prepare_worker(share.threads)
         try:
@@ -93,7 +93,7 @@ class LocalExecutor(Executor):
 
 
 def this_machine(gpu: bool | None = None) -> Cluster:
-    """Return what this machine has; GPUs are left alone where `gpu` is False."""
+    """Return what this machine has, without its GPUs if `gpu` is False."""
     import torch
 
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -1,7 +1,7 @@
-"""What nodes say when they are asked what they run.
+"""Ask the nodes of a cluster which versions they run.
 
-Nodes that differ fail late and oddly, or not at all: then members of one ensemble come from different code or weights.
-Ray compares its own version and Python's when a node joins, and nothing else.
+Nodes that differ fail late and obscurely, or not at all: members of one ensemble then come from different code or
+weights. When a node joins, Ray compares only its own version and Python's.
 """
 
 import hashlib
@@ -22,22 +22,21 @@ from raysed.store.hub import cached_commit
 log = logging.getLogger(__name__)
 
 ANSWER_S = 60.0
-"""For all nodes to answer: a node that has had no work yet first unpacks the job and starts a process."""
+"""Seconds for all nodes to answer: a node without work so far first unpacks the job and starts a process."""
 _MODEL = "the model "
 _REMEDIES = {
     _MODEL: "fetch the same commit on all nodes, or name one with encoder.model_kwargs: {revision: COMMIT}",
     "raysed": "submit the job with --working-dir, or install the same raysed on all nodes",
     "": "install the same on all nodes, as constraints.txt has it",
 }
-"""By what begins the name of what differs."""
+"""What to do about a difference, by the prefix of its name."""
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def ask_nodes(question: Any, nodes: Sequence[str], *arguments: Any) -> dict[str, Any]:
-    """Ask several nodes at once, by a remote function of Ray without CPUs.
+    """Run a Ray remote function that needs no CPU on several nodes at once; return its answer by node.
 
-    Returns:
-        By node its answer; the error where it cannot run the question, and None where it is lost or silent.
+    An answer is the error if the function failed there, and None if the node is lost or silent.
     """
     strategies = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
     asked = [question.options(scheduling_strategy=there).remote(*arguments) for there in strategies]
@@ -48,19 +47,16 @@ def ask_nodes(question: Any, nodes: Sequence[str], *arguments: Any) -> dict[str,
             answers[node] = ray.get(reference, timeout=max(until - time.monotonic(), 0))
         except ray.exceptions.RayTaskError as error:
             answers[node] = error
-        except ray.exceptions.RayError as error:  # the node has gone, or says nothing
+        except ray.exceptions.RayError as error:  # the node is gone or silent
             log.debug("a node does not answer: %s", error)
     return answers
 
 
 def check_versions(models: Mapping[str, Mapping[str, Any]]) -> None:
-    """Compare what every node runs with what this process runs; on a single node there is nothing to compare.
+    """Refuse a node that runs something else than this process; do nothing on a single node.
 
-    A node that is lost meanwhile, or does not answer, is left out with a warning. Models of the hub are compared where
-    a node has them already.
-
-    Args:
-        models: by id, the options that choose a model's files, such as `revision`.
+    A node that is lost or does not answer is skipped with a warning. Hub models are compared if a node has them cached;
+    `models` has, by ID, the options that select their files, such as `revision`.
     """
     nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
     if len(nodes) < 2:
@@ -77,7 +73,7 @@ def check_versions(models: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def difference(here: Mapping[str, str | None], there: Mapping[str, str | None]) -> str | None:
-    """Return the first difference in words, with both versions and what to do; what is None is not compared.
+    """Return the first difference as a sentence with both versions and a remedy; None is not compared.
 
     >>> difference({"torch": "2.13.0"}, {"torch": "2.12.1"}).partition(";")[0]
     "torch 2.12.1, but the job's own process has 2.13.0"
@@ -91,9 +87,9 @@ def difference(here: Mapping[str, str | None], there: Mapping[str, str | None]) 
 
 
 def versions(models: Mapping[str, Mapping[str, Any]]) -> dict[str, str | None]:
-    """Return what this process runs: versions, a digest of raysed's own code, and commits of models as far as known.
+    """Return what this process runs: versions, a digest of raysed's own code, and commits of models if known.
 
-    The code travels with the job, so no version that is installed describes it.
+    The code travels with the job, so no installed version describes it.
     """
     digest = hashlib.sha256()
     for path in sorted(_PACKAGE.rglob("*.py")):
@@ -101,7 +97,7 @@ def versions(models: Mapping[str, Mapping[str, Any]]) -> dict[str, str | None]:
     of_python = ".".join(platform.python_version_tuple()[:2])
     commits = {f"{_MODEL}{name}": cached_commit(name, options) for name, options in models.items()}
     names = ("ray", "torch", "transformers")
-    libraries = {name: metadata.version(name).partition("+")[0] for name in names}  # without builds such as +cpu
+    libraries = {name: metadata.version(name).partition("+")[0] for name in names}  # no build tags such as +cpu
     return {"Python": of_python, **libraries, "raysed": f"code {digest.hexdigest()[:8]}", **commits}
 
 

@@ -1,4 +1,4 @@
-"""Members on Ray Tune, blocks on Ray Data, learners on Ray Train, and tasks where a cluster has more to give."""
+"""The Ray engine: members on Tune, blocks on Data, learners on Train, and tasks where the cluster can speed them up."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class RayExecutor(Executor):
-    """Makes batches of artefacts on the Ray that this process is connected to."""
+    """Make batches of artefacts on the Ray that this process is connected to."""
 
     def __init__(self, *arguments: Any):
         self._shared: dict[int, tuple[Any, Shared]] = {}
@@ -39,13 +39,13 @@ class RayExecutor(Executor):
         return cluster
 
     def _now(self) -> Cluster:
-        """Return what to plan a stage for: lost nodes of a cluster without an autoscaler may never come back."""
+        """Return the cluster to plan a stage for: without an autoscaler, lost nodes may never come back."""
         now = self.cluster if self.cluster.autoscaling else current_cluster()
         is_enough = now.largest_cpus >= 1 and (now.gpus > 0 or not self.gpu)
-        return now if is_enough else self.cluster  # else the stage waits, and says for what
+        return now if is_enough else self.cluster  # otherwise the stage waits, and logs for what
 
     def _to_workers(self, task: Task) -> Task:
-        """Return a task whose large inputs go to the object store, each of them once."""
+        """Return a task whose large inputs are in the object store, each put there once."""
         inputs = dict(task.inputs)
         for role, value in task.inputs.items():
             if not isinstance(value, Ref | list | dict | str | int | float | None):
@@ -55,7 +55,7 @@ class RayExecutor(Executor):
         return replace(task, inputs=inputs)
 
     def _made_groups(self, title: str, groups: Sequence[Sequence[Task]], on_cpus: bool) -> Iterable[dict[str, str]]:
-        """Make artefacts in tasks; on one machine without GPUs this process is as good, and has imported everything."""
+        """Make artefacts in tasks; on one machine without GPUs, in this process, which has imported everything."""
         if not self.gpu and len(self.cluster.nodes) == 1:
             return super()._made_groups(title, groups, on_cpus)
         share = plan_members(self._now(), self._res, self._how.members)
@@ -72,7 +72,6 @@ class RayExecutor(Executor):
         return train_members(trials, bench)
 
     def _by_train(self, wanted: Sequence[Artefact], batch: Sequence[Artefact]) -> None:
-        """Train all learners that are missing, as many at a time as there is room for."""
         share, at_once = plan_learners(
             self._now(), self._res, len(batch), self._memory(wanted[:1]), self._how.learner_workers
         )

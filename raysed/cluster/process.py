@@ -1,4 +1,4 @@
-"""What a process sets for itself when it starts to work; nothing in this package does so when it is imported."""
+"""Process-wide settings, made when work starts; importing this package makes none."""
 
 import ctypes
 import gc
@@ -6,36 +6,32 @@ import os
 import time
 
 PROGRAM_LIMITS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
-"""The environment's variables for the number of programs: oneDNN's own, and torch's for what is around them."""
+"""Environment variables for the number of cached programs: oneDNN's own, and torch's for what wraps them."""
 _PROGRAMS = "128"
-"""Programs that oneDNN keeps, of one to two megabytes for each shape: 1,024 of them, its default, are a gigabyte, and
-nearly all that come again are among the last 128."""
-_OBJECTS = 20_000
-"""New objects after which Python looks for garbage: with 700, its default, imports take longer."""
+"""Programs that oneDNN caches, one to two megabytes per shape: its default of 1,024 takes a gigabyte, and nearly all
+that recur are among the last 128."""
+_OBJECTS = 20_000  # new ones between garbage collections; Python's default of 700 slows down imports
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _KEPT_BYTES = -1, -3, 2**30
-"""Of glibc's malloc.h: blocks of up to a gigabyte come from the heap, which keeps a gigabyte of free ones."""
+"""From glibc's malloc.h: take blocks of up to a gigabyte from the heap, and keep up to a gigabyte of it free."""
 
 last_progress: float | None = None
-"""When this process last made progress, for its watchdog; None while nobody expects it to."""
+"""When this process last made progress, for its watchdog; None while none is expected."""
 
 
 def made_progress() -> None:
-    """Note that this process makes progress; from now on it has to, until `expect_no_progress`."""
+    """Record progress; from now on the watchdog expects more, until `expect_no_progress`."""
     global last_progress
     last_progress = time.monotonic()
 
 
 def expect_no_progress() -> None:
-    """Note that what this process does from now on, such as publishing, has no steps."""
+    """Tell the watchdog that what follows, such as publishing, has no steps."""
     global last_progress
     last_progress = None
 
 
 def prepare_process() -> None:
-    """Do what every process of a run does first, also the driver: best before it imports the heavy libraries.
-
-    oneDNN reads its limit at the first product.
-    """
+    """Set up a process of a run, best before its heavy imports; oneDNN reads its limit at the first product."""
     gc.set_threshold(_OBJECTS, *gc.get_threshold()[1:])
     for name in PROGRAM_LIMITS:
         os.environ.setdefault(name, _PROGRAMS)
@@ -45,10 +41,10 @@ def prepare_process() -> None:
 
 
 def prepare_worker(threads: int) -> None:
-    """Do what a worker does first: that of every process, its threads, and memory kept for the next batch.
+    """Set up a worker: as every process, plus its threads and memory that is kept for the next batch.
 
-    The C library (glibc) gives large blocks back as soon as they are free, and every batch gets them anew, page by
-    page; a worker that keeps them saves up to a sixth of its time.
+    glibc returns large blocks as soon as they are free, and each batch gets them anew, page by page; keeping them saves
+    a worker up to a sixth of its time.
     """
     import torch
     from threadpoolctl import threadpool_limits

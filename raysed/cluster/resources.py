@@ -1,6 +1,6 @@
-"""From what the machines have to workers, actors and fractions of GPUs; only `current_cluster` asks Ray.
+"""Divide what the machines have into workers, actors and fractions of GPUs; only `current_cluster` asks Ray.
 
-What can never be scheduled is refused here, because Ray would let it wait for ever, without an error.
+Requests that can never be scheduled are refused here: Ray would let them wait forever without an error.
 """
 
 import logging
@@ -15,24 +15,21 @@ from raysed.errors import UserError
 log = logging.getLogger(__name__)
 
 PROCESS_BYTES = 7e8
-"""Of a process that has loaded torch and transformers and works on a batch, beside its weights."""
-_GPU_PART = 0.85
-"""The part of a GPU's memory that is planned for."""
-_SMALL_MEMBER = 1.5e9
-"""What a member takes of a GPU where that is not known."""
-NO_BF16 = ("K80", "P4", "P100", "T4", "V100")
-"""GPUs whose hardware has no bf16."""
+"""Memory of a process with torch and transformers that works on a batch, without its weights."""
+_GPU_PART = 0.85  # share of a GPU's memory that plans may use
+_SMALL_MEMBER = 1.5e9  # bytes of GPU memory of a member, if unknown
+NO_BF16 = ("K80", "P4", "P100", "T4", "V100")  # GPUs without bf16 hardware
 
 
 @dataclass(frozen=True)
 class Need:
-    """What one training worker needs at its peak, in bytes.
+    """Peak memory of one training worker, in bytes.
 
     Attributes:
-        what: is trained, for messages.
-        device: of its GPU; 0 where it trains on the CPU.
-        host: of its machine.
-        least: of its GPU, when batches are cut into the smallest parts.
+        what: name of what is trained, for messages.
+        device: GPU memory; 0 if it trains on the CPU.
+        host: memory of the machine.
+        least: GPU memory if batches are split into the smallest parts.
     """
 
     what: str = ""
@@ -46,10 +43,10 @@ class Cluster:
     """What the machines have at the moment.
 
     Attributes:
-        nodes: (CPUs, GPUs) of every living node.
+        nodes: (CPUs, GPUs) of every live node.
         node_bytes: memory that Ray may use on the smallest node.
         gpu_bytes: memory of the smallest GPU.
-        gpu: Ray's accelerator type of the smallest GPU; empty where that is not known.
+        gpu: Ray's accelerator type of the smallest GPU; empty if unknown.
     """
 
     nodes: tuple[tuple[float, float], ...]
@@ -70,11 +67,11 @@ class Cluster:
 
     @property
     def largest_cpus(self) -> float:
-        """CPUs of the largest node: no actor can have more."""
+        """CPUs of the largest node, the most an actor can have."""
         return max((cpus for cpus, _ in self.nodes), default=0.0)
 
     def fit(self, cpus: float, gpus: float = 0.0, memory: float = 0.0) -> int:
-        """Return how many workers of that size can run at once; every node counts as having the smallest one's memory.
+        """Return how many workers of this size can run at once, assuming every node has the smallest one's memory.
 
         >>> Cluster(((4, 0), (3, 1))).fit(2), Cluster(((4, 0), (3, 1))).fit(1, 0.5)
         (3, 2)
@@ -88,12 +85,11 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Share:
-    """What one worker gets.
+    """Resources of each worker, and how many such `workers` run at the same time.
 
     Attributes:
-        workers: how many run at the same time; the rest is of each.
-        gpus: a fraction where several share one.
-        memory: bytes of the machine that each asks Ray for; 0: nothing is asked.
+        gpus: a fraction if several workers share a GPU.
+        memory: bytes of host memory to request from Ray; 0: no request.
     """
 
     workers: int
@@ -104,13 +100,13 @@ class Share:
 
     @property
     def resources(self) -> dict[str, float]:
-        """What each asks Ray for."""
+        """What each worker requests from Ray."""
         asked = {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory}
         return {name: amount for name, amount in asked.items() if amount}
 
     @property
     def device(self) -> str:
-        """What torch computes on."""
+        """Torch device: `cuda` or `cpu`."""
         return "cuda" if self.gpus else "cpu"
 
     def __str__(self) -> str:
@@ -119,7 +115,7 @@ class Share:
 
 
 def current_cluster() -> Cluster:
-    """Ask the connected Ray cluster, and nodes with GPUs for their memory; one that does not say it has small ones."""
+    """Return what the connected Ray cluster has; GPUs of unknown memory count as 8 GB each."""
     import ray
 
     from raysed.cluster.nodes import ask_nodes
@@ -138,7 +134,7 @@ def current_cluster() -> Cluster:
     gpu_bytes, kind = min(gpus, default=(Cluster.gpu_bytes, ""))
     return Cluster(
         nodes=tuple((node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in has),
-        # Cluster launchers and Kubernetes name the group of every node that they start; a Ray started by hand has none.
+        # Cluster launchers and Kubernetes label every node with its group; nodes started by hand have no such label.
         autoscaling=any(node.get("Labels", {}).get("ray.io/node-group") for node in alive),
         node_bytes=min(memory, default=Cluster.node_bytes),
         gpu_bytes=gpu_bytes,
@@ -146,12 +142,11 @@ def current_cluster() -> Cluster:
     )
 
 
-_bytes_of_gpus: dict[str, float | None] = {}
-"""By node: a node is asked once, because the cluster is looked at again and again."""
+_bytes_of_gpus: dict[str, float | None] = {}  # the smallest GPU's by node ID, cached because the cluster is polled
 
 
 def what_is_missing(cluster: Cluster, res: ResourcesConfig, learner_workers: int | None = None) -> str | None:
-    """Return which fixed setting the cluster cannot meet, as a sentence; None where it meets all."""
+    """Return a sentence about the first fixed setting that the cluster cannot meet; None if it meets all."""
     gpu = uses_gpu(res, cluster)
     cpus, gpus, workers = res.cpus_per_member or 1, res.gpus_per_member or float(gpu), learner_workers or 1
     if cluster.largest_cpus < 1:
@@ -172,15 +167,15 @@ def what_is_missing(cluster: Cluster, res: ResourcesConfig, learner_workers: int
 
 
 def uses_gpu(res: ResourcesConfig, cluster: Cluster) -> bool:
-    """Whether this run trains and encodes on GPUs: without a setting, if the cluster has some."""
+    """Whether this run trains and encodes on GPUs: by default, if the cluster has any."""
     return cluster.gpus > 0 if res.gpu is None else res.gpu
 
 
 def plan_members(cluster: Cluster, res: ResourcesConfig, count: int, need: Need | None = None) -> Share:
-    """Share the cluster among members; refuses what not even one fits on.
+    """Divide the cluster among members; raise UserError if its memory does not suffice for one.
 
-    On CPUs one core each, and more where there are fewer members than cores; on GPUs as many on one as its memory and
-    the CPUs beside it allow, because a small encoder does not fill it alone.
+    On CPUs, each member gets one core, or more if there are fewer members than cores. A GPU is shared by as many as
+    its memory and its node's CPUs allow, because a small encoder alone does not fill it.
 
     >>> plan_members(Cluster(((16, 4),)), ResourcesConfig(), 10)
     Share(workers=10, cpus=1, gpus=0.333, threads=1)
@@ -189,7 +184,7 @@ def plan_members(cluster: Cluster, res: ResourcesConfig, count: int, need: Need 
     if problem := too_large(cluster, res, need):
         raise UserError(problem)
     gpus = 0.0
-    if uses_gpu(res, cluster):  # a part no smaller than the CPUs of its node can make use of
+    if uses_gpu(res, cluster):  # no more members per GPU than nodes have CPUs per GPU
         beside = max((int(c // g) for c, g in cluster.nodes if g), default=1)
         per_gpu = max(1, min(math.ceil(count / cluster.gpus), members_per_gpu(cluster.gpu_bytes, need), beside))
         gpus = res.gpus_per_member or math.floor(1000 / per_gpu) / 1000
@@ -199,7 +194,7 @@ def plan_members(cluster: Cluster, res: ResourcesConfig, count: int, need: Need 
 
 
 def too_large(cluster: Cluster, res: ResourcesConfig, need: Need) -> str | None:
-    """Return why a training cannot be done on a cluster, as a sentence; None where it can."""
+    """Return why a training does not fit on a cluster, as a sentence; None if it does."""
     if uses_gpu(res, cluster) and need.least > _GPU_PART * cluster.gpu_bytes:
         there, planned = cluster.gpu_bytes / 1e9, _GPU_PART * cluster.gpu_bytes / 1e9
         return (
@@ -217,18 +212,18 @@ def too_large(cluster: Cluster, res: ResourcesConfig, need: Need) -> str | None:
 def plan_teachers(cluster: Cluster, res: ResourcesConfig, count: int, teacher_bytes: int) -> tuple[Share, int]:
     """Plan the actors that average the teachers; return the share of one group's actors, and the number of groups.
 
-    One actor holds all teachers where their weights fit into half of its memory; otherwise they are cut into groups on
-    different GPUs or nodes, all at the same time, and the running sum goes from group to group. A node has as many
-    actors as half of its memory holds, at best one per core: threads that share a batch wait for each other.
+    One actor holds all teachers if their weights fit into half of its memory; otherwise they are split into groups that
+    run at the same time on different GPUs or nodes and pass on the running sum. A node gets as many actors as half of
+    its memory holds, at most one per core: threads that share a batch wait for each other.
     """
     gpu = uses_gpu(res, cluster)
     memory = cluster.gpu_bytes if gpu else cluster.node_bytes
-    if gpu:  # each with its part of the CPUs
+    if gpu:  # one actor per GPU, with its part of the CPUs
         places, cpus = int(cluster.gpus), min((min(c / g, 1.0) for c, g in cluster.nodes if g), default=0.0)
-    else:  # one per node, on as many nodes as gives the most CPUs in all
+    else:  # the n largest nodes that maximise n times the CPUs of the smallest of them
         rooms = sorted((c for c, _ in cluster.nodes if c >= 1), reverse=True)
         places, cpus = max(enumerate(rooms, start=1), key=lambda option: option[0] * option[1], default=(1, 1))
-    cpus = math.floor(1000 * cpus) / 1000  # in Ray's units: what is rounded up would not fit
+    cpus = math.floor(1000 * cpus) / 1000  # rounded down: what is rounded up would not fit
     needed = math.ceil(count * teacher_bytes / (memory / 2))
     if needed > places:
         log.warning(
@@ -250,13 +245,10 @@ def plan_learners(
 ) -> tuple[Share, int]:
     """Plan the training workers of learners; return the share of one learner, and how many train at the same time.
 
-    Each has a GPU of its own, or its part of the CPUs: threads that share a small batch wait for each other, so
-    learners run side by side, as far as their number can be dealt out evenly. More workers for one learner exchange
-    its gradients at every update, which pays for large batches only, so `sed.workers` has to ask for them.
-
-    Args:
-        count: learners of the run, also those that are there: one that is made again gets as many threads as before.
-        asked: workers of one learner, as `sed.workers` has it.
+    Each worker gets its own GPU or a part of the CPUs. On CPUs, as many learners run in parallel as divide their number
+    evenly, because threads that share a small batch wait for each other. Several workers per learner exchange gradients
+    at every update, which pays only for large batches, so `sed.workers` (`asked`) has to ask for them. `count` includes
+    finished learners, so that one made again gets as many threads as before.
     """
     need = need or Need()
     if problem := too_large(cluster, res, need):
@@ -274,7 +266,7 @@ def plan_learners(
 
 
 def smallest_gpu_here() -> float | None:
-    """Return the bytes of this machine's smallest GPU by its driver."""
+    """Return the memory in bytes of this machine's smallest GPU, as its driver reports it; None if unknown."""
     command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
         said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
@@ -284,16 +276,16 @@ def smallest_gpu_here() -> float | None:
 
 
 def _times(whole: float, part: float) -> int:
-    """How often a part fits, in spite of rounding."""
+    """Return how many times `part` fits into `whole`, allowing for rounding errors."""
     return math.floor(whole / part + 1e-9) if part else sys.maxsize
 
 
 def members_per_gpu(gpu_bytes: float, need: Need) -> int:
-    """Return how many members of that size a GPU holds, at least one."""
+    """Return how many members of this size fit on a GPU, at least one."""
     return max(1, int(_GPU_PART * gpu_bytes // (need.device or _SMALL_MEMBER)))
 
 
 def _whole_cpus(cluster: Cluster, workers: int, gpus: float, memory: float = 0.0) -> int:
-    """The most CPUs that each of so many workers, or of all that there is memory for, can have at once, at least 1."""
+    """Return the most CPUs per worker, at least 1, if `workers` run at once, or as many as memory allows."""
     most, workers = range(int(cluster.largest_cpus), 1, -1), min(workers, cluster.fit(1, gpus, memory))
     return next((cpus for cpus in most if cluster.fit(cpus, gpus, memory) >= workers), 1)

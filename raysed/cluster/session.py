@@ -1,4 +1,4 @@
-"""The Ray of a run: that of the cluster, or one of its own, whose processes are gone when the run is over."""
+"""The Ray of a run: the given cluster's, or its own, whose processes are gone when the run is over."""
 
 from __future__ import annotations
 
@@ -24,35 +24,33 @@ VARIABLES = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C ends the job, not only the experiment
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # the end of a learner is seen within that time, not within 2 s
-    # Ray Train looks every 20 s which nodes there are; without this it would wait a minute for one that is gone.
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # notice the end of a learner in 0.5 s, not in 2 s
+    # Ray Train lists the nodes every 20 s; by default it would wait a minute for one that is gone.
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "25",
-    "RAY_USAGE_STATS_ENABLED": "0",  # no host is asked that the user did not name
+    "RAY_USAGE_STATS_ENABLED": "0",  # contact no host that the user did not name
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-"""For Ray's libraries, in every process of a run; a user's own choice stays."""
+"""Settings of Ray's libraries for every process of a run; the user's own values win."""
 _ELSEWHERE = {"RAY_TRAIN_ENABLE_STATE_TRACKING": "1"}
-"""For a cluster, whose dashboard then knows the learners; it takes one more actor, which stays."""
+"""For a cluster, whose dashboard then shows the learners, at the cost of one actor that stays."""
 _HERE = {"address": "local", "include_dashboard": None, "dashboard_host": "127.0.0.1"}
-"""For a Ray that is started on this machine. Without an address it would be one that was started here before, as long
-as its file is there, even if it is gone."""
-_TO_BE_ASKED = ("raylet", "gcs_server")
-"""Ray's servers that clean up when they are told to end."""
-_ENDING_SECONDS = 10
-"""For Ray's processes to end once they were told to."""
+"""For a Ray started on this machine. Without an address, Ray would join an earlier one whose file is still there, even
+if that one is gone."""
+_TO_BE_ASKED = ("raylet", "gcs_server")  # servers that clean up when told to end
+_ENDING_SECONDS = 10  # for Ray's processes, once told to
 
 
 def is_ray_given() -> bool:
-    """Whether there is a cluster to work on, or this process has started Ray already."""
+    """Whether a cluster is named, or this process has already started Ray."""
     ray = sys.modules.get("ray")
     return bool(os.environ.get("RAY_ADDRESS")) or (ray is not None and ray.is_initialized())
 
 
 @contextmanager
 def session(engine: str) -> Iterator[str | None]:
-    """Connect to the cluster of RAY_ADDRESS (`ray job submit` sets it) or start Ray here, if `engine` is ray.
+    """Connect to the cluster at RAY_ADDRESS (`ray job submit` sets it) or start Ray here, unless `engine` is `local`.
 
-    Yields the address of the dashboard, if any, and how to get in.
+    Yields the address of the dashboard, if any, and how to log in.
     """
     if engine == "local":
         with _noticing():
@@ -67,7 +65,7 @@ def session(engine: str) -> Iterator[str | None]:
         else:
             with _started({} if is_elsewhere else _HERE) as dashboard:
                 yield dashboard
-    except Exception as error:  # such as objects that neither memory nor a node's disk has room for
+    except Exception as error:  # such as objects that fit neither in memory nor on a node's disk
         if (ray := sys.modules.get("ray")) and isinstance(error, ray.exceptions.OutOfDiskError):
             what = "no disk space left for what Ray moves out of memory"
             remedy = "free some space, or set RAY_TMPDIR to another disk where Ray is started"
@@ -77,7 +75,7 @@ def session(engine: str) -> Iterator[str | None]:
 
 @contextmanager
 def _noticing() -> Iterator[None]:
-    """Note an interrupt as soon as it arrives, so that nothing interrupts the cleaning up."""
+    """Note an interrupt as soon as it arrives, so that nothing interrupts the clean-up."""
     try:
         yield
     except KeyboardInterrupt:
@@ -86,8 +84,8 @@ def _noticing() -> Iterator[None]:
 
 
 def _connected(options: dict[str, Any]) -> Any:
-    """Start or join Ray; UserError where a cluster that was named does not answer, or not without a token."""
-    import ray  # takes a second that a run with nothing to do can save
+    """Start or join Ray; raise UserError if the named cluster cannot be used, for example without a token."""
+    import ray  # takes a second, which a run with nothing to do saves
 
     address = os.environ.get("RAY_ADDRESS", "")
     try:
@@ -97,7 +95,7 @@ def _connected(options: dict[str, Any]) -> Any:
     except (OSError, RuntimeError, ValueError, OverflowError) as error:
         if options:
             raise
-        remedy = str(error)  # such as that the cluster has another version
+        remedy = str(error)  # such as a version mismatch
         if "token" in f"{error} {error.__cause__}":
             remedy = "it asks for a token: export RAY_AUTH_MODE=token, with the cluster's own in ~/.ray/auth_token"
         elif isinstance(error, OSError | OverflowError):
@@ -114,7 +112,7 @@ def _started(options: dict[str, Any]) -> Iterator[str | None]:
                 with _deaf_children() if listening else nullcontext():
                     context = _connected(options)
                 own.has_started()
-                if listening:  # Ray has put its own handler of SIGTERM, which ends the process with exit code 1
+                if listening:  # Ray's own SIGTERM handler would exit with code 1
                     interrupts.listen_again()
                 with interrupts.errors_are_stops():
                     yield f"http://{context.dashboard_url}{_how_to_log_in()}" if context.dashboard_url else None
@@ -124,10 +122,10 @@ def _started(options: dict[str, Any]) -> Iterator[str | None]:
 
 @contextmanager
 def _deaf_children() -> Iterator[None]:
-    """Let processes that start in the block not hear when a terminal is closed, or SIGTERM is sent to all of a job.
+    """Make processes that start in the block deaf to a closed terminal and to a SIGTERM for all of a job.
 
-    They are told to end by the job. Once the raylet, which has the memory that processes share, is gone, Ray ends any
-    process whose thread then touches it, of its own accord, with exit code 1 and without a word.
+    The job ends them itself. Once the raylet, which owns the shared memory, is gone, Ray silently ends any process that
+    touches this memory, with exit code 1.
     """
     hangup = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -139,13 +137,13 @@ def _deaf_children() -> Iterator[None]:
 
 
 def _how_to_log_in() -> str:
-    """Ray sets this variable, too, when it starts with the token of an earlier start."""
+    """Return how to log in; Ray sets this variable itself when it starts with the token of an earlier start."""
     is_closed = os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
     return " (the page asks for a token; `ray get-auth-token` prints it)" if is_closed else ""
 
 
 class _OwnRay:
-    """The processes of a Ray that this one starts; none where it connects to a cluster."""
+    """The processes of a Ray that this process starts; none if it connects to a cluster."""
 
     def __init__(self) -> None:
         self._others = psutil.Process().children()
@@ -154,34 +152,33 @@ class _OwnRay:
         self._is_ending = False
 
     def has_started(self) -> None:
-        """Note Ray's servers, once it says that it has started."""
         self._servers = self._children()
 
     def _children(self) -> list[psutil.Process]:
         return [process for process in psutil.Process().children() if process not in self._others]
 
     def is_lost(self) -> bool:
-        """Whether a server has ended although nobody told it to."""
+        """Whether a server ended although nobody told it to."""
         return not self._is_ending and not all(map(_lives, self._servers))
 
     def kill(self) -> None:
-        """End all of them at once, the raylet last (see `_deaf_children`)."""
+        """Kill all of them, the raylet last (see `_deaf_children`)."""
         servers = self._servers or self._children()
         self._remember(servers)
-        raylets = {server for server in servers if _name(server) == "raylet"}  # has the memory that processes share
+        raylets = {server for server in servers if _name(server) == "raylet"}
         _kill(self._family - raylets)
         psutil.wait_procs(self._family - raylets, timeout=1.0)
         _kill(raylets)
 
     def _remember(self, servers: Iterable[psutil.Process]) -> None:
-        """Note the servers' children while they are found: a worker whose raylet is gone has another parent."""
+        """Record the servers' children while they can be found: a worker whose raylet is gone has another parent."""
         self._family.update(servers)
         for parent in servers:
             with suppress(psutil.NoSuchProcess):
                 self._family.update(parent.children(recursive=True))
 
     def end(self) -> None:
-        """End Ray and wait until its processes are gone; one that somebody else has ended would not answer."""
+        """End Ray and wait until its processes are gone; kill it if it is lost, because it would not answer."""
         import ray
 
         if self.is_lost():
@@ -190,7 +187,7 @@ class _OwnRay:
             self._remember(self._servers)
             self._is_ending = True
             for helper in (server for server in self._servers if _name(server) not in _TO_BE_ASKED):
-                with suppress(psutil.NoSuchProcess):  # Ray would give the dashboard and the like a second each, in turn
+                with suppress(psutil.NoSuchProcess):  # Ray would wait a second for each of them
                     _kill([helper, *helper.children(recursive=True)])
             threading.Thread(target=self._end_those_asked, daemon=True).start()
         ray.shutdown()
@@ -199,7 +196,7 @@ class _OwnRay:
             time.sleep(0.05)
 
     def _end_those_asked(self) -> None:
-        """End each deaf server once Ray has asked it to end, after leaving it; Ray would wait a second for each."""
+        """Kill each deaf server once Ray has left it and asked it to end; Ray would wait a second for each."""
         deaf = [server for server in self._servers if _lives(server) and not _was_asked(server)]
         while deaf := [server for server in deaf if _lives(server)]:
             _kill(filter(_was_asked, deaf))
@@ -207,7 +204,7 @@ class _OwnRay:
 
 
 def _was_asked(process: psutil.Process) -> bool:
-    """Whether SIGTERM waits for a process that has blocked it."""
+    """Whether a SIGTERM is pending for a process that blocks it."""
     with suppress(OSError):
         pending = re.search(r"^ShdPnd:\s*(\w+)", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)
         return bool(int(pending[1], 16) >> (signal.SIGTERM - 1) & 1)
@@ -227,7 +224,7 @@ def _name(process: psutil.Process) -> str:
 
 
 def _lives(process: psutil.Process) -> bool:
-    """Whether a process has not ended; until its exit code is read, an ended one stays listed as a zombie."""
+    """Whether a process is alive; an ended one stays listed as a zombie until its exit code is read."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

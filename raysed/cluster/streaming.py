@@ -1,8 +1,7 @@
 """Ray Data: rows of the sentence table -> a chain of actors that hold models -> blocks, which the actors publish.
 
-Readers hand out the rows of the blocks that are missing, and every stage adds its columns, such as the running sum of
-teachers: O(D) per sentence. Readers need no CPU: they would wait for ever where actors have taken all of them, as they
-do when a node is lost.
+Readers hand out the rows of missing blocks, and every stage adds columns, such as the running sum of teachers: O(D) per
+sentence. Readers reserve no CPU: they would wait forever if actors had taken all of them, as when a node is lost.
 """
 
 import logging
@@ -21,12 +20,11 @@ from raysed.data.parquet import SentenceTable
 from raysed.errors import RunFailed, UserError, last_line
 from raysed.store.storage import Storage
 
-_MOST_TRIES = 5
-"""Of a block: one that is lost more often than a few lost nodes explain takes its workers down itself."""
+_MOST_TRIES = 5  # per block: one lost more often than lost nodes explain takes its workers down itself
 
 
 def make_blocks(stream: Stream, storage: Storage, share: Share, silence: float) -> None:
-    """Make the blocks that are not there yet; sentences at which workers are lost again and again are named."""
+    """Make the missing blocks; an error names sentences at which workers are lost again and again."""
     with watched_workers(silence, share, least=len(stream.chain)) as watchdog:
         make_missing(stream, storage, str(share), partial(_published, stream, storage, share, watchdog))
 
@@ -34,10 +32,10 @@ def make_blocks(stream: Stream, storage: Storage, share: Share, silence: float) 
 def _published(
     stream: Stream, storage: Storage, share: Share, watchdog: Watchdog, places: Sequence[Place]
 ) -> Iterator[pa.Table]:
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its errors are raised as well
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its errors are raised, too
     context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = context.print_on_execution_start = False  # the driver shows one line of its own
-    context.target_max_block_size = None  # a block of this file is one of Ray's
+    context.enable_progress_bars = context.print_on_execution_start = False  # the driver shows its own line
+    context.target_max_block_size = None  # our blocks are Ray's blocks
     context.raise_original_map_exception = True
     about = {"batch_format": "pyarrow", "batch_size": None}
     rows = ray.data.from_items(list(places), override_num_blocks=len(places)).map_batches(
@@ -57,7 +55,7 @@ def _published(
             num_gpus=share.gpus,
             **about,
         )
-    rows.set_name(stream.title.replace("/", "-"))  # Ray Data names a log file after it
+    rows.set_name(stream.title.replace("/", "-"))  # also the name of a log file
     try:
         yield from rows.iter_batches(prefetch_batches=0, **about)
     except ray.exceptions.RayError as error:
@@ -69,21 +67,21 @@ def _published(
 
 
 class ReadSentences:
-    """Reads the rows of a block."""
+    """Read the rows of a block."""
 
     def __init__(self, columns: Sequence[str], storage: Storage, watchdog: Watchdog):
         self._guard = watchdog.guard("the sentences")
-        self._guard.__enter__()  # for good: an actor is ended with its process
+        self._guard.__enter__()  # never left: the actor ends with its process
         self._table, self._columns = SentenceTable(storage.fetch("corpus")), columns
 
     def __call__(self, places: pa.Table) -> pa.Table:
-        """Return the rows of one place."""
+        """Return the rows of one block."""
         (place,) = places.to_pylist()
         return self._table.rows(place["start"], place["stop"], self._columns)
 
 
 class MakeBlocks(BlockWorker):
-    """A stage of the stream in an actor, which counts how often each block was begun."""
+    """One stage of the stream in an actor; counts how often each block was started."""
 
     def __init__(
         self, stream: Stream, number: int, storage: Storage, share: Share, watchdog: Watchdog, tries: str, job: str
@@ -96,7 +94,7 @@ class MakeBlocks(BlockWorker):
         self._tries = lambda first: storage.checkpoints(f"{tries}/{first}", {}).begin(job)
 
     def added(self, rows: pa.Table) -> pa.Table:
-        """Return what `BlockWorker` does; Ray Data does again without a limit what was lost with a worker."""
+        """Return what `BlockWorker` does; raise if the block has cost too many workers, as Ray Data retries forever."""
         first, last = rows.column("id")[0].as_py(), rows.column("id")[-1].as_py()
         if (lost := self._tries(first)) >= _MOST_TRIES:
             raise RunFailed(

@@ -1,7 +1,7 @@
 """Ray Tune: the members of one depth, grid models included, are the trials of one experiment.
 
-The run directory, not Tune's own state, knows what is done: members that are there are no trials, and a trial goes on
-from the newest checkpoint there, and publishes its artefact there. Results and logs of Tune stay in `tune/`.
+The run directory, not Tune's state, knows what is done: finished members are no trials, and a trial resumes from the
+newest checkpoint there and publishes its artefact there. Tune's results and logs stay in `tune/`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ log = logging.getLogger(__name__)
 
 
 def train_members(trials: Sequence[Trial], bench: Bench) -> tuple[Failures, dict[str, Stopped]]:
-    """Run one experiment; return why members failed, and which bounds were stopped, by the names of their trials."""
+    """Run one experiment; return why members failed, by member, and which bounds were stopped, by trial."""
     title = "+".join(dict.fromkeys(trial.node for trial in trials))
     by_name = {trial.name: trial for trial in trials}
     count, updates = sum(len(t.tasks) for t in trials), sum(len(t.tasks) * t.rungs[-1] for t in trials)
     line, res = TrainingLine(f"train {title}", "members", count, updates), bench.resources
     (reduction, rungs) = next(((t.reduction, t.rungs) for t in trials if t.reduction), (0, ()))
     asha = reduction and ASHAScheduler(
-        # Rungs count as powers of the reduction, because their updates are rounded to where a score is known.
+        # Rungs are given as powers of the reduction, because their updates are rounded to evaluations.
         time_attr="rung",
         metric="dev",
         mode="max",
@@ -81,7 +81,7 @@ def _trial_name(trial: Any) -> str:
 
 
 class _Progress(tune.Callback):
-    """One line for the whole experiment."""
+    """One progress line for the whole experiment."""
 
     def __init__(self, line: TrainingLine):
         self._line = line
@@ -98,7 +98,7 @@ class _Progress(tune.Callback):
 
 
 def _train(config: dict[str, Any], bench: Bench, trials: Mapping[str, Trial]) -> None:
-    """One trial; what another start would not mend is reported, not raised."""
+    """Run one trial; errors that no restart would fix are reported, not raised."""
     trial = trials[config["member"]]
     prepare_worker(bench.share.threads)
     latest = {}
@@ -107,7 +107,7 @@ def _train(config: dict[str, Any], bench: Bench, trials: Mapping[str, Trial]) ->
         latest[task.name] = {**about, "step": 0, "total": 0, "dev": None}
 
     def report(name: str, words: Mapping[str, Any]) -> None:
-        """Send the history of a member to Tune; the last dev score stands until there is another."""
+        """Send a history entry to Tune; the last dev score stands until there is another."""
         latest[name] |= {key: value for key, value in words.items() if key != "dev" or value is not None}
         tune.report(dict(latest[name]))
 

@@ -1,7 +1,7 @@
-"""Workers that stand still are ended, and Ray starts them again.
+"""Kill workers that hang, so that Ray restarts them.
 
-Ray notices when a worker dies, not when it is stopped, swapped out, or lives and gets nowhere, as in a collective
-operation that another worker never joins.
+Ray notices a worker that dies, but not one that is stopped, swapped out, or stuck in a collective operation that
+another worker never joins.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_LONGEST_PAUSE_S = 15.0
-"""Between two looks."""
+_LONGEST_PAUSE_S = 15.0  # between two checks
 
 # -- in the worker ---------------------------------------------------------------------------------------------------
 
@@ -41,8 +40,8 @@ class Watchdog:
     """How the workers of a stage are watched.
 
     Attributes:
-        seconds: a worker that is stopped for so long is ended.
-        stall: a worker that makes no step for so long is ended, if it makes steps.
+        seconds: kill a worker that has been stopped for this long.
+        stall: kill a worker this many seconds after its last progress; not checked while none is expected.
     """
 
     seconds: float
@@ -50,7 +49,7 @@ class Watchdog:
 
     @contextmanager
     def guard(self, work: str) -> Iterator[None]:
-        """End this process if it stands still within the block; its log names `work` and shows where it stood."""
+        """Kill this process if it hangs in the block; after a stall, log `work` and dump the tracebacks."""
 
         def look() -> None:
             _kill_after(self.seconds)
@@ -69,7 +68,7 @@ class Watchdog:
 
 
 def _kill_after(seconds: float) -> None:
-    """Set a timer of the kernel, which ends this process even if it is stopped; 0 ends the timer."""
+    """Arm a kernel timer that kills this process even if it is stopped; 0 disarms it."""
     if timer := _timer():
         once = (ctypes.c_long * 4)(0, 0, int(seconds), int(1e9 * (seconds % 1)))
         timer[0].timer_settime(timer[1], 0, once, None)
@@ -77,7 +76,7 @@ def _kill_after(seconds: float) -> None:
 
 @cache
 def _timer() -> tuple[ctypes.CDLL, ctypes.c_void_p] | None:
-    """Return the C library and a timer of this process; None where there are none, as outside of Linux."""
+    """Return the C library and a timer of this process; None if unavailable, as outside Linux."""
     try:
         library, timer = ctypes.CDLL("librt.so.1"), ctypes.c_void_p()
         event = (ctypes.c_int * 16)(0, 0, signal.SIGKILL)  # `struct sigevent` of <signal.h>
@@ -92,8 +91,8 @@ def _timer() -> tuple[ctypes.CDLL, ctypes.c_void_p] | None:
 
 @contextmanager
 def watched_workers(seconds: float, share: Share, least: int = 1, stall: float = math.inf) -> Iterator[Watchdog]:
-    """Yield a watchdog for the workers of a stage; log when there is no room for `least` of them at once."""
-    # The look may wait for an answer of a cluster that is going away.
+    """Yield a watchdog for a stage's workers; warn while the cluster lacks room for `least` of them at once."""
+    # The check may hang on a cluster that is going away.
     with repeating(partial(_log_what_is_missing, share, least), _LONGEST_PAUSE_S, patience=1.0):
         yield Watchdog(seconds, stall)
 
@@ -101,7 +100,7 @@ def watched_workers(seconds: float, share: Share, least: int = 1, stall: float =
 def _log_what_is_missing(share: Share, least: int) -> None:
     from raysed.cluster.resources import current_cluster
 
-    with suppress(ray.exceptions.RayError):  # of a cluster that is busy losing a node
+    with suppress(ray.exceptions.RayError):  # the cluster may be losing a node
         cluster = current_cluster()
         if (share.cpus or share.gpus) and (room := cluster.fit(share.cpus, share.gpus)) < least:
             wanted = f"{share.cpus:g} CPU{'s' * (share.cpus != 1)}" + (f" and {share.gpus:g} GPU" if share.gpus else "")
@@ -114,16 +113,14 @@ def _log_what_is_missing(share: Share, least: int) -> None:
 def watched_tasks(
     function: Callable[..., Any], jobs: Sequence[Any], *arguments: Any, work: str, share: Share, seconds: float
 ) -> Iterator[Any]:
-    """Call a function for every job in Ray tasks; yield what it returns as they end.
+    """Call a function on every job in Ray tasks; yield its results as tasks finish.
 
-    A task whose process has died or stood still is run again, up to Ray's limit, so running it twice must do no harm.
-    With a GPU, Ray starts a process for every task, which imports torch and transformers: there each does many jobs.
-
-    Args:
-        arguments: follow the job; references into the object store are resolved.
+    A task whose process died or hung is rerun, up to Ray's limit, so jobs must be safe to repeat. With a GPU, Ray
+    starts a process per task, which imports torch and transformers, so there each task does many jobs. References into
+    the object store are resolved in `arguments`, which follow the job.
 
     Raises:
-        RunFailed: a task has failed, or was lost too often.
+        RunFailed: a task failed, or was lost too often.
     """
     count = min(share.workers, len(jobs)) if share.gpus else len(jobs)
     with watched_workers(seconds, share) as watchdog:

@@ -1,4 +1,4 @@
-"""Where makers and workers compute. Nothing here changes a result."""
+"""Where and how makers and workers compute. Nothing here changes a result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from raysed.cluster.watchdog import Watchdog
 
 MOST_RESTARTS = 100
-"""Of one training whatever was lost; `max_retries` counts those without a new checkpoint in between."""
+"""Restarts of one training for any reason; `max_retries` counts only those without a new checkpoint in between."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class Work:
     """Where and how a maker computes.
 
     Attributes:
-        token_budget: tokens per forward pass; None: what suits the device.
+        token_budget: tokens per forward pass; None: the device's default.
         precision: of embeddings that become targets.
-        rank: of this worker among the `world` that train one model; the first writes.
+        rank: of this worker among the `world` that train one model; rank 0 writes.
         task: what is trained, for the model's description.
-        report: takes an entry of a training's history: step, total, loss and dev.
-        warned: whether this machine is about to be taken away.
+        report: takes a history entry of a training: step, total, loss and dev.
+        warned: whether this machine is about to be preempted.
     """
 
     device: str = "cpu"
@@ -52,14 +52,14 @@ class Work:
 
 @dataclass(frozen=True)
 class Bench:
-    """What all workers that train in one stage have.
+    """What all training workers of a stage share.
 
     Attributes:
-        job: tells starts of this job from those of earlier ones.
-        report: takes the name of a training and a new entry of its history: step, total, loss and dev.
-        published: is told, on every worker, that a learner is published.
-        broadcast: returns the first worker's value to all of them.
-        has_failed: whether the driver was told that a learner cannot be trained.
+        job: distinguishes starts in this job from those in earlier ones.
+        report: takes the name of a training and a history entry: step, total, loss and dev.
+        published: called on every worker when a learner is published.
+        broadcast: returns the first worker's value to all.
+        has_failed: whether any learner was reported as untrainable.
     """
 
     storage: Storage
@@ -78,7 +78,7 @@ class Bench:
 
     @contextmanager
     def work(self, task: Task) -> Iterator[Work]:
-        """Yield what the training of an artefact gets; its log is open in this `with`, on the first worker."""
+        """Yield what the training of an artefact gets; on the first worker, its log is open within the block."""
         with nullcontext() if self.rank else MetricsLog(self.storage, task.name) as log:
             yield Work(
                 self.share.device,
@@ -99,8 +99,8 @@ class Ended:
 
     Attributes:
         score: on the dev task so far.
-        updates: made since the worker's start.
-        failed: what another attempt would not mend, and whether the user can.
+        updates: made in this attempt.
+        failed: an error that no restart would fix, and whether the user can fix it.
     """
 
     score: float | None = None
@@ -109,22 +109,21 @@ class Ended:
 
 
 Failures = dict[str, tuple[str, bool]]
-"""Why members failed, by name, and whether the user can mend it."""
+"""Why members failed, by name, and whether the user can fix it."""
 Stopped = dict[str, Any]
-"""A bound that was not trained to the end: `lower_bound`, its `updates`, and the `scores` of its models there."""
+"""A bound that was stopped early: `lower_bound`, its `updates`, and the `scores` of its models at that point."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What one worker trains: a member, or, where bounds are halved, the models of a bound one after the other.
+    """What one worker trains: a member, or with halving the models of a bound one after the other.
 
     Attributes:
-        name: the member's, or the bound's.
-        rungs: updates after which bounds are compared, rising; the last is the whole training.
-        rows_per_update: sentences, or pairs, of a batch.
-        reduction: of the bounds at a rung, one in so many goes on; 0: all are trained to the end.
-        least: models without which a bound is given up.
-        statistic: what stands for the scores of a bound's models.
+        rungs: updates after which bounds are compared, ascending; the last is the full training.
+        rows_per_update: batch size in sentences or pairs.
+        reduction: one in this many bounds continues after a rung; 0: all are trained to the end.
+        least: a bound with fewer models is abandoned.
+        statistic: aggregates the scores of a bound's models.
     """
 
     node: str
@@ -138,9 +137,9 @@ class Trial:
     statistic: Callable[[Sequence[float]], float] = statistics.fmean
 
     def train(self, tasks: Sequence[Task], until: int, bench: Bench) -> list[Ended]:
-        """Train some of the tasks to an update.
+        """Train some of the tasks until an update.
 
-        Errors that another start would not mend are failures of all tasks; of a storage that keeps failing, the user's.
+        Errors that no restart would fix fail all tasks; those of a storage that keeps failing count as the user's.
         """
         try:
             return [self.worker(task, until, bench) for task in tasks]
@@ -149,7 +148,7 @@ class Trial:
 
 
 class TrainingLine:
-    """One line of progress for trainings that run at the same time or one after the other."""
+    """One progress line for several trainings, parallel or sequential."""
 
     def __init__(self, title: str, what: str, count: int, updates: int | None = None):
         self._title, self._what, self._count, self._updates = title, what, count, updates
@@ -158,7 +157,7 @@ class TrainingLine:
         self._progress: Progress | None = None
 
     def report(self, name: str, words: Mapping[str, Any]) -> None:
-        """Take an entry of a training's history: step, total, loss and dev."""
+        """Take a history entry of a training: step, total, loss and dev."""
         self._progress = self._progress or Progress(self._title, self._updates or words["total"] * self._count)
         known = self._latest.get(name, words)["dev"]
         self._latest[name] = {**words, "dev": known if words["dev"] is None else words["dev"]}
@@ -171,17 +170,17 @@ class TrainingLine:
         self._progress.update(sum(latest["step"] for latest in self._latest.values()), note)
 
     def close(self) -> None:
-        """Show the end."""
+        """Show the final line."""
         if self._progress:
             self._progress.close(f"{len(self._done)} of {self._count} {self._what}")
 
 
 def refuse_unfinished(learners: Sequence[Task], said: Mapping[str, Mapping[str, Any]], storage: Storage) -> None:
-    """Raise what learners said of their ends, by name, unless all of them are there; count what they learnt from.
+    """Raise what learners reported, by name in `said`, or that one is missing; count the sentences they learnt from.
 
     Raises:
-        UserError: a mistake that another start would not mend.
-        RunFailed: a learner was given up.
+        UserError: a mistake that no restart would fix.
+        RunFailed: a learner was given up or has no result.
     """
     done = [entry.meta["sentences"] for task in learners if (entry := storage.finished(task.name, task.depends))]
     emit(sentences=sum(done))

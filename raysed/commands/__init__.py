@@ -1,4 +1,4 @@
-"""The command line: one file per command, the same code for `raysed …` and for the scripts in jobs/."""
+"""The command line: one file per command, shared by `raysed …` and the scripts in jobs/."""
 
 import argparse
 from typing import Any
@@ -15,7 +15,7 @@ _SHARED: dict[str, dict[str, Any]] = {
 
 
 def parser_of(description: str | None, *shared: str) -> argparse.ArgumentParser:
-    """Return a command line with options that several commands have."""
+    """Return a parser with options that several commands have."""
     result = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     for option in shared:
         result.add_argument(option, **_SHARED[option])

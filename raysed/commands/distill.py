@@ -1,12 +1,12 @@
-"""Makes one small model of one or several models, on text without labels.
+"""Distil one or several models into one small model, on text without labels.
 
     python jobs/distill.py --teachers A B C --corpus tickets.txt
     python jobs/distill.py --teachers A vectors.parquet --corpus tickets.txt --learner MODEL --keep-layers 3
 
-A teacher is a sentence-transformers model or a plain transformer, by directory or hub id, an .onnx file with its
-tokenizer, or a .parquet file with the columns sentence and embedding. The same command continues a run that was
-stopped; another teacher or more text computes only what is not there yet. Exit code 3: the run is complete, but the
-model is worse than no training at all and is not exported (--allow-worse).
+A teacher is a sentence-transformers model or a plain transformer (directory or hub id), an .onnx file with its
+tokenizer, or a .parquet file with the columns sentence and embedding. The same command continues a stopped run; with
+another teacher or more text it computes only what is missing. Exit code 3: the run is complete, but its model is worse
+than its encoder or TF-IDF and is not exported (see --allow-worse).
 """
 
 import argparse
@@ -17,7 +17,7 @@ from raysed.commands import parser_of
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
+    """Return the argument parser."""
     result = parser_of(__doc__, "--set", "--storage", "--address", "--allow-worse")
     result.add_argument("--teachers", nargs="+", required=True, metavar="MODEL", help="models, or files of embeddings")
     result.add_argument("--corpus", nargs="+", required=True, metavar="SOURCE", help="sentences without labels")
@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _layers(text: str) -> int | list[int]:
-    """A number of layers, or those that are listed."""
+    """Parse a number of layers, or a list of them."""
     return [int(part) for part in text.split(",") if part] if "," in text else int(text)
 
 
@@ -44,7 +44,7 @@ def job(arguments: argparse.Namespace) -> int:
 
     options = vars(arguments)
     settings: dict[str, Any] = {"corpus": {"source": options.pop("corpus")}}
-    del options["address"]  # it has been used
+    del options["address"]  # already used
     allow_worse = ["export.allow_worse=true"] if options.pop("allow_worse") else []
     for override in [*options.pop("overrides"), *allow_worse]:
         apply_override(settings, override)

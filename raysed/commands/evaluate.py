@@ -1,13 +1,13 @@
-"""Scores any models side by side, on your own files or on the tasks of a config, beside words alone.
+"""Score any models side by side, with lexical baselines, on your own files or on the tasks of a config.
 
     python jobs/evaluate.py --model MODEL --task pairs.csv --task my-retrieval/ --task labelled.tsv
     python jobs/evaluate.py --model runs/quickstart/model --model bundled:encoder
     python jobs/evaluate.py --model MODEL --config minilm3-cpu
     python jobs/evaluate.py --model MODEL --mteb STSBenchmark
 
-A model is a directory or a hub id: one that this project exported, any other of sentence-transformers, or a plain
-transformer, whose tokens and --layers are averaged. Of a config, `evaluation`, `encoder.max_length`, `encoder.layers`
-and `resources` count.
+A model is a directory or hub id: exported by raysed, any other sentence-transformers model, or a plain transformer,
+whose embedding is the mean over tokens and --layers. A config contributes `evaluation`, `encoder.max_length`,
+`encoder.layers`, `resources` and `seed`.
 """
 
 import argparse
@@ -25,7 +25,7 @@ AFTER_STOP = "the same command starts over"
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
+    """Return the argument parser."""
     result = parser_of(__doc__, "--set")
     many: dict[str, Any] = {"action": "append", "default": []}
     result.add_argument(
@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def job(arguments: argparse.Namespace) -> None:
-    """Load the tasks, score one model after the other, and print tables."""
+    """Load the tasks, score one model after another, and print tables."""
     config, texts = _settings(arguments)
     if arguments.output:
         check_output(arguments.output)
@@ -86,7 +86,7 @@ def job(arguments: argparse.Namespace) -> None:
 
 
 def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
-    """The settings, and files of sentences without labels; tasks that are named replace those of a config."""
+    """Return the settings, and files of unlabelled sentences; named tasks replace those of a config."""
     from raysed.config import find_config, load_config
 
     overrides = [*arguments.overrides, *([f"encoder.layers={arguments.layers}"] if arguments.layers else [])]

@@ -1,10 +1,10 @@
-"""Looks at your own text and writes a first config for it, with a comment on every setting.
+"""Survey your own text and write a first config for it, with a comment on every setting.
 
     raysed init tickets.txt
     raysed init data/tickets/*.jsonl --teachers A B --pairs dev.csv test.csv --encoder MODEL --output tickets.yaml
 
-It says what the files hold and what in them will hurt, trains nothing, and ends with the commands to type next. Of much
-text only the first 200,000 rows are read.
+It reports what the files hold and what in them will cause trouble, trains nothing, and ends with the commands to type
+next. It reads at most about 200,000 rows.
 """
 
 import argparse
@@ -22,7 +22,7 @@ _SHOWN_CHARACTERS = 90
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
+    """Return the argument parser."""
     result = parser_of(__doc__)
     result.add_argument("corpus", nargs="+", metavar="CORPUS", help="files, directories, patterns or URIs of sentences")
     result.add_argument("--column", help="column that holds the sentences; without it sentence or text")

@@ -1,10 +1,10 @@
-"""Trains an ensemble, distils its mean into one model, calibrates it, and reports what helped.
+"""Train an ensemble, distil its mean into one model, calibrate it, and report what helped.
 
 On this machine:  python jobs/ensemble_then_distill.py
 On a cluster:     ray job submit --working-dir . -- python jobs/ensemble_then_distill.py --storage s3://bucket/runs
 
-The same command continues a run that was stopped, and does nothing for one that is complete. Exit code 3: the run is
-complete, but its model is worse than no training at all and is not exported (--allow-worse).
+The same command continues a stopped run and does nothing for a complete one. Exit code 3: the run is complete, but its
+model is worse than its encoder or TF-IDF and is not exported (see --allow-worse).
 """
 
 import argparse
@@ -15,7 +15,7 @@ from raysed.commands import parser_of
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
+    """Return the argument parser."""
     result = parser_of(__doc__, "--set", "--address", "--allow-worse")
     result.add_argument("--config", default="quickstart", help="a name from raysed/configs/ or a YAML file")
     result.add_argument("--storage", help="directory or URI that holds the run directories")
@@ -33,7 +33,7 @@ def job(arguments: argparse.Namespace) -> int:
     named = {"storage": arguments.storage, "run": arguments.run, "export.allow_worse": arguments.allow_worse}
     overrides = [*arguments.overrides, *(f"{key}={json.dumps(value)}" for key, value in named.items() if value)]
     config = load_config(find_config(arguments.config), overrides)
-    check_settings(config)  # before the heavy libraries, which take seconds, and Ray
+    check_settings(config)  # before Ray and the heavy libraries, which take seconds
     if arguments.plan:
         from raysed.plan.size import show_plan
 

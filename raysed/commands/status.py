@@ -1,12 +1,12 @@
-"""Shows how far a run is: its stage, what is done, the time left in the stage, and the last checkpoints.
+"""Show how far a run is: its stage, what is done, the time left in the stage, and the last checkpoints.
 
     python jobs/status.py                          all runs: their state and its age
     python jobs/status.py quickstart
     python jobs/status.py quickstart --watch
     python jobs/status.py NAME --storage s3://bucket/runs
 
-It reads the run directory only, so it works from any machine that reaches the storage, also after the job is gone.
-The exit code is the run's state: 0 complete, 1 failed, 3 running, 4 stopped or gone; 2: there is no such run.
+It reads only the run directory, so it works from any machine that reaches the storage, even after the job has ended.
+The exit code is the run's state: 0 complete, 1 failed, 3 running, 4 stopped or gone; 2: no such run.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from raysed.errors import UserError
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
+    """Return the argument parser."""
     result = parser_of(__doc__, "--storage")
     result.add_argument("run", nargs="?", help="name of the run; without it, all runs are listed, with exit code 0")
     result.add_argument("--watch", action="store_true", help="follow the run on one screen until it ends, or Ctrl-C")
@@ -24,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def job(arguments: argparse.Namespace) -> int:
-    """Print what the run directory tells; return the exit code of the run's state."""
+    """Print the state of one or all runs; return the exit code of the run's state."""
     from raysed.store.status import describe, describe_all
     from raysed.store.storage import Storage
 
@@ -34,7 +34,7 @@ def job(arguments: argparse.Namespace) -> int:
         print(*describe_all(arguments.storage), sep="\n")
         return 0
     storage = Storage(arguments.storage, arguments.run)
-    lines, code = describe(storage)  # refuses a name that is none
+    lines, code = describe(storage)  # raises for an unknown run
     if arguments.watch:
         from raysed.store.watching import watch
 

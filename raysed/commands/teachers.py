@@ -1,11 +1,11 @@
-"""Says what several models are worth together as teachers, on your own files, before anything is distilled.
+"""Compare models as teachers, alone and together, on your own files, before you distil them.
 
     python jobs/teachers.py A B C --task pairs.tsv --task my-retrieval/ --task labelled.tsv --dev pairs-dev.tsv
     python jobs/teachers.py A vectors.parquet --corpus tickets.txt
     python jobs/teachers.py --config tickets-small.yaml
 
-Every teacher alone, all together, all but one, and the subset that is best on the dev task; without labels, how much
-the teachers differ. Nothing is trained.
+It scores every teacher alone, all together, all but one, and the best subset on the dev task; without labels, it shows
+how much the teachers differ. Nothing is trained.
 """
 
 import argparse
@@ -32,7 +32,7 @@ NO_LABELS = (
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
+    """Return the argument parser."""
     result = parser_of(__doc__, "--set")
     many: dict[str, Any] = {"action": "append", "default": []}
     result.add_argument("teachers", nargs="*", metavar="MODEL", help="models, or .parquet files of embeddings")
@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def job(arguments: argparse.Namespace) -> None:
-    """Embed all sentences by one teacher after the other, compare, and print tables."""
+    """Embed all sentences with one teacher after another, compare, and print tables."""
     config, texts = _settings(arguments)
     if arguments.output:
         check_output(arguments.output)
@@ -106,7 +106,7 @@ def job(arguments: argparse.Namespace) -> None:
 
 
 def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
-    """The settings, and sources of sentences without labels; what is named replaces what a config has."""
+    """Return the settings, and sources of unlabelled sentences; what is named replaces a config's."""
     from raysed.config import TeacherConfig, find_config, load_config
     from raysed.plan.consistency import combination_problems
 
@@ -135,7 +135,7 @@ def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
     texts = without_labels(arguments.tasks)
     tasks = tasks_of([*dev, *(source for source in arguments.tasks if source not in texts)])
     chosen = next(iter(tasks)) if dev else None
-    # Of every subset: by neighbours, because probes and k-means would take minutes each.
+    # Every subset is scored; probes and k-means would take minutes each.
     labelled = {
         name: task.model_copy(update={"kind": "neighbours"})
         for name, task in tasks.items()
@@ -147,7 +147,7 @@ def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
 
 
 def _names(teachers: Sequence["Teacher"]) -> list[str]:
-    """What the teachers are called: by their paths where two have one title. Refuses one that is there twice."""
+    """Return the teachers' titles, or paths if two share a title; raise `UserError` for a repeated teacher."""
     known: dict[str, str] = {}
     for teacher in teachers:
         if teacher.identity in known:
@@ -161,7 +161,7 @@ def _names(teachers: Sequence["Teacher"]) -> list[str]:
 
 
 def _known_to_all(evaluation: "Evaluation", teachers: Sequence["Teacher"]) -> "Evaluation":
-    """The tasks of which all teachers have every sentence."""
+    """Return the tasks of which all teachers know every sentence."""
     kept = []
     for name, task in evaluation.tasks.items():
         lacking = [teacher.title for teacher in teachers if not teacher.knows(task.sentences)]

@@ -1,7 +1,4 @@
-"""Unlabelled sentences from files or the hub, as one clean stream with stable ids.
-
-Files are read block by block, duplicates are known by 8-byte hashes, and a random draw of k sentences keeps about k.
-"""
+"""Unlabelled sentences from files or the hub, as one clean stream with stable ids."""
 
 import re
 import sys
@@ -21,22 +18,22 @@ from raysed.errors import UserError
 
 BUNDLED = "bundled:everyday"
 COLUMNS = ("sentence", "text")
-"""Looked for, in this order, where `corpus.column` is not given."""
+"""Names to look for, in this order, if `corpus.column` is not given."""
 
 _SETTING = "corpus.source"
 _ROWS = 4096
 _MAX_COMPOSED = 4
-"""So many characters at most become one in NFC (Unicode Standard Annex 15, table 12)."""
+"""NFC composes at most this many characters into one (Unicode Standard Annex 15, table 12)."""
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 Source = File | Hub
 _Chunk = tuple[np.ndarray, list[str]]
-"""Hashes, uint64 [B], and the B clean sentences they belong to."""
+"""Hashes, uint64 [B], and their B clean sentences."""
 
 
 @dataclass
 class CorpusReport:
-    """What became of every line (or record): `usable`, or one of those before it; `kept` may be drawn of it."""
+    """What became of the `lines` (or records): one of the counts up to `usable`; `kept` may be a draw from those."""
 
     lines: int = 0
     empty: int = 0
@@ -58,22 +55,22 @@ class CorpusReport:
 
 
 def check_corpus(config: CorpusConfig) -> None:
-    """Open every file and read its first block; there must be some text, and no broken data so far."""
+    """Read the first block of every source; UserError if none has text, or if data is broken so far."""
     sources = find_sources(config)
     if not any([next(_blocks(source, config), None) is not None for source in sources]):
         raise UserError(f"no sentences in {_names(sources)}; name text that has some", setting=_SETTING)
 
 
 def sentence_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> Iterator[tuple[np.ndarray, list[str]]]:
-    """Yield ids, int64 [B] counted from 0, and the B sentences, cleaned and each one once.
+    """Yield ids, int64 [B] counted from 0, and B sentences, cleaned and without duplicates.
 
-    All are kept in reading order (files sorted within a directory), or `config.sentences` of them are drawn
-    uniformly without replacement. A draw depends on the seed and on which sentences there are, not on their
-    order or on how they are spread over files; it comes in random order, after all has been read.
+    All are kept in reading order (files sorted within a directory), or `config.sentences` are drawn uniformly without
+    replacement. A draw depends on the seed and the set of sentences, not on their order or files; it comes in random
+    order, after everything has been read. `report` must be fresh, and is complete when the iterator ends.
 
-    Memory: 8 MB per million distinct sentences, three times that while hashes are merged, and 1.25 k sentences of a
-    draw of k. That two of 100 million sentences share a hash, so that one is lost, has a probability below 0.03 %.
-    `report`, a fresh one, is complete when the iterator ends.
+    Duplicates are recognised by 8-byte hashes; the probability that two of 100 million sentences share one, so that one
+    of them is lost, is below 0.03 %. Memory: 8 MB per million distinct sentences, three times that while hashes are
+    merged, and 1.25 k sentences for a draw of k.
     """
     chunks = _usable_chunks(config, seed, report)
     if config.sentences is not None:
@@ -84,15 +81,15 @@ def sentence_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> It
 
 
 def corpus_fingerprint(config: CorpusConfig) -> dict[str, Any]:
-    """Return what identifies the inputs, to tell whether earlier results still hold: see `File` and `Hub.identity`."""
+    """Return what identifies the inputs, to detect outdated results; see `File.identity` and `Hub.identity`."""
     return {"sources": [source.identity() for source in find_sources(config)]}
 
 
 def clean(text: str, max_characters: int = sys.maxsize) -> str:
-    r"""Normalise to NFC; runs of blanks, control characters and line separators become one blank, or none at the ends.
+    r"""Normalise to NFC; replace runs of blanks, control characters and line separators by one blank, and strip.
 
-    Text that is longer than `max_characters` whatever it composes to stays as it is: NFC is quadratic in a run of
-    combining characters, so that a line of a million of them would take minutes.
+    Text too long for `max_characters` even if composed is not normalised: NFC is quadratic in a run of combining
+    characters, and a line of a million of them would take minutes.
 
     >>> clean(" Caf\u0065\u0301\u2028au\tlait ")
     'Café au lait'
@@ -104,7 +101,7 @@ def clean(text: str, max_characters: int = sys.maxsize) -> str:
 
 
 def _usable_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> Iterator[_Chunk]:
-    """Yield every sentence that may be kept, with its seeded hash (uint64)."""
+    """Yield every usable sentence, each one once, with its seeded hash (uint64)."""
     sources, seen = find_sources(config), _SeenHashes()
     salt = blake2b(str(seed).encode(), digest_size=16).digest()
     for block in (block for source in sources for block in _blocks(source, config)):
@@ -130,13 +127,13 @@ def _usable_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> Ite
 
 
 class _SeenHashes:
-    """A set of 64-bit hashes in 8 bytes each, a tenth of a Python set: sorted arrays, each at most half of the last."""
+    """A set of 64-bit hashes, a tenth of a Python set's size: sorted arrays, each at most half its predecessor."""
 
     def __init__(self) -> None:
         self._levels: list[np.ndarray] = []
 
     def add(self, keys: np.ndarray) -> np.ndarray:
-        """Remember keys; return where new ones stand for the first time, rising."""
+        """Add keys; return the sorted positions where new ones first occur."""
         unique, first = np.unique(keys, return_index=True)
         new = np.ones(len(unique), bool)
         for level in self._levels:
@@ -152,10 +149,7 @@ class _SeenHashes:
 
 
 def _draw(chunks: Iterator[_Chunk], count: int, report: CorpusReport) -> Iterator[_Chunk]:
-    """Draw the sentences with the smallest hashes, which is a uniform draw whatever the order of reading.
-
-    The hashes are those by which duplicates are known; each seed draws others.
-    """
+    """Yield the sentences with the smallest seeded hashes: a uniform draw, whatever the reading order."""
     keys, sentences, ceiling = [np.empty(0, np.uint64)], [], np.iinfo(np.uint64).max
     for new_keys, new_sentences in chunks:
         rows = np.flatnonzero(new_keys <= ceiling)
@@ -181,7 +175,7 @@ def _smallest(keys: Sequence[np.ndarray], sentences: list[str], count: int) -> _
 
 
 def find_sources(config: CorpusConfig) -> list[Source]:
-    """Return what `corpus.source` names: files, sorted within a directory, datasets of the hub, the bundled corpus."""
+    """Return the sources of `corpus.source`: files, sorted within a directory, hub datasets, the bundled corpus."""
     items = [config.source] if isinstance(config.source, str) else config.source
     if not items or "" in items:
         raise UserError(f"it is empty; name a file, a directory, a hub dataset or {BUNDLED}", setting=_SETTING)
@@ -198,7 +192,7 @@ def find_sources(config: CorpusConfig) -> list[Source]:
 
 
 def _blocks(source: Source, config: CorpusConfig) -> Iterator[list[str | None]]:
-    """Yield some thousand texts at a time, never none; null is None."""
+    """Yield texts in non-empty blocks of some thousand; null is None."""
     names, field = [config.column] if config.column else COLUMNS, ("sentence",)
     wanted, remedy = {field: [(name,) for name in names]}, "; name another column in corpus.column"
     schema = Schema(_SETTING, "sentences", wanted, " or ".join(names), text=field, remedy=remedy, bare=field)

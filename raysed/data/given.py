@@ -1,4 +1,4 @@
-"""Objects of this Python process as sources: they become Parquet files, which a run reads as any others."""
+"""Python objects as sources: they become Parquet files, which a run reads like any others."""
 
 import filecmp
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,26 +17,23 @@ _ROWS = 10_000
 
 
 def is_path(given: Any) -> bool:
-    """Return whether something names a source instead of being one."""
+    """Return whether `given` names a source instead of being one."""
     return isinstance(given, str | PathLike)
 
 
 def is_row(item: Any) -> bool:
-    """Return whether something is a row of a task and not a task."""
+    """Return whether `item` is a row of a task instead of a task."""
     return isinstance(item, Mapping) or (
         isinstance(item, list | tuple) and len(item) in (2, 3) and all(isinstance(part, str | Real) for part in item)
     )
 
 
 def source_of(given: Any, place: str, setting: str) -> list[str]:
-    """Return where something is read from, which is written to `place` first where it is an object.
+    """Return the paths to read `given` from; objects are first written to the Parquet file `place`.
 
-    Args:
-        given: a path or the like; a list of paths, as `Path` or of files that exist; a `datasets.Dataset` or data
-            frame; or rows, each a sentence, a mapping by column, (text, label), or two sentences and their score.
-
-    Raises:
-        UserError: it is none of these, or `place` is a URI.
+    `given` is a path; a list of paths, each a `Path` or an existing file's name; a `datasets.Dataset` or data frame; or
+    rows: sentences, mappings by column, (text, label), or two sentences and their score. UserError if it is none of
+    these, or an object while `place` is a URI.
     """
     if is_path(given):
         return [fspath(given)]
@@ -56,7 +53,7 @@ def source_of(given: Any, place: str, setting: str) -> list[str]:
     else:
         raise UserError(f"{given!r} is neither a path nor rows", setting=setting)
     if path.exists() and filecmp.cmp(new, path, shallow=False):
-        new.unlink()  # a file that is the same keeps its time, by which much text is known
+        new.unlink()  # an unchanged file keeps its time, which identifies large files
     else:
         new.replace(path)
     return [str(path)]

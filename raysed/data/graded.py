@@ -1,4 +1,4 @@
-"""Sentence pairs with a gold score: read from files, directories, the package or the hub, and checked."""
+"""Sentence pairs with gold scores: read from files, directories, the package or the hub, and checked."""
 
 import math
 import os
@@ -14,24 +14,23 @@ from raysed.data.sources import local_file
 from raysed.errors import UserError, public
 
 PAIR = ("first", "second")
-"""The fields of the two sentences in a schema."""
+"""Fields of the two sentences in a schema."""
 SENTENCE_COLUMNS = (
     ("premise", "hypothesis"),
     ("sentence1", "sentence2"),
     ("text1", "text2"),
     ("sentence_a", "sentence_b"),
 )
-"""What the two sentences of a pair are often called."""
 GRADED_COLUMNS = (*SENTENCE_COLUMNS, ("sentence_1", "sentence_2"), ("text_1", "text_2"), ("text_a", "text_b"))
 GOLD_COLUMNS = ("score", "similarity_score", "relatedness_score", "similarity", "relatedness", "label")
-"""Of graded pairs; the first that are there are taken."""
+"""Names of score columns, in order of preference."""
 FEWEST = 3
-"""The correlation of two pairs is 1 or -1 whatever the model says."""
+"""Fewest pairs to score: the correlation of two is 1 or -1 whatever the model says."""
 
 _ALL = "all"
-"""The subset of pairs that are not divided."""
+"""Subset of pairs that are not divided into subsets."""
 _TELLING, _PART = 20, 1 / 3
-"""So many scores of real data fill so much of their range; fewer may lie close together by chance."""
+"""At least this many scores should fill this share of their range; fewer may be close together by chance."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +39,11 @@ class StsTask:
 
     name: str
     subsets: dict[str, tuple[list[str], list[str], np.ndarray]]
-    """Subset name to (first sentences, second sentences, gold scores as float64 [P])."""
+    """First sentences, second sentences and gold scores, float64 [P], by subset."""
     dropped: int = 0
-    """Pairs without a gold score."""
+    """Number of pairs without a gold score."""
     aggregation: str | None = None
-    """`all`, `mean` or `wmean` for this task alone; None: as the evaluation says."""
+    """`all`, `mean` or `wmean` for this task alone; None: as set for the evaluation."""
 
     @property
     def pairs(self) -> int:
@@ -53,17 +52,16 @@ class StsTask:
 
 
 def load_task(name: str, config: TaskConfig, setting: str | None = None) -> StsTask:
-    """Read the pairs that a model is to be scored on, see `read_graded`; a correlation must be defined."""
+    """Read the pairs to score a model on; see `read_graded`. UserError if no correlation with them is defined."""
     return read_graded(name, config, setting or f"evaluation.tasks.{name}", is_scored=True)
 
 
 def read_graded(name: str, config: TaskConfig, setting: str, split: str = "test", is_scored: bool = False) -> StsTask:
-    """Read the pairs that `config.source` names; `TaskConfig` says what it may be, and `graded_schema` which columns.
+    """Read the pairs of `config.source`; `TaskConfig` lists its forms, `graded_schema` the columns.
 
-    A pair with a blank score (STS 2015 and 2016 have many) is dropped with its sentences. Scores that fill too little
-    of their range are refused: it must be that of other data. Subsets are in the order in which they first appear
-    (directories: by name). `split` is that of a hub dataset where `config` names none; with `is_scored`, a correlation
-    with the scores must be defined.
+    Pairs with a blank score (STS 2015 and 2016 have many) are dropped. Subsets are in order of first appearance
+    (directories: by name). `split` is that of a hub dataset if `config` names none. UserError if no pair has a score,
+    if scores are outside their range or fill too little of it, or, with `is_scored`, if no correlation is defined.
     """
     subsets: dict[str, tuple[list[str], list[str], list[float]]] = {}
     dropped = 0
@@ -104,7 +102,7 @@ def _check_correlation(gold_P: np.ndarray, source: str, setting: str) -> None:
 
 
 def _check_range(gold_P: np.ndarray, score_range: tuple[float, float], source: str, setting: str) -> None:
-    """Refuse scores of 0 to 1 that are taken for scores of 0 to 5: targets would be wrong, and nobody would notice."""
+    """Refuse scores of 0 to 1 that are taken for 0 to 5, which would silently give wrong targets."""
     (low, high), lowest, highest = score_range, gold_P.min(), gold_P.max()
     if len(gold_P) < _TELLING or highest - lowest >= _PART * (high - low):
         return
@@ -128,7 +126,7 @@ def _read(config: TaskConfig, setting: str, split: str) -> Iterator[Rows]:
         file = replace(local_file(bundled.pairs_file(split)), name=config.source)
         yield read(file, graded_schema(TaskConfig(source=config.source), setting))
     elif os.path.isdir(path):
-        # Some copies of SentEval have a file of all subsets together beside the subsets.
+        # Some copies of SentEval also have a file of all subsets together.
         graded = sorted(file for file in path.glob("STS.input.*.txt") if file.name != "STS.input.ALL.txt")
         if not graded:
             raise UserError(f"{path} is not a SentEval directory: it has no STS.input.<subset>.txt")
@@ -140,7 +138,7 @@ def _read(config: TaskConfig, setting: str, split: str) -> Iterator[Rows]:
 
 
 def graded_schema(config: TaskConfig, setting: str) -> Schema:
-    """Return what is wanted of a file of graded pairs."""
+    """Return the schema of a file of graded pairs."""
     named = config.columns
     sentences = dict.fromkeys((named.sentence1 or one, named.sentence2 or other) for one, other in GRADED_COLUMNS)
     wanted = {PAIR: list(sentences), ("score",): [(name,) for name in ([named.score] if named.score else GOLD_COLUMNS)]}
@@ -156,14 +154,14 @@ def graded_schema(config: TaskConfig, setting: str) -> Schema:
         needed=", ".join([*([named.subset] if named.subset else []), *needed[:2]]) + f" and {needed[2]}",
         optional={} if named.subset else {"subset": "subset"},
         text=PAIR,
-        # An option of the command line has no settings beside it.
+        # A command-line option has no setting for columns.
         remedy="; rename yours" if setting.startswith("--") else f"; name yours in {setting}.columns",
         bare=(*PAIR, "score"),
     )
 
 
 def _read_graded_lines(path: Path) -> Rows:
-    """Read one `STS.input.<subset>.txt` and the scores that lie beside it."""
+    """Read one `STS.input.<subset>.txt` and the file of scores beside it."""
     subset = path.name.removeprefix("STS.input.").removesuffix(".txt")
     gold_path = path.with_name(f"STS.gs.{subset}.txt")
     cells, golds = [line.split("\t") for line in read_lines(path)], read_lines(gold_path)

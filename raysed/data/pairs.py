@@ -1,4 +1,4 @@
-"""Sentence pairs: with a class (NLI), with a score (STS), or two views of one meaning; as text and as tokens."""
+"""Sentence pairs with a class (NLI), with a score (STS), or as two views of one meaning; as text and as tokens."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CLASSES = ("contradiction", "entailment", "neutral")
-"""By class id, the order of sentence-transformers."""
+"""By class id, in the order of sentence-transformers."""
 _HUB_ORDER = ("entailment", "neutral", "contradiction")
-"""What 0, 1 and 2 mean in the hub's SNLI, MultiNLI and AllNLI."""
+"""Meaning of 0, 1 and 2 in the hub's SNLI, MultiNLI and AllNLI."""
 _UNLABELLED = ("", "-", "-1")
 
 _AT_ONCE = 1 << 16
-"""Sentences that are tokenised at once: Python's lists of tokens take ten times the memory of the table."""
+"""Sentences to tokenise at once: Python's lists of tokens take ten times the memory of the table."""
 _FILE = "part-00000.parquet"
 _TEXT = ("sentence1", "sentence2")
 _TOKENS = ("input_ids1", "input_ids2")
@@ -56,14 +56,14 @@ _VIEWS = Schema(
 
 @dataclass(frozen=True)
 class PairRows:
-    """P pairs of sentences, or of premise and hypothesis, or of two views."""
+    """P pairs of sentences, which may be premise and hypothesis or two views."""
 
     first: list[str]
     second: list[str]
     labels: np.ndarray | None = None
-    """Classes, int64 [P] (see `CLASSES`); or scores of 0 to 1, float64 [P]; None of views."""
+    """Class ids, int64 [P] (see `CLASSES`), or scores from 0 to 1, float64 [P]; None for views."""
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """Numbers of pairs by what is wrong with them."""
+    """Number of excluded pairs by reason."""
 
     def __len__(self) -> int:
         return len(self.first)
@@ -87,7 +87,7 @@ class PairRows:
         return "; ".join(parts)
 
     def identity(self) -> str:
-        """Return 16 hex digits of the pairs, their order and their labels (if any).
+        """Return 16 hex digits that depend on the pairs, their order and their labels.
 
         >>> PairRows(["ab"], ["c"]).identity() == PairRows(["a"], ["bc"]).identity()
         False
@@ -102,10 +102,10 @@ class PairRows:
 
 
 def load_nli(sources: Sequence[PairSource]) -> PairRows:
-    """Read all of `nli.train` and put it together.
+    """Read all of `nli.train`.
 
-    A class is a name or the id of the hub (0 entailment, 1 neutral, 2 contradiction); where a dataset names its ids,
-    these names count. Rows without a class ('-', -1, blank, null) or with an empty sentence are left out.
+    Classes are names or the hub's ids (0 entailment, 1 neutral, 2 contradiction); if a dataset names its ids, the names
+    count. Rows without a class ('-', -1, blank, null) or with an empty sentence are left out.
     """
     found: list[tuple[str, str, int]] = []
     left_out = {"without a label": 0, "with an empty sentence": 0}
@@ -127,7 +127,7 @@ def load_nli(sources: Sequence[PairSource]) -> PairRows:
 
 
 def _class_ids(source: Rows) -> list[int | None]:
-    """Return the class ids of all rows, None where there is none."""
+    """Return each row's class id, None if it has no class; UserError for an unknown label."""
     named = {name: id_ for id_, name in enumerate(CLASSES)}
     numbered = {str(i): named[name] for i, name in enumerate(_HUB_ORDER)}
     known = {**named, **numbered, **dict.fromkeys(_UNLABELLED)}
@@ -143,10 +143,7 @@ def _class_ids(source: Rows) -> list[int | None]:
 
 
 def load_graded(sources: Sequence[TaskConfig]) -> PairRows:
-    """Read all of `sts.train` (see `graded.read_graded`) and scale scores by each source's range: 0 to 5 is score / 5.
-
-    Errors call the first source `sts.train[0]`.
-    """
+    """Read all of `sts.train`, scaling scores to 0 to 1 by source; errors name the first source `sts.train[0]`."""
     first, second, scores, dropped = [], [], [], 0
     for place, source in enumerate(sources):
         setting = f"sts.train[{place}]"
@@ -163,11 +160,7 @@ def load_graded(sources: Sequence[TaskConfig]) -> PairRows:
 
 
 def load_views(config: ViewsConfig) -> PairRows:
-    """Read all of `views.files` and put it together.
-
-    Tab-separated text of two columns needs no header: a first line without known names is a pair like the others, as
-    in the released `back_translated_nli.txt` of BSL.
-    """
+    """Read all of `views.files`; two-column tab-separated text needs no header, as BSL's `back_translated_nli.txt`."""
     first, second = [], []
     for source in config.files:
         schema = _VIEWS
@@ -186,16 +179,14 @@ def load_views(config: ViewsConfig) -> PairRows:
 
 
 def entailment(rows: PairRows, max_unusable: float) -> PairRows:
-    """Take the pairs labelled entailment: premise and hypothesis are the two views (BSL section 4.4)."""
+    """Return the pairs labelled entailment, with premise and hypothesis as the two views (BSL section 4.4)."""
     places = np.flatnonzero(rows.labels == CLASSES.index("entailment"))
     first, second = ([side[place] for place in places] for side in (rows.first, rows.second))
     return usable(first, second, "nli.train (pairs labelled entailment)", max_unusable)
 
 
 def usable(first: Sequence[str], second: Sequence[str], what: str, max_unusable: float) -> PairRows:
-    """Take the pairs of two views that, without blanks at their ends, are not empty and differ.
-
-    `max_unusable` is the largest share that may be left out.
+    """Strip pairs of views and drop empty and identical ones; UserError if their share is above `max_unusable`.
 
     >>> usable(["Hi. ", "", "Yes."], ["Hi.", "No.", "Right."], "views", max_unusable=0.7).summary()
     '1 pairs; left out: 1 with an empty view, 1 with two identical views'
@@ -226,7 +217,7 @@ class PairTable:
     first: TokenTable
     second: TokenTable
     labels: np.ndarray | None = None
-    """Class ids, int64 [P], or scores of 0 to 1, float64 [P]; None of views."""
+    """Class ids, int64 [P], or scores from 0 to 1, float64 [P]; None for views."""
 
     def __len__(self) -> int:
         return len(self.first)
@@ -238,7 +229,7 @@ class PairTable:
 
     @classmethod
     def concatenate(cls, tables: Sequence[PairTable]) -> PairTable:
-        """Return the pairs of tables of views, one table after the other, with new ids 0..P-1 that are unique."""
+        """Concatenate tables of views, with new, unique ids 0..P-1."""
         sides = [TokenTable.concatenate(side) for side in zip(*((table.first, table.second) for table in tables))]
         return cls(*(TokenTable(np.arange(len(side)), side.input_ids, side.offsets) for side in sides))
 
@@ -250,10 +241,7 @@ def write_pairs(
     directory: Path,
     report: LengthReport | None = None,
 ) -> None:
-    """Tokenise P pairs into a Parquet file: id, both texts, the tokens of both, and the label where there is one.
-
-    `report` counts 2 P sentences.
-    """
+    """Tokenise P pairs into a Parquet file: id, texts, tokens, labels if any. `report` counts 2 P sentences."""
     fields = [("id", pa.int64()), *((name, pa.string()) for name in _TEXT)]
     fields += [(name, pa.large_list(pa.int32())) for name in _TOKENS]
     if rows.labels is not None:
@@ -271,7 +259,7 @@ def write_pairs(
 
 
 def read_pairs(directory: Path) -> PairTable:
-    """Read what `write_pairs` wrote, without the text."""
+    """Read what `write_pairs` wrote, without the texts."""
     file = open_table(Path(directory) / _FILE)
     table = file.read([name for name in file.schema_arrow.names if name not in _TEXT])
     labels = table.column("label").to_numpy() if "label" in table.column_names else None
@@ -279,10 +267,7 @@ def read_pairs(directory: Path) -> PairTable:
 
 
 class LabelledBatch(NamedTuple):
-    """B pairs with their class ids, int64 [B], or scores, float [B].
-
-    The tokens are those of 2 B sentences, the B first ones and then the B second ones: one forward is enough.
-    """
+    """B pairs with class ids, int64 [B], or scores, float [B]; `tokens` holds the B first, then the B second texts."""
 
     tokens: PackedTokens
     labels: torch.Tensor
@@ -293,6 +278,6 @@ class PairBatches(EpochBatches):
     """Batches of a shuffled `PairTable`."""
 
     def batch(self, rows: PairTable) -> LabelledBatch | PackedTokens:
-        """Return the first sentences of B pairs and then the second ones, with labels where there are some."""
+        """Return the first sentences of B pairs and then the second ones, with labels if any."""
         tokens = pack(TokenTable.concatenate([rows.first, rows.second]))
         return tokens if rows.labels is None else LabelledBatch(tokens, torch.from_numpy(rows.labels), rows.first.ids)

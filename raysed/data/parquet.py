@@ -1,7 +1,7 @@
-"""The one place that opens Parquet tables: a column whose values could run code is refused before a value is read.
+"""Parquet tables: a column whose values could run code is refused before a value is read.
 
-Importing Ray Data makes pyarrow know a type for pickled objects, which are unpickled as soon as their values become
-Python objects; and tables may come from somebody else, or lie where others can write.
+Importing Ray Data makes pyarrow unpickle objects of a type that it registers, as soon as their values become Python
+objects; and tables may come from someone else, or lie where others can write.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,18 +14,18 @@ import pyarrow.parquet as pq
 from raysed.errors import UserError
 
 _BUFFER_BYTES = 1 << 20
-"""What is read of a column at a time: pyarrow would hold that of a whole row group, which may be the whole file."""
+"""Read size per column; pyarrow would otherwise buffer a whole row group of it, which may be the whole file."""
 
 
 def open_table(path: Path) -> pq.ParquetFile:
-    """Open a Parquet file, none of whose columns, wanted or not, may be able to run code."""
+    """Open a Parquet file; UserError if any of its columns, wanted or not, could run code."""
     file = pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
     refuse_code(file.schema_arrow, str(path))
     return file
 
 
 class RowGroups:
-    """The row groups of all files of a directory, in the order of their names; `sizes` has their rows, int64 [G]."""
+    """Row groups of all Parquet files in a directory, in the order of names; `sizes` holds their rows, int64 [G]."""
 
     def __init__(self, directory: Path):
         files = [open_table(path) for path in sorted(directory.glob("*.parquet"))]
@@ -40,7 +40,7 @@ class RowGroups:
 
 
 class SentenceTable:
-    """The rows of the artefact `corpus`, or of a target table, by their places, without all of them in memory."""
+    """Rows of the artefact `corpus` or of a target table by position, without all of them in memory."""
 
     def __init__(self, directory: Path):
         self._groups = RowGroups(directory)
@@ -51,7 +51,7 @@ class SentenceTable:
         return int(self._starts[-1])
 
     def rows(self, start: int, stop: int, columns: Sequence[str]) -> pa.Table:
-        """Return some rows, counted from 0; the row groups that they come from are kept for the next call."""
+        """Return some rows, counted from 0; the row groups they come from stay in memory for the next call."""
         groups = np.flatnonzero((self._starts[:-1] < stop) & (self._starts[1:] > start))
         wanted = [(int(group), tuple(columns)) for group in groups]
         self._loaded = {key: self._loaded[key] if key in self._loaded else self._groups.read(*key) for key in wanted}
@@ -59,10 +59,7 @@ class SentenceTable:
 
 
 def refuse_code(schema: pa.Schema, where: str, columns: Iterable[str] | None = None) -> None:
-    """Refuse columns (all, where none are named) of types whose values are not made by pyarrow itself.
-
-    Values of Arrow's extension types are made by the extension's own code; that of Ray's pickles does anything.
-    """
+    """Refuse columns (default: all) of Arrow extension types: their own code makes the values (Ray: pickles)."""
     for name in schema.names if columns is None else columns:
         for index in schema.get_all_field_indices(name):
             kind = schema.field(index).type

@@ -1,11 +1,11 @@
-"""The one reader of rows: text with or without a header, JSONL, Parquet, and datasets of the hub.
+"""The one reader of rows: text with or without a header, JSONL, Parquet, and hub datasets.
 
-Errors name the file and the line (or row), which is why text is read here and not by a library: those count rows, and
-not all of them. An ending means the same for all schemas:
+Errors name the file and the line (or row); libraries count only rows, and not all, so text is parsed here. File
+endings mean the same for all schemas:
 
 - `.csv` and `.tsv`: text with a header. Columns are separated by commas, with quoting (RFC 4180), or by tabs, without:
-  as the header shows, and as the ending says where the header shows neither.
-- `.txt`: tab-separated text without a header where the schema knows the columns by their places; else as `.tsv`.
+  as the header shows, or else as the ending says.
+- `.txt`: tab-separated text without a header if the schema knows columns by position; else as `.tsv`.
 - `.jsonl`: an object per line. `.parquet`: Parquet. `.gz` may follow the endings of text.
 
 Text is UTF-8, and only a newline ends a line.
@@ -38,22 +38,21 @@ _MAX_LINE_BYTES = 1 << 26
 _ROWS = 4096
 _MAX_SHOWN, _MAX_NAMED = 40, 15
 _LARGEST = 1e30
-"""Of scores; the squares of larger ones are not finite."""
+"""Limit of absolute scores, far below where float64 squares overflow."""
 _HALF_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
 class Schema:
-    """Which columns are wanted of a source; `setting`, `kind`, `needed` (the columns) and `remedy` are for messages.
+    """Which columns a source must have; `setting`, `kind`, `needed` (the columns) and `remedy` are for messages.
 
     Attributes:
-        wanted: groups of fields to the names that their columns may have; the first names that are all there are
-            taken. A name in lower case finds any case.
-        optional: further fields to the names of their columns, which a source or an object of JSONL may lack: null.
+        wanted: column names of each group of fields; the first that are all present count. Lower case matches any.
+        optional: column names of further fields; where a source or JSONL object lacks one, values are null.
         text: fields that hold text or null.
-        bare: fields by their places in a `.txt` file, which then has no header. Where that is one field, a line is its
-            value: blank lines count, as rows of nulls, and an empty file needs no header.
-        loose: whether `.txt` and `.tsv` files may begin with a header or without one; needs `bare`.
+        bare: fields by position in a `.txt` file, which then has no header. With a single field, a line is its value,
+            blank lines count as rows, and an empty file needs no header.
+        loose: whether `.txt` and `.tsv` files may have a header or not; needs `bare`.
     """
 
     setting: str
@@ -68,11 +67,11 @@ class Schema:
 
     @cached_property
     def fields(self) -> list[str]:
-        """All fields, those that must be there first."""
+        """All fields, required ones first."""
         return [*chain.from_iterable(self.wanted), *self.optional]
 
     def find(self, names: Collection[str]) -> list[str | None] | None:
-        """Return the name of each field's column, None where an optional one is absent; None where a needed one is."""
+        """Return each field's column, None for an optional one that is absent; None altogether if a required one is."""
         known = {name.strip().lower(): name for name in names} | {name: name for name in names}
         found: list[str | None] = []
         for choices in self.wanted.values():
@@ -83,7 +82,7 @@ class Schema:
         return found + [known.get(name) for name in self.optional.values()]
 
     def columns(self, names: Collection[str], where: str) -> list[str | None]:
-        """Return what `find` returns, or raise a UserError where a needed column is missing."""
+        """Return what `find` does; UserError if a required column is missing."""
         if (columns := self.find(names)) is None:
             raise UserError(f"{where}: columns {self.needed} are needed, found {_listed(names)}{self.remedy}")
         return columns
@@ -97,21 +96,21 @@ class Rows:
     unit: str
     numbers: Sequence[int]
     columns: Mapping[str, list[Any]]
-    """Values by field, [N] each; all None where the source lacks an optional column."""
+    """Values by field, [N] each; all None if the source lacks an optional column."""
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def where(self, place: int) -> str:
-        """Return the name and the line or row, for messages; places count from 0."""
+        """Return the name and the line or row of the row at `place`, counted from 0, for messages."""
         return f"{self.name}, {self.unit} {self.numbers[place]}"
 
     def texts(self, name: str) -> list[str]:
-        """Return a field's values with null as empty text, [N]."""
+        """Return a field's values, [N], with null as empty text."""
         return [text or "" for text in self.columns[name]]
 
     def numbers_of(self, name: str, remedy: str) -> list[float | None]:
-        """Return a field's values as finite numbers, None where they are null or blank, [N]."""
+        """Return a field's values as finite numbers, [N], None for null or blank; UserError for anything else."""
         return [self._number(name, place, remedy) for place in range(len(self))]
 
     def _number(self, name: str, place: int, remedy: str) -> float | None:
@@ -131,7 +130,7 @@ class Rows:
 
 
 def read_source(config: PairSource | TaskConfig, schema: Schema, split: str = "train") -> Rows:
-    """Read one source: a file, or the rows of it that are of `config.split`; or this or `split` of a hub dataset."""
+    """Read one source: a file, or its rows of `config.split`; or that split (default: `split`) of a hub dataset."""
     hub = Hub(config.source, config.name, config.split or split)
     (source,) = find(config.source, schema.setting, schema.kind, hub)
     if config.split is None or source is hub:
@@ -158,7 +157,7 @@ def read(source: File | Hub, schema: Schema) -> Rows:
 
 
 def rows(source: File | Hub, schema: Schema) -> Iterator[Rows]:
-    """Yield a source's rows, some thousand at a time, never none."""
+    """Yield a source's rows in non-empty blocks of some thousand."""
     if isinstance(source, Hub):
         blocks = _read_hub(source, schema)
     else:
@@ -170,7 +169,7 @@ def rows(source: File | Hub, schema: Schema) -> Iterator[Rows]:
 
 
 def column_names(file: File) -> list[str]:
-    """Return the names of a file's columns, as far as it has some: of text, the cells of the first line."""
+    """Return a file's column names; for text, the cells of the first line, which need not be a header."""
     if file.ending == ".parquet":
         with readable(file.name), file.filesystem.open_input_file(file.path) as raw:
             return pq.read_schema(raw).names
@@ -180,12 +179,12 @@ def column_names(file: File) -> list[str]:
     cells = line.split("\t")
     try:
         return cells if len(cells) > 1 else next(csv.reader([line]), [])
-    except csv.Error:  # a cell that is too long for one, or a carriage return: no header
+    except csv.Error:  # not a header: an overlong cell, or a carriage return
         return [line]
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return a text file's lines without their ends; other Unicode line separators stay in their line."""
+    """Return a text file's lines without their ends; other Unicode line separators do not split lines."""
     return [line for _, line in _lines(local_file(path))]
 
 
@@ -201,7 +200,7 @@ def _check_text(block: Rows, name: str, remedy: str) -> None:
 
 
 def _listed(names: Collection[str]) -> str:
-    """Return some names, shortened: where a header is missing they are sentences."""
+    """Return some names, shortened, because without a header they are sentences."""
     shown = [n if len(n) <= _MAX_SHOWN else f"{n[:_MAX_SHOWN]}..." for n in islice(names, _MAX_NAMED)]
     more = f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else ""
     return (", ".join(shown) or "none") + more
@@ -211,7 +210,7 @@ def _listed(names: Collection[str]) -> str:
 
 
 def _read_text(file: File, schema: Schema) -> Iterator[Rows]:
-    """Put records together, which are a line's number and its values by field, None for a blank line."""
+    """Collect records, each a line's number and its values by field (None for a blank line), into blocks."""
     lines, is_blank_counted = _lines(file), len(schema.bare) == 1
     if file.ending == ".txt" and is_blank_counted:
         records = ((number, [line]) for number, line in lines)  # tabs included
@@ -240,7 +239,7 @@ def _text_records(file: File, lines: Iterator[tuple[int, str]], schema: Schema) 
         _, header = next(cells)
         columns = schema.columns(header, f"{file.name}, line {number}")
         places = [None if name is None else header.index(name) for name in columns]
-        # Released files have rows that lack their last columns, which may be none of those wanted.
+        # Released files have rows without the last columns, which matters only if one of those is wanted.
         least, count = max(place for place in places if place is not None) + 1, len(header)
         expected = f"tab-separated columns, but the header has {count}"
         if separator == ",":
@@ -257,7 +256,7 @@ def _text_records(file: File, lines: Iterator[tuple[int, str]], schema: Schema) 
 
 
 def _separator(file: File, schema: Schema, first: str, number: int) -> str | None:
-    """Return what stands between columns, as the first line shows; None where it is no header, and tabs do."""
+    """Return the column separator that the first line shows; None if it is not a header and tabs separate columns."""
     if file.ending == ".txt" and schema.bare and not schema.loose:
         return None
     try:
@@ -277,7 +276,7 @@ def _separator(file: File, schema: Schema, first: str, number: int) -> str | Non
 
 
 def _comma_separated(name: str, lines: Iterator[tuple[int, str]], number: int) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line (counted from `number`) on which a row begins, and its cells."""
+    """Yield the line (counted from `number`) on which each row begins, and its cells."""
     reader, start = csv.reader((f"{line}\n" for _, line in lines), strict=True), number
     try:
         for row in reader:
@@ -289,7 +288,7 @@ def _comma_separated(name: str, lines: Iterator[tuple[int, str]], number: int) -
 
 
 def _json_records(name: str, lines: Iterator[tuple[int, str]], schema: Schema) -> Iterator[tuple[int, list | None]]:
-    """The first record says what the columns are called."""
+    """Yield records; the first one decides what the columns are called."""
     columns, needed = [], len(schema.fields) - len(schema.optional)
     for number, line in lines:
         if not line.strip():
@@ -307,7 +306,7 @@ def _json_records(name: str, lines: Iterator[tuple[int, str]], schema: Schema) -
 def _json_object(line: str, where: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
-    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError, too
+    except (ValueError, RecursionError) as error:  # also for a number of 5,000 digits
         raise UserError(f"{where}: not valid JSON: {first_line(error)}") from None
     if not isinstance(record, dict):
         raise UserError(f"{where}: expected an object {{...}}, found a {type(record).__name__}")
@@ -315,7 +314,7 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
 
 
 def _lines(file: File) -> Iterator[tuple[int, str]]:
-    r"""Yield the number of each line, from 1, and its text without the \n or \r\n that ends it."""
+    r"""Yield each line's number, from 1, and its text without the \n or \r\n at its end."""
     filesystem = file.filesystem
     with readable(file.name), filesystem.open_input_stream(file.path, buffer_size=_BUFFER_BYTES) as raw:
         stream = io.BufferedReader(raw, _BLOCK_BYTES)
@@ -355,19 +354,19 @@ def _read_parquet(file: File, schema: Schema) -> Iterator[Rows]:
 
 
 def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
-    """Return the names of classes by column, if the hub's libraries have left them in the file."""
+    """Return class names by column, if the hub's libraries left them in the file."""
     try:
         features = json.loads(metadata[b"huggingface"])["info"]["features"]
         kinds = {name: kind["names"] for name, kind in features.items() if isinstance(kind, dict) and "names" in kind}
         return {name: list(map(str, names)) for name, names in kinds.items() if isinstance(names, list)}
-    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):  # absent, or of another program
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):  # absent, or from another program
         return {}
 
 
 def _read_hub(source: Hub, schema: Schema) -> Iterator[Rows]:
     need("datasets", f"{schema.setting}: there is no file {source.id!r}; a dataset of the hub", "datasets")
     try:
-        import datasets  # heavy, and needed by this kind of source only
+        import datasets  # heavy, and needed only here
 
         options = {"streaming": True} if source.streaming else {}
         table, first = datasets.load_dataset(source.id, source.config, split=source.split, **options), 1
@@ -379,7 +378,7 @@ def _read_hub(source: Hub, schema: Schema) -> Iterator[Rows]:
             first += len(block)
     except UserError:
         raise
-    except Exception as error:  # the hub's libraries raise a dozen unrelated kinds
+    except Exception as error:  # the hub's libraries raise a dozen unrelated types
         raise UserError(
             f"there is no file {source.id!r}, and it cannot be read as a hub dataset (name {source.config!r}, split "
             f"{source.split!r}): {first_line(error)}",
@@ -390,7 +389,7 @@ def _read_hub(source: Hub, schema: Schema) -> Iterator[Rows]:
 def _by_field(
     name: str, first: int, columns: Mapping[str, str | None], values: Mapping[str, list[Any]], classes: Mapping
 ) -> Rows:
-    """Return rows, from number `first` on, from what a source holds by its own names; numbers of classes are named."""
+    """Return rows by field, numbered from `first`, from values by column; class ids become names."""
     count, found = len(next(iter(values.values()))), {}
     for field_, column in columns.items():
         names = classes.get(column, ())

@@ -1,4 +1,4 @@
-"""What a setting names as a source of text: files by path, pattern or URI, and datasets of the hub."""
+"""Sources of text that settings name: files by path, pattern or URI, and hub datasets."""
 
 import os
 import re
@@ -35,11 +35,11 @@ class File:
 
     @property
     def ending(self) -> str:
-        """What tells the format."""
+        """Ending that tells the format."""
         return ending(self.path)
 
     def identity(self) -> dict[str, Any]:
-        """Return name, size and content, so that a copy elsewhere is the same; the time instead of much content."""
+        """Return name, size and digest, the same for a copy elsewhere; above 256 MiB, the time instead of a digest."""
         known = {"file": self.path.rpartition("/")[2], "size": self.size}
         if self.size > _DIGEST_BYTES:
             return {**known, "mtime_ns": self.mtime_ns}
@@ -52,7 +52,7 @@ class File:
 
 @dataclass(frozen=True)
 class Hub:
-    """A split of a dataset of the hub; `streaming` reads it without a copy on disk."""
+    """A split of a hub dataset; `streaming` reads it without a copy on disk."""
 
     id: str
     config: str | None
@@ -61,19 +61,16 @@ class Hub:
 
     @property
     def name(self) -> str:
-        """What the user is shown."""
+        """Name that the user is shown."""
         return f"dataset {self.id}"
 
     def identity(self) -> dict[str, Any]:
-        """Return what is asked for; a new upload under the same id is not noticed."""
+        """Return the dataset and split; a new upload under the same id goes unnoticed."""
         return {"hub": self.id, "name": self.config, "split": self.split}
 
 
 def find(item: str, setting: str, kind: str, hub: Hub, several: bool = False) -> list[File | Hub]:
-    """Return what a setting names: files with a known ending, sorted, or else the dataset `hub` of that id.
-
-    Directories and patterns may be named where there may be `several`.
-    """
+    """Return the files `item` names, sorted, or else the dataset `hub`; `several` allows directories and patterns."""
     refuse_secret(item, setting)
     with readable(f"{setting}: {public(item)}"):
         scheme, filesystem, path = "", pafs.LocalFileSystem(), os.path.expanduser(item).rstrip("/") or item[:1]
@@ -106,7 +103,7 @@ def find(item: str, setting: str, kind: str, hub: Hub, several: bool = False) ->
 
 
 def ending(path: str) -> str:
-    """Return the ending that tells the format.
+    """Return the ending that tells the format; `.gz` after one of text is ignored.
 
     >>> ending("a.txt"), ending("A.TSV.gz")
     ('.txt', '.tsv')
@@ -117,13 +114,13 @@ def ending(path: str) -> str:
 
 
 def local_file(path: str | os.PathLike) -> File:
-    """Return a file of this machine, which need not exist."""
+    """Return a local file, which need not exist."""
     return File(str(path), pafs.LocalFileSystem(), str(path))
 
 
 @contextmanager
 def readable(name: str) -> Iterator[None]:
-    """Turn failures of the file system, of decompression and of decoding into a sentence about the file."""
+    """Turn file system, decompression and decoding errors into a UserError about the file."""
     try:
         yield
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
@@ -131,7 +128,7 @@ def readable(name: str) -> Iterator[None]:
 
 
 def _list(filesystem: pafs.FileSystem, root: str, patterns: list[str]) -> list[pafs.FileInfo]:
-    """Return the files below a directory whose path from there matches, without hidden ones."""
+    """Return the files below a directory whose relative path matches, without hidden ones."""
     deep = len(patterns) > 1 or "**" in patterns
     found = []
     for info in filesystem.get_file_info(pafs.FileSelector(root, allow_not_found=True, recursive=deep)):
@@ -143,7 +140,7 @@ def _list(filesystem: pafs.FileSystem, root: str, patterns: list[str]) -> list[p
 
 
 def _matches(parts: list[str], patterns: list[str]) -> bool:
-    """Compare the parts of a path with patterns, where `**` stands for any number of parts."""
+    """Match path parts against patterns, where `**` stands for any number of parts."""
     if not patterns or not parts:
         return not parts and all(pattern == "**" for pattern in patterns)
     if patterns[0] == "**":

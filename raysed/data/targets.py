@@ -16,23 +16,23 @@ from raysed.errors import UserError
 
 _COLUMNS = ("id", "input_ids", "target")
 TARGET_FILE = "part-00000.parquet"
-"""The first file of a table, and the only one of a block."""
+"""First file of a table, and the only one of a block."""
 ROWS_PER_GROUP = 4096
-"""Rows per Parquet row group: what the learner reads at once."""
+"""Rows per Parquet row group, which learners read as a whole."""
 _GROUPS_PER_FILE = 64
-"""Of 262,144 rows together: files of some hundred megabytes are copied side by side, and read from where they are."""
+"""262,144 rows per file: files of some hundred megabytes are copied in parallel, and read from where they are."""
 _HELD_OUT, _MOST_HELD_OUT = 0.05, 2000
-"""Share of the rows, and how many they are at most."""
+"""Share of rows to hold out, and the maximum number."""
 TARGET_TYPES = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16)}
 """By `sed.target_precision`."""
 
 
 @dataclass(frozen=True)
 class TargetBatch:
-    """Sentences of one worker with their targets, [B, D].
+    """One worker's sentences with their targets, [B, D].
 
-    `weight` is its sentences over the mean of all workers, so that the mean of their losses is that of the batch.
-    `of_all` are the targets of all workers' sentences, [G, D]; None: of no others.
+    `weight` is its number of sentences over the workers' mean, so that the mean of their losses is that of the batch.
+    `of_all` are the targets of all workers' sentences, [G, D], or None with a single worker.
     """
 
     tokens: PackedTokens
@@ -42,21 +42,20 @@ class TargetBatch:
 
     @property
     def ids(self) -> np.ndarray:
-        """The sentences' ids."""
+        """Ids of the sentences."""
         return self.tokens.ids
 
 
 class TargetBatches:
     """Batches of a target table in an order that depends on (seed, step) only, not on the number of workers.
 
-    Row groups are shuffled over the epoch, and rows within a window of row groups; so memory is that of a window, and
-    any step can be reached at once.
+    Row groups are shuffled over the epoch, and rows within a window of row groups: memory holds one window, and any
+    step can be reached at once. The last, partial batch of an epoch is dropped.
 
     Args:
-        batch_size: sentences per update over all `world` workers, each of which takes a part, as equal as can be; the
-            last, partial batch of an epoch is dropped.
-        offset: subtracted from every target [D] (`sed.target: centred_mean`), or None.
-        held_out: whether the rows that `held_out_batches` has are left out.
+        batch_size: sentences per update over all `world` workers, split as equally as possible.
+        offset: subtracted from every target, [D] (`sed.target: centred_mean`).
+        held_out: leave out the rows of `held_out_batches`.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class TargetBatches:
         start, stop = rank * self.batch_size // world, (rank + 1) * self.batch_size // world
         self._weight = (stop - start) * world / self.batch_size
         self._is_shared = world > 1
-        # Where there are more workers than sentences, some take a sentence of others with weight 0.
+        # With more workers than sentences, some take a sentence of others with weight 0.
         self._part = slice(start, max(stop, start + 1))
         self._offset = 0 if offset is None else offset.astype(np.float32)
         self._loaded: tuple[int, int] = (-1, -1)
@@ -116,7 +115,7 @@ class TargetBatches:
 
 
 def held_out_batches(directory: Path, batch_size: int, offset: np.ndarray | None = None) -> list[TargetBatch]:
-    """Return the last rows of every row group as batches: a twentieth of all, or 2,000 where that is fewer."""
+    """Return the last rows of every row group as batches: a twentieth of all rows, but at most 2,000."""
     groups = RowGroups(directory)
     first = groups.sizes - _held_out_rows(groups.sizes)
     table = pa.concat_tables(groups.read(group, _COLUMNS).slice(start) for group, start in enumerate(first))
@@ -127,16 +126,16 @@ def held_out_batches(directory: Path, batch_size: int, offset: np.ndarray | None
 
 
 def _held_out_rows(group_rows: np.ndarray) -> np.ndarray:
-    """How many of each group; at least one in all."""
+    """Return how many rows of each group to hold out, at least one altogether."""
     held = np.floor(group_rows * min(_HELD_OUT, _MOST_HELD_OUT / group_rows.sum())).astype(np.int64)
     held[0] = max(held[0], 1)
     return held
 
 
 class TargetWriter:
-    """Write a target table as rows come, and check that each sentence came once and is finite.
+    """Write a target table as rows come, and check that targets are finite and that each sentence came once.
 
-    `part-00000.parquet` and so on have 64 row groups of 4,096 rows; `mean.npy` is the mean target [D] in float64.
+    Files `part-00000.parquet` and so on have 64 row groups of 4,096 rows; `mean.npy` is the mean target, float64 [D].
     """
 
     def __init__(self, directory: Path):
@@ -147,7 +146,7 @@ class TargetWriter:
         self._sum: np.ndarray | float = 0.0
 
     def add(self, table: pa.Table) -> None:
-        """Take rows with id, input_ids and target, the latter in the precision that they are to have."""
+        """Add rows with id, input_ids and target in its final precision; UserError if a target is not finite."""
         if not len(table):
             return
         targets_BD = matrix(table.column("target"))
@@ -160,7 +159,7 @@ class TargetWriter:
         self._flush(ROWS_PER_GROUP)
 
     def close(self, expected: int) -> None:
-        """End the table; raise a RuntimeError where rows were lost or repeated on the way."""
+        """Finish the table; RuntimeError if rows were lost or repeated."""
         self._flush(1)
         if self._writer:
             self._writer.close()
@@ -170,7 +169,7 @@ class TargetWriter:
         np.save(self._directory / "mean.npy", self._sum / expected)
 
     def _flush(self, at_least: int) -> None:
-        """Write whole row groups, so that their boundaries do not depend on how blocks were cut."""
+        """Write whole row groups, so that their boundaries do not depend on the blocks that rows came in."""
         while (waiting := sum(map(len, self._waiting))) >= at_least and waiting:
             table = pa.concat_tables(self._waiting).combine_chunks()
             group, rest = table.slice(0, ROWS_PER_GROUP), table.slice(ROWS_PER_GROUP)
@@ -185,7 +184,7 @@ class TargetWriter:
 
 
 def _not_finite(table: pa.Table, targets_BD: np.ndarray) -> str:
-    """Return what names the sentences whose targets are not finite; empty where all are."""
+    """Return a message with the ids of sentences whose targets are not finite; empty if there are none."""
     broken = ~np.isfinite(targets_BD).all(axis=1)
     if not broken.any():
         return ""
@@ -194,9 +193,9 @@ def _not_finite(table: pa.Table, targets_BD: np.ndarray) -> str:
 
 
 def with_targets(table: pa.Table, targets_BD: np.ndarray, precision: TargetPrecision) -> pa.Table:
-    """Return the rows with their targets, as a target table has them.
+    """Return the rows with targets in a target table's precision; UserError if one is not finite.
 
-    fp16 rounds to 11 binary digits, so a number is off by at most 1/2048 of itself, or by 3e-8 where that is more.
+    fp16 rounds to 11 binary digits: errors are at most 1/2048 of the number, or 3e-8 if that is more.
     """
     with np.errstate(over="ignore"):
         rounded_BD = targets_BD.astype(TARGET_TYPES[precision], copy=False)
@@ -209,7 +208,7 @@ def with_targets(table: pa.Table, targets_BD: np.ndarray, precision: TargetPreci
 
 
 def with_column(table: pa.Table, name: str, matrix_BD: np.ndarray) -> pa.Table:
-    """Return the table with a column of fixed-size lists, in place of one of that name."""
+    """Return the table with a column of fixed-size lists, replacing any of that name."""
     kept = table.drop_columns([name]) if name in table.column_names else table
     lists = pa.FixedSizeListArray.from_arrays(pa.array(matrix_BD.reshape(-1)), matrix_BD.shape[1])
     return kept.append_column(name, lists)
@@ -221,5 +220,5 @@ def matrix(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _rows_of(column: pa.ChunkedArray) -> np.ndarray:
-    """A column of fixed-size lists as a matrix, in the precision that it has."""
+    """Return a column of fixed-size lists as a matrix, in its own precision."""
     return pc.list_flatten(column).to_numpy().reshape(len(column), -1)

@@ -1,7 +1,7 @@
 """Sentences as token ids: tokenised once, kept as flat arrays, packed without padding.
 
 A batch is a few rows of equal length; each holds several whole sentences, position ids restart at each, and attention
-never crosses their boundaries. That saves about half of the arithmetic of padding to the longest sentence (Wikipedia).
+never crosses their boundaries. On Wikipedia, padding to the longest sentence takes about twice the arithmetic.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 ROW_TOKENS = 128
-"""Attention is quadratic in a row."""
+"""Usual limit of tokens per row, because attention is quadratic in them."""
 _SENTENCES_PER_ROW = 4
-"""Enough to fill rows to 96 %; more would only make attention, and the dropout in it, dearer."""
+"""Fills rows to 96 %; more would only make attention, and the dropout in it, more expensive."""
 _ROW_STEP = 8
-"""Few different row lengths reuse oneDNN's programs, and GPUs want multiples of eight."""
+"""Few distinct row lengths let oneDNN reuse its programs, and GPUs want multiples of eight."""
 
 _FLAT = {"_ids.i64": "<i8", "_tokens.i32": "<i4", "_offsets.i64": "<i8"}
-"""Files of `FlatTokens`, in the order of `TokenTable`, and the type of their numbers."""
+"""Files of `FlatTokens`, in the order of `TokenTable`, with their number types."""
 
 SENTENCE_SCHEMA = pa.schema([("id", pa.int64()), ("sentence", pa.string()), ("input_ids", pa.list_(pa.int32()))])
 
@@ -39,8 +39,8 @@ class TokenTable:
 
     Attributes:
         ids: int64 [N].
-        input_ids: all tokens, special ones included, one sentence after the other, int32 [T].
-        offsets: where each sentence starts, int64 [N + 1].
+        input_ids: all tokens, special ones included, sentence after sentence, int32 [T].
+        offsets: start of each sentence, int64 [N + 1].
     """
 
     ids: np.ndarray
@@ -58,14 +58,14 @@ class TokenTable:
     def take(self, rows: np.ndarray) -> TokenTable:
         """Return the sentences at `rows` (positions, not ids), in that order."""
         starts = self.offsets[:-1][rows]
-        lengths = self.offsets[1:][rows] - starts  # of these alone: a batch must not cost what the table costs
+        lengths = self.offsets[1:][rows] - starts  # `self.lengths[rows]` would touch the whole table
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         places = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - starts, lengths)
         return TokenTable(self.ids[rows], self.input_ids[places], offsets)
 
     @classmethod
     def concatenate(cls, tables: Sequence[TokenTable]) -> TokenTable:
-        """Return the sentences of all tables, one table after the other."""
+        """Concatenate the sentences of all tables."""
         ids, input_ids, lengths = (
             np.concatenate([getattr(table, name) for table in tables]) for name in ("ids", "input_ids", "lengths")
         )
@@ -73,7 +73,7 @@ class TokenTable:
 
     @classmethod
     def from_lists(cls, token_lists: Sequence[Sequence[int]], ids: np.ndarray | None = None) -> TokenTable:
-        """Build a table from one list of token ids per sentence; ids are 0..N-1 where absent."""
+        """Build a table from one list of token ids per sentence; `ids` default to 0..N-1."""
         offsets = np.concatenate([[0], np.cumsum([len(tokens) for tokens in token_lists])]).astype(np.int64)
         flat = np.fromiter((t for tokens in token_lists for t in tokens), np.int32, count=offsets[-1])
         return cls(np.arange(len(token_lists)) if ids is None else ids, flat, offsets)
@@ -81,7 +81,7 @@ class TokenTable:
     @classmethod
     def from_arrow(cls, table: pa.Table, column: str = "input_ids") -> TokenTable:
         """Build a table from the column `id` and one of token lists, without a Python object per row."""
-        # Chunk by chunk: one array of lists ends at 2**31 tokens.
+        # Chunk by chunk, as an array of lists is limited to 2**31 tokens.
         lists = table.column(column)
         lengths = pc.list_value_length(lists).to_numpy()
         offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
@@ -89,7 +89,7 @@ class TokenTable:
 
 
 class PartOfTable:
-    """Some rows of a table, none of which is copied."""
+    """Some rows of a table, without copying them."""
 
     def __init__(self, table: TokenTable, rows: np.ndarray):
         self._table, self._rows = table, rows
@@ -98,13 +98,13 @@ class PartOfTable:
         return len(self._rows)
 
     def take(self, rows: np.ndarray) -> TokenTable:
-        """Return the sentences at `rows`, counted within the part, in that order."""
+        """Return the sentences at `rows`, counted within this part, in that order."""
         return self._table.take(self._rows[rows])
 
 
 @dataclass
 class LengthReport:
-    """How many sentences and tokens a maximum length costs."""
+    """Counts of sentences and tokens, and of what a maximum length cuts off."""
 
     max_length: int
     sentences: int = 0
@@ -128,13 +128,13 @@ def tokenize(
     ids: np.ndarray | None = None,
     report: LengthReport | None = None,
 ) -> TokenTable:
-    """Turn sentences into token ids with special tokens, cut to `max_length` tokens; ids are 0..N-1 where absent."""
+    """Tokenise sentences with special tokens, cut to `max_length` tokens; `ids` default to 0..N-1."""
     options: dict[str, Any] = dict(return_attention_mask=False, return_token_type_ids=False, verbose=False)
     token_lists = tokenizer(list(sentences), **options)["input_ids"] if len(sentences) else []
     report = report or LengthReport(max_length)
     long = [i for i, tokens in enumerate(token_lists) if len(tokens) > max_length]
     if long:
-        # Cut by the tokenizer, because the closing special token has to stay.
+        # The tokenizer cuts, because the closing special token has to stay.
         cut = tokenizer([sentences[i] for i in long], truncation=True, max_length=max_length, **options)
         for i, tokens in zip(long, cut["input_ids"]):
             report.lost_tokens += len(token_lists[i]) - len(tokens)
@@ -151,11 +151,11 @@ class PackedTokens:
     """B sentences in R rows of L tokens.
 
     Attributes:
-        input_ids: [R, L], zero where a row has no token.
+        input_ids: [R, L], zero in empty places.
         position_ids: place of a token in its own sentence, [R, L].
-        segments: which sentence (0..B-1) a token belongs to, [R, L]; B where a row has no token.
+        segments: sentence (0..B-1) of a token, [R, L]; B in empty places.
         lengths: tokens per sentence, [B].
-        ids: the sentences' ids, numpy [B], for messages.
+        ids: sentence ids for messages, numpy [B].
     """
 
     input_ids: torch.Tensor
@@ -168,24 +168,21 @@ class PackedTokens:
         return len(self.lengths)
 
     def to(self, device: torch.device | str) -> PackedTokens:
-        """Return the same batch on another device."""
+        """Return the batch on another device."""
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
         return replace(self, **{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()})
 
 
 def same_sentence(segments: torch.Tensor) -> torch.Tensor:
-    """Return the mask of attention, [R, 1, L, L], true where two tokens are of the same sentence.
-
-    Empty places see each other, so that no row of the softmax is empty.
-    """
+    """Return the attention mask, [R, 1, L, L]: true within sentences and, as softmax needs some, among empty places."""
     return (segments[:, :, None] == segments[:, None, :])[:, None]
 
 
 def pack(table: TokenTable, row_tokens: int | None = None) -> PackedTokens:
-    """Lay sentences out in few rows of about equal length; sentence b of the batch is row b of `table`.
+    """Pack sentences into few rows of about equal length; sentence b of the batch is row b of `table`.
 
-    Rows are not filled beyond `row_tokens`, unless one sentence alone is longer; None: four sentences of mean length,
-    at most `ROW_TOKENS`, then up to the next multiple of eight.
+    Rows hold at most `row_tokens`, unless a single sentence is longer. None: four sentences of mean length, at most
+    `ROW_TOKENS`, then rounded up to a multiple of eight.
 
     >>> pack(TokenTable.from_lists([[7, 8, 9], [5], [6, 4]]), row_tokens=4).input_ids.tolist()
     [[7, 8, 9], [6, 4, 5]]
@@ -197,7 +194,7 @@ def pack(table: TokenTable, row_tokens: int | None = None) -> PackedTokens:
     rows, columns, longest = _places(lengths, max(row_tokens, int(lengths.max(initial=1))))
     row_length = -(-longest // step) * step
     shape = (int(rows.max()) + 1 if len(rows) else 0, row_length)
-    # The place of every token in the [R, L] layout: that of its sentence's first token plus its place in the sentence.
+    # Flat place of each token in [R, L]: that of its sentence's first token plus its place in the sentence.
     within = np.arange(len(table.input_ids)) - np.repeat(table.offsets[:-1], lengths)
     flat = np.repeat(rows * row_length + columns, lengths) + within
     input_ids, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
@@ -210,10 +207,7 @@ def pack(table: TokenTable, row_tokens: int | None = None) -> PackedTokens:
 
 
 def _places(lengths: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Row and column of each sentence's first token, and the row length, which is at most `capacity`.
-
-    Longest first, each into the emptiest row: rows come out nearly equal, so little is left empty.
-    """
+    """Put sentences, longest first, in the emptiest row; return rows, columns of first tokens, and the row length."""
     rows, columns = np.zeros((2, len(lengths)), np.int64)
     count = max(1, -(-int(lengths.sum()) // capacity))
     while True:
@@ -229,9 +223,7 @@ def _places(lengths: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray,
 
 
 def batches_by_tokens(lengths: np.ndarray, token_budget: int) -> Iterator[np.ndarray]:
-    """Yield row positions, longest sentences first, so that each batch has at most `token_budget` tokens.
-
-    Every position occurs exactly once; a sentence longer than the budget is a batch of its own.
+    """Yield row positions, longest sentences first, in batches of at most `token_budget` tokens (or one sentence).
 
     >>> [rows.tolist() for rows in batches_by_tokens(np.array([2, 5, 3, 1]), 6)]
     [[1], [2, 0, 3]]
@@ -247,7 +239,7 @@ def batches_by_tokens(lengths: np.ndarray, token_budget: int) -> Iterator[np.nda
 
 
 class EpochBatches:
-    """Batches of a shuffled table of sentences; the last, partial batch of an epoch is dropped."""
+    """Batches of a table that is shuffled anew every epoch; the last, partial batch of an epoch is dropped."""
 
     def __init__(self, table: Any, batch_size: int, seed: int):
         self.table, self.count, self.seed = table, len(table), seed
@@ -260,14 +252,14 @@ class EpochBatches:
         return self.batch(self.table.take(self.rows(step)))
 
     def rows(self, step: int) -> np.ndarray:
-        """Return the table rows of the batch of a step."""
+        """Return the table rows of a step's batch."""
         epoch, index = divmod(step, self.per_epoch)
         if self._order[0] != epoch:
             self._order = epoch, np.random.default_rng([self.seed, epoch]).permutation(self.count)
         return self._order[1][index * self.batch_size : (index + 1) * self.batch_size]
 
     def batch(self, rows: Any) -> Any:
-        """Return rows as what an objective takes."""
+        """Turn table rows into what an objective takes."""
         return pack(rows)
 
 
@@ -276,7 +268,7 @@ class FlatTokens:
 
     def __init__(self, directory: Path):
         self._files = [open(directory / name, "wb") for name in _FLAT]
-        self._files[-1].write(bytes(8))  # the first sentence begins at 0
+        self._files[-1].write(bytes(8))  # the first sentence starts at 0
         self._tokens = 0
 
     def add(self, table: TokenTable) -> None:
@@ -287,13 +279,13 @@ class FlatTokens:
         self._tokens += len(table.input_ids)
 
     def close(self) -> None:
-        """End the files."""
+        """Close the files."""
         for file in self._files:
             file.close()
 
 
 def read_tokens(directory: Path) -> TokenTable:
-    """Map what `FlatTokens` wrote: pages are shared by all processes of a machine, and only what is used is read."""
+    """Map what `FlatTokens` wrote into memory: a machine's processes share the pages, and only what is used is read."""
     arrays = []
     for name, kind in _FLAT.items():
         path = directory / name

@@ -1,1 +1,1 @@
-"""Makers: plain functions that make one artefact each, and know nothing of Ray or of the run as a whole."""
+"""Makers: plain functions that make one artefact each and know nothing of Ray or the run as a whole."""

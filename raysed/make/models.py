@@ -1,4 +1,4 @@
-"""Trained artefacts: members and learners; and the outcome of an ensemble."""
+"""Trained artefacts: members and learners; and the outcomes of ensembles."""
 
 import json
 import logging
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class _Training:
-    """One model in the making: what its `setup` is made from, the updates, and the files."""
+    """One training: what its `setup` is made from, the updates, and the files."""
 
     setup: Run
 
@@ -56,7 +56,7 @@ class _Training:
     def run(self, until: int | None = None) -> Result:
         """Train from the newest checkpoint on, and log the history."""
         setup, work, dev = self.setup, self.work, self.inputs.get("dev")
-        if dev and dev.tokens is None:  # they depend on an encoder that the run makes
+        if dev and dev.tokens is None:  # they need an encoder that the run makes
             max_length = self.inputs["encoder"].max_length
             dev = replace(dev, tokens=tokenize(self.start.tokenizer, dev.evaluation.sentences, max_length))
         criterion = self.settings.get("criterion", "spearman")
@@ -74,7 +74,7 @@ class _Training:
         def on_metrics(entry: Metrics) -> None:
             if work.log:
                 work.log.write(entry)
-            if has_begun:  # what was there when the training continued was reported before
+            if has_begun:  # entries from before a resume were reported then
                 score = max(entry["dev"].values()) if "dev" in entry else None
                 work.report({"step": entry["step"], "total": setup.plan.steps, "loss": entry["loss"], "dev": score})
 
@@ -105,7 +105,7 @@ class _Training:
     def write_model(
         self, out: Path, kind: str, encoder: Encoder, result: Result, description: Named, meta: Named
     ) -> Named:
-        """Write the trained model and what it is made of; return the facts for the manifest."""
+        """Write the trained model and a description of its origin; return the facts for the manifest."""
         task = self.work.task
         depends, name = (task.depends, task.name) if task else ({}, None)
         description = {**depends, "start": depends.get("start") or None, kind: name, **description}
@@ -114,7 +114,6 @@ class _Training:
         return {**meta, "seconds": seconds, "resumed_at": result.resumed_at}
 
     def publish(self, storage: Storage, result: Result) -> None:
-        """Commit the trained model and remove its checkpoints."""
         self.work.task.publish(storage, lambda out: self.write(out, result))
         self.work.checkpoints.clear()
 
@@ -136,7 +135,6 @@ class _Member(_Training):
         self.setup = stage.set_up(block, MembersConfig(precision=settings["precision"], **every), self.start)
 
     def write(self, out: Path, result: Result) -> Named:
-        """Write the kept weights, and whether they have collapsed."""
         meta = {"kept": result.kept, "kept_step": result.kept_step, "dev": result.score}
         if reason := collapse(entry for entry in result.history if entry["step"] <= result.kept_step):
             meta["collapsed"] = reason
@@ -145,7 +143,7 @@ class _Member(_Training):
 
 
 def member_updates(recipe: str, settings: Named, rows: Mapping[str, int]) -> int:
-    """Return the updates of one member, by the sizes of the tables that it learns from."""
+    """Return the updates of one member, given the `rows` of the tables it learns from."""
     stage, block = stages()[settings["stage"]], settings[settings["stage"]]
     count = stage.rows_read(block, settings.get("share", 1.0), rows)
     if count < 2 and "views" in stage.Settings.model_fields:
@@ -154,15 +152,15 @@ def member_updates(recipe: str, settings: Named, rows: Mapping[str, int]) -> int
 
 
 def grid_halving(steps: int, sts: Any, needed: int, evaluate_every: int) -> dict[str, Any]:
-    """Return how bounds are halved, see `cluster.work.Trial`; without `needed` models, one is out."""
+    """Return how bounds are halved, see `cluster.work.Trial`; one with fewer than `needed` models is out."""
     rungs = rungs_of(steps, sts.asha_rungs, sts.asha_reduction, evaluate_every)
     return {"rungs": rungs, "reduction": sts.asha_reduction, "least": needed, "statistic": STATISTICS[sts.statistic]}
 
 
 def train_member(task: Task, until: int, bench: Bench) -> Ended:
-    """Train a member; a failure is raised for another start unless `members.max_retries` starts were in vain."""
+    """Train a member; raise a failure, for another start, until `members.max_retries` are used up."""
     if task.is_there(bench.storage):
-        if "lower_bound" not in task.settings:  # finished by this trial, whose worker was lost before it could tell
+        if "lower_bound" not in task.settings:  # finished here by a worker that was lost before it could report
             return Ended()
         lines = (bench.storage.fetch(task.name) / "history.jsonl").read_text().splitlines()
         score = Result(history=[json.loads(line) for line in lines]).score_by(until)
@@ -205,13 +203,12 @@ class _Learner(_Training):
         self.setup = STAGE.set_up_worker(settings["sed"], self.start, work.rank, work.world)
 
     def run(self, until: int | None = None) -> Result:
-        """Train, and give the engine's memory back."""
         result = super().run(until)
         self.setup.engine.close()
         return result
 
     def write(self, out: Path, result: Result) -> Named:
-        """Write the learner without what only its training needed."""
+        """Write the learner without the parts that only its training needed."""
         sed, settings, trained = self.settings["sed"], self.settings, self.setup.objective.learner
         encoder, _ = load_start(self.inputs["encoder"], self.inputs["start"])
         encoder.set_head(trained.head_weight())
@@ -225,17 +222,17 @@ class _Learner(_Training):
 
 
 def train_learners(tasks: Sequence[Task], bench: Bench) -> None:
-    """Train learners one after the other on one of their workers; what another start would not mend is said."""
-    if distributed.is_initialized():  # else plain torch makes the updates
+    """Train learners in turn as one of their workers; report errors that no restart would fix."""
+    if distributed.is_initialized():  # otherwise plain torch makes the updates
         prepare_deepspeed(gpu=bench.share.device != "cpu")
     for task in tasks:
-        if task.is_there(bench.storage):  # by workers that have failed since
+        if task.is_there(bench.storage):  # published by workers that failed later
             continue
         begun = None
         if not bench.rank and not bench.has_failed():
             begun = task.checkpoints(bench.storage).begin(bench.job)
         starts = bench.broadcast(begun)
-        if starts is None:  # after a user's mistake, which another start does not mend
+        if starts is None:  # after a user's mistake, which no restart fixes
             return
         if starts > task.inputs["how"]["max_retries"]:
             bench.say(task.name, {"gave_up": starts})
@@ -254,7 +251,7 @@ def _train_learner(task: Task, bench: Bench) -> None:
     except UserError as error:
         bench.say(task.name, {"failed": str(error)})
         if bench.rank:
-            raise  # the first may wait for this one; started anew, it finds what was said
+            raise  # rank 0 may wait for this one; restarted, it finds the report
     except Exception as error:
         bench.say(task.name, {"error": last_line(error)})
         raise
@@ -264,7 +261,7 @@ def _train_learner(task: Task, bench: Bench) -> None:
 
 
 def ensemble(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
-    """List the members that were trained, and those that others may build on; refuse too few of them."""
+    """List the trained members, and the healthy ones that others may build on; raise if they are too few."""
     node, found, asked = settings["node"], inputs["members"], settings["min_members"]
     _refuse_mistakes(found)
     there, failed = [f for f in found if f.meta is not None], [f for f in found if f.meta is None]
@@ -288,7 +285,7 @@ def ensemble(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
 
 
 def grid_choice(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
-    """Make the models of the best lower bound the ensemble; refuse where no bound has as many as it needs."""
+    """Make the models of the best lower bound the ensemble; raise if no bound has enough models."""
     node, sts, steps = settings["node"], settings["sts"], inputs["trained"]["steps"]
     by_bound: dict[float, list[Found]] = {}
     _refuse_mistakes(inputs["members"])
@@ -342,7 +339,7 @@ def _outcome(out: Path, there: Sequence[Found], about: Named) -> dict[str, Any]:
     lists = {
         "all": pairs(there),
         "healthy": pairs(healthy),
-        # At the places of `all`, for what is made of healthy members under the number of the member.
+        # Aligned with `all`, for artefacts that are made from healthy members and keep their numbers.
         "sound": [pair if found in healthy else ("", "") for found, pair in zip(there, pairs(there))],
     }
     (out / "outcome.json").write_text(json.dumps({**lists, **about}, indent=1))
@@ -350,12 +347,12 @@ def _outcome(out: Path, there: Sequence[Found], about: Named) -> dict[str, Any]:
 
 
 def _needed(min_members: int | None, count: int) -> int:
-    """How many of so many models must be there: `members.min_members` may be more than a group has."""
+    """Return how many of `count` models are needed: `members.min_members` may exceed `count`."""
     return min(min_members or count, count)
 
 
 def _refuse_mistakes(found: Sequence[Found]) -> None:
-    """What the user can correct, such as a full disk, is no reason to go on without a member."""
+    """Raise errors that the user can fix, such as a full disk, instead of going on without the member."""
     for each in found:
         if each.is_mistake:
             raise UserError(f"{each.name}: {each.reason}")

@@ -1,8 +1,8 @@
-"""What is computed on frozen models: embeddings of the evaluation's sentences, and calibrations.
+"""What frozen models give: embeddings of the evaluation's sentences, and calibrations.
 
 Embeddings are one `layers-<k>.npy` (float32 [U, D], rows in the order of `Evaluation.sentences`) per pooling, or one
-file per pooling and task where every task has a calibration of its own, so that scores, plots and the mean of an
-ensemble are computed from files and never encoded twice.
+file per pooling and task if every task has its own calibration. Scores, plots and ensemble means read these files, so
+nothing is encoded twice.
 """
 
 import time
@@ -34,20 +34,16 @@ from raysed.train.calibrations.natsv import MOST_DIRECTIONS, largest_k
 from raysed.train.flow_fit import distinct_pairs
 
 OF_TASK, CENTRE = "embeddings.npy", "centre.npy"
-_CENTRED_ON = 2000
-"""Sentences of the corpus that say where the centre is."""
+_CENTRED_ON = 2000  # sentences of the corpus that determine the centre
 Parts = dict[str | None, np.ndarray]
-"""Rows to fit on by task; under None where all tasks share one calibration."""
+"""Rows to fit on, by task; under None if all tasks share one calibration."""
 
 
 # -- embeddings ------------------------------------------------------------------------------------------------------
 
 
 def embeddings(out: Path, inputs: Named, settings: Named, work: Work) -> None:
-    """Embed sentences by one encoder, or by the mean of several ones' weights, at every pooling.
-
-    Embeddings that are not finite are refused.
-    """
+    """Embed sentences with one encoder, or several ones' mean weights, at every pooling; refuse non-finite results."""
     sentences, config = inputs["sentences"], inputs["encoder"]
     models = inputs["model"] if isinstance(inputs["model"], list) else [inputs["model"]]
     loaded = (load_checkpoint(path, config.trust_remote_code) for path in models)
@@ -68,7 +64,7 @@ def embeddings(out: Path, inputs: Named, settings: Named, work: Work) -> None:
 
 
 def centre(out: Path, inputs: Named, settings: Named, work: Work) -> None:
-    """Write the mean vector of some sentences of the corpus, [D], and over the members of an ensemble."""
+    """Write the mean vector [D] of some corpus sentences, averaged over the members of an ensemble."""
     table, sums = read_tokens(inputs["corpus"]), 0.0
     rows = np.random.default_rng(len(table)).choice(len(table), min(_CENTRED_ON, len(table)), replace=False)
     sample = table.take(np.sort(rows))
@@ -79,7 +75,7 @@ def centre(out: Path, inputs: Named, settings: Named, work: Work) -> None:
 
 
 def mean_weights(models: Iterable[nn.Module]) -> dict[str, torch.Tensor]:
-    """Return the mean of the states of models that come one by one, summed in float64; integers are the last one's."""
+    """Return the mean of the models' states, summed in float64 one by one; integers are the last model's."""
     sums: dict[str, torch.Tensor] = {}
     count = 0
     for model in models:
@@ -91,7 +87,7 @@ def mean_weights(models: Iterable[nn.Module]) -> dict[str, torch.Tensor]:
 
 
 def teacher_embeddings(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
-    """Embed sentences by an external teacher, and measure its speed; refuse what is not finite."""
+    """Embed sentences with an external teacher, and measure its speed; refuse non-finite results."""
     teacher: Teacher = inputs["teacher"]
     x_UD, speed = embed_by(teacher, inputs["sentences"].texts)
     np.save(out / layers_file(settings["layers"]), x_UD)
@@ -100,9 +96,9 @@ def teacher_embeddings(out: Path, inputs: Named, settings: Named, work: Work) ->
 
 
 def embed_by(teacher: Teacher, texts: Sequence[str]) -> tuple[np.ndarray, float]:
-    """Return embeddings by a teacher, [N, D], and how many it made per second."""
+    """Return a teacher's embeddings [N, D], and how many it made per second."""
     progress = Progress(f"embed by {teacher.title}", len(texts))
-    teacher.embed(texts[:1])  # loaded before its speed is measured
+    teacher.embed(texts[:1])  # loads it, before its speed is measured
     began, parts = time.monotonic(), []
     for start in range(0, len(texts), ROWS_PER_GROUP):
         parts.append(teacher.embed(texts[start : start + ROWS_PER_GROUP]))
@@ -119,16 +115,16 @@ def embed_by(teacher: Teacher, texts: Sequence[str]) -> tuple[np.ndarray, float]
 
 
 def calibration(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
-    """Fit a calibration at every pooling, and write its version of the embeddings.
+    """Fit a calibration at every pooling, and write the calibrated embeddings.
 
-    A failure at another than the main pooling costs its cells in a side table only, and is in the manifest as `failed`.
+    A failure at a pooling other than the main one costs only cells of a side table; the manifest has it as `failed`.
     """
     evaluation, stages, poolings = inputs["sentences"].evaluation, settings["stages"], settings["layers"]
     of = {layers: load_embeddings(inputs["embeddings"], layers) for layers in poolings}
     if settings["flow"].fit_on == "tasks":
         flow = settings["flow"]
         tasks = {task: [task] for task in evaluation.tasks} if flow.per_task else {None: flow.fit_tasks}
-        # 2i and 2i + 1 are a pair, where sentences come in pairs.
+        # Where sentences come in pairs, rows 2i and 2i + 1 are one.
         rows_of = {task: evaluation.pair_rows(names).reshape(-1) for task, names in tasks.items()}
         parts = [{task: x_UD[rows] for task, rows in rows_of.items()} for x_UD in of.values()]
     else:
@@ -157,12 +153,12 @@ def calibration(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
 
 
 def poolings_without_fit(meta: Named) -> str:
-    """Return why side tables lack a calibration, by what `calibration` returned; nothing where none does."""
+    """Return why side tables lack a calibration, from what `calibration` returned; empty if none does."""
     return "; ".join(f"no fit with {layers} pooled layers: {why}" for layers, why in meta.get("failed", {}).items())
 
 
 def _natsv_k(dev: DevTask | None, settings: Named, x_UD: np.ndarray, parts: Parts) -> int | None:
-    """The directions that `natsv` removes; chosen for one task, they are those of all, as in BERT-flow."""
+    """Return how many directions `natsv` removes; chosen on one task, it holds for all, as in BERT-flow."""
     k = settings["calibration"].natsv_k
     if "natsv" not in settings["stages"] or k != "dev":
         return None if k == "dev" else k
@@ -173,15 +169,15 @@ def _natsv_k(dev: DevTask | None, settings: Named, x_UD: np.ndarray, parts: Part
 
 
 _embedded: dict[Any, dict[Layers, np.ndarray]] = {}
-"""The embeddings of all sentences to fit on, for the next calibration of the same model."""
+"""Embeddings of all sentences to fit on, cached for the next calibration of the same model."""
 
 
 def _rows_of_text(inputs: Named, settings: Named, work: Work) -> tuple[list[Parts], FlowConfig]:
-    """The embeddings of sentences outside of the tasks, per pooling, and the flow's settings for a part of them."""
+    """Return embeddings of sentences outside the tasks, per pooling, and flow settings that fit their number."""
     everything = _text_to_fit(inputs, settings)
     table, flow = draw(everything, settings["flow"], settings["seed"])
-    poolings = inputs["poolings"]  # of the model, whichever this fit uses
-    # All that tells these sentences and their embeddings from those of another run in this process.
+    poolings = inputs["poolings"]  # all of the model's, whichever this fit uses
+    # All that distinguishes these embeddings from those of another run in this process.
     asked = inputs["encoder"], inputs["model"], inputs["text"], poolings, settings["run_seed"], flow.fit_sentences
     key = str(asked) if table is everything else None
     if key is None or key not in _embedded:
@@ -211,7 +207,7 @@ def _text_to_fit(inputs: Named, settings: Named) -> TokenTable:
 
 
 def draw(table: TokenTable, flow: FlowConfig, seed: int) -> tuple[TokenTable, FlowConfig]:
-    """Draw as many pairs as the flow's fit uses, which goes over each of them once; all, where that is all or more."""
+    """Draw as many pairs as the flow's fit uses, for one pass over them; return everything if it uses all."""
     pairs = len(table) // 2
     needed = distinct_pairs(pairs, flow)
     if needed == pairs:
@@ -221,11 +217,7 @@ def draw(table: TokenTable, flow: FlowConfig, seed: int) -> tuple[TokenTable, Fl
 
 
 def load_embeddings(directory: Path, layers: Layers) -> Embeddings:
-    """Return what `Evaluation.score` takes, of an artefact of embeddings, calibrated or not.
-
-    Returns:
-        float32 [U, D]; where every task has a calibration of its own (`flow.per_task`), by task [U_task, D].
-    """
+    """Load embeddings as `Evaluation.score` takes them: float32 [U, D], or with `flow.per_task` by task [U_task, D]."""
     files = sorted((directory / f"layers-{layers}").glob(f"*/{OF_TASK}"))
     if files:
         return {unquote(file.parent.name): np.load(file) for file in files}

@@ -1,8 +1,7 @@
 """Target tables: the mean of an ensemble's members, the embeddings of external teachers, and their combination.
 
-All are made of blocks of the corpus, which a stream of actors publishes (see `raysed.cluster.streaming`): memory in
-flight is O(D) per sentence and ensemble whatever the number of teachers, and a run that was stopped goes on with the
-blocks that are missing.
+They are made from blocks of the corpus that a stream of actors publishes (see `raysed.cluster.streaming`): memory in
+flight is O(D) per sentence and ensemble for any number of teachers, and a stopped run continues with missing blocks.
 """
 
 import json
@@ -31,31 +30,26 @@ from raysed.score.ensemble import Ensemble
 from raysed.score.tasks import mean_embeddings
 from raysed.store.progress import steps
 
-COMBINATION = "combination.npz"
-"""The fitted combination, beside the targets."""
-CHOICE = "choice.json"
-"""Which teachers are best together on the dev task."""
-_SMALLEST_BLOCK, _LARGEST_BLOCK = 256, 4096
-"""Sentences of a block: what is lost where its worker is lost."""
+COMBINATION = "combination.npz"  # the fitted combination, next to the targets
+CHOICE = "choice.json"  # which teachers are best together on the dev task
+_SMALLEST_BLOCK, _LARGEST_BLOCK = 256, 4096  # sentences, all lost with their worker
 _SENTENCES_AT_ONCE = {"cpu": 1024, "cuda": _LARGEST_BLOCK}
-"""Sentences that are embedded at once: enough of equal length to fill a pass, few enough for little memory."""
+"""Sentences to embed at once: enough of equal length to fill a pass, few enough to need little memory."""
 _VERIFIED_ROWS = 32
 _MAX_DIFFERENCE = {False: 2e-2, True: 5e-2}
-"""Of a target in fp32, or in bf16, from one that was encoded again in fp32, in units of the largest target, or of 1."""
-_TURN_SENTENCES = 4 * ROWS_PER_GROUP
-"""Sentences that decide how targets are turned: many more than dimensions."""
-_LEAST_VARIANCE = 1e-4
-"""Start of a variance that is zero, as of a dimension without content, in units of the mean variance."""
+"""Of a target, by whether it is in bf16, from its fp32 re-encoding, relative to the largest target or 1."""
+_TURN_SENTENCES = 4 * ROWS_PER_GROUP  # sentences that decide how targets are turned: many more than dimensions
+_LEAST_VARIANCE = 1e-4  # floor of starting variances, relative to their mean: dimensions without content have none
 
 Block = tuple[Callable[[], Path], Named]
-"""What fetches the file of a block, and the block's meta data."""
+"""A function that fetches a block's file, and the block's metadata."""
 
 
 # -- the mean of members ---------------------------------------------------------------------------------------------
 
 
 def block_rows(rows: int) -> int:
-    """Return the sentences of a block: few where a small corpus is to keep several actors busy.
+    """Return the sentences per block: fewer for a small corpus, to keep several actors busy.
 
     >>> block_rows(10**6), block_rows(6000), block_rows(300)
     (4096, 500, 256)
@@ -64,11 +58,10 @@ def block_rows(rows: int) -> int:
 
 
 class MeanBlocks:
-    """Adds its teachers' embeddings to the running float32 sums of a block; the last of a chain divides.
+    """Add its teachers' embeddings to the running float32 sums of a block; the last of a chain divides.
 
-    Args:
-        inputs: `part` has the number of the table that a teacher belongs to, and its directory; `counts` the teachers
-            of each table, for the last group of a chain, otherwise nothing.
+    `inputs["part"]` has the table number and directory of each teacher; `inputs["counts"]` the number of teachers per
+    table for the last of a chain, otherwise nothing.
     """
 
     columns = ("id", "input_ids")
@@ -97,20 +90,20 @@ class MeanBlocks:
         return table
 
     def blocks(self, table: pa.Table) -> list[tuple[pa.Table, dict[str, Any]]]:
-        """Return the block of each target table, and its meta data."""
+        """Return the block of each target table, and its metadata."""
         rows, meta = table.select(["id", "input_ids"]), {"bf16": self._bf16}
         means = [matrix(table.column(f"target-{i}")) / np.float32(count) for i, count in enumerate(self._counts)]
         return [(with_targets(rows, means_BD, self._target_precision), meta) for means_BD in means]
 
 
 def mean_targets(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
-    """Join the blocks of a target table, and encode some rows again: none may be lost, repeated or mixed up."""
+    """Join the blocks of a target table, and re-encode some rows: none may be lost, repeated or mixed up."""
     blocks: Sequence[Block] = inputs["blocks"]
     writer = TargetWriter(out)
     for path, _ in blocks:
         writer.add(open_table(path()).read())
     writer.close(len(SentenceTable(inputs["corpus"])))
-    bf16 = any(meta.get("bf16") for _, meta in blocks)  # by other machines
+    bf16 = any(meta.get("bf16") for _, meta in blocks)  # blocks may come from other machines
     verified = verify_targets(out, inputs["teachers"], inputs["encoder"].trust_remote_code, bf16)
     return {"teachers": len(inputs["teachers"]), "rows": writer.rows, "verified": verified}
 
@@ -122,9 +115,9 @@ def teacher_sums(
     trust_remote_code: bool = False,
     bf16: bool = False,
 ) -> Callable[[TokenTable], list[np.ndarray]]:
-    """Load teachers; return what sums up each group's raw last-layer embeddings of B sentences, float32 [B, D].
+    """Load teachers; return a function that sums each group's raw last-layer embeddings of B sentences, float32 [B, D].
 
-    SED section 4 averages embeddings as they are, without normalisation, and section 5.1 pools the last layer.
+    SED section 4 averages embeddings without normalisation, and section 5.1 pools the last layer.
     """
     encoders = [[load_checkpoint(path, trust_remote_code).to(device).eval() for path in paths] for paths in groups]
 
@@ -137,17 +130,16 @@ def teacher_sums(
 def verify_targets(
     directory: Path, teachers: Sequence[Path], trust_remote_code: bool = False, bf16: bool = False
 ) -> float:
-    """Encode 32 random rows again in fp32, and return the largest difference; this process holds one teacher at a time.
+    """Re-encode 32 random rows in fp32, one teacher in memory at a time; return the largest difference.
 
-    Args:
-        bf16: whether some targets were made in bf16.
+    A larger one is tolerated if some targets were made in bf16.
 
     Raises:
         RuntimeError: a target does not belong to its sentence.
     """
     table = SentenceTable(directory)
     rows = np.random.default_rng(len(table)).choice(len(table), min(_VERIFIED_ROWS, len(table)), replace=False)
-    # In their order, so that no row group is read twice.
+    # Sorted, so that no row group is read twice.
     picked = [table.rows(int(row), int(row) + 1, ("id", "input_ids", "target")) for row in np.sort(rows)]
     sample = pa.concat_tables(picked)
     tokens = TokenTable.from_arrow(sample)
@@ -167,7 +159,7 @@ def verify_targets(
 
 
 def mean_of_members(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
-    """Write what the members of an ensemble make of the evaluation's sentences, as one teacher."""
+    """Write the members' mean embeddings of the evaluation's sentences, as those of one teacher."""
     file = layers_file(settings["layers"])
     mean_UD = mean_embeddings([np.load(path / file) for path in inputs["embeddings"]])
     np.save(out / file, mean_UD)
@@ -178,9 +170,9 @@ def mean_of_members(out: Path, inputs: Named, settings: Named, work: Work) -> Na
 
 
 class TeacherBlocks:
-    """Embeds blocks of sentences by one external teacher.
+    """Embed blocks of sentences with one external teacher.
 
-    A block is known by the teacher and the text, so that another combination or a larger corpus computes only new ones.
+    Teacher and text identify a block, so another combination or a larger corpus computes only new ones.
     """
 
     columns = ("id", "sentence")
@@ -191,7 +183,7 @@ class TeacherBlocks:
         self._embed = load_teacher(inputs["teacher"], work.token_budget, work.device, work.precision).embed
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """Return the block with its embeddings."""
+        """Return the block with its embeddings; refuse non-finite ones."""
         sentences = table.column("sentence").to_pylist()
         x_BD = self._embed(sentences)
         broken = np.flatnonzero(~np.isfinite(x_BD).all(1))
@@ -206,7 +198,7 @@ class TeacherBlocks:
 
 
 def teacher_rows(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
-    """Note that all blocks of a teacher's embeddings are there; they are not copied."""
+    """Record that all blocks of a teacher's embeddings are there; they are not copied."""
     (out / "blocks").write_text(f"{len(inputs['blocks'])}\n")
     return {"blocks": len(inputs["blocks"])}
 
@@ -231,10 +223,10 @@ def worth_of_teachers(out: Path, inputs: Named, settings: Named, work: Work) -> 
 
 
 def combined_targets(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
-    """Write id, input_ids and what the teachers say as one, and the combination beside it.
+    """Write a table of id, input_ids and the teachers' combined embedding, and the combination next to it.
 
-    In the manifest `shared` says whether targets are in the space of a single teacher. Of teachers that the dev task
-    has not chosen nothing is in the targets.
+    `shared` in the manifest says whether targets are in a single teacher's space. Teachers that the dev task has not
+    chosen contribute nothing.
     """
     table, sed = _Taught(inputs, settings["widths"]), settings["sed"]
     encoder, _ = load_start(inputs["encoder"], inputs["start"])
@@ -267,10 +259,9 @@ def combined_targets(out: Path, inputs: Named, settings: Named, work: Work) -> N
 
 
 class _Taught:
-    """What each teacher says of the corpus, block by block.
+    """The teachers' embeddings of the corpus, block by block.
 
-    A teacher is a list of blocks where it is an external one, and a target table in the order of the corpus where it
-    is an ensemble of this run.
+    An external teacher is a list of blocks; an ensemble of this run is a target table in corpus order.
     """
 
     def __init__(self, inputs: Named, widths: Sequence[int]):
@@ -280,7 +271,7 @@ class _Taught:
         self._teachers = [SentenceTable(of) if isinstance(of, Path) else of for of in self._teachers]
 
     def parts(self, rows: int) -> Iterator[tuple[int, list[np.ndarray]]]:
-        """Yield the first row and the teachers' embeddings of block after block."""
+        """Yield the first row and the teachers' embeddings of each block, up to `rows`."""
         for start in range(0, rows, ROWS_PER_GROUP):
             stop = min(start + ROWS_PER_GROUP, len(self.corpus))
             tables = [
@@ -309,10 +300,10 @@ def _fitted(
 def _products(
     table: _Taught, combination: Combination, encoder: Encoder, work: Work
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Compare targets with what the learner says of some sentences before it has learnt anything.
+    """Compare targets with the untrained learner's embeddings of some sentences.
 
-    Returns sums over these sentences: targets times the learner's unit vectors [D, H], those times themselves [H, H],
-    and the squares of the targets [D].
+    Returns sums over these sentences: targets times the learner's unit vectors [D, H], these times themselves [H, H],
+    and the squared targets [D].
     """
     corpus, size = table.corpus, encoder.width
     products_DH, own_HH = np.zeros((combination.width, size)), np.zeros((size, size))
@@ -329,7 +320,7 @@ def _products(
 
 
 def combined_embeddings(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
-    """Write what the combined teachers make of the evaluation's sentences."""
+    """Write the combined teachers' embeddings of the evaluation's sentences."""
     file = layers_file(settings["layers"])
     combination = Combination.load(inputs["targets"] / COMBINATION)
     np.save(out / file, combination.target([np.load(path / file) for path in inputs["embeddings"]]))

@@ -1,4 +1,4 @@
-"""Text artefacts: the start of a static learner, the sentence table, labelled pairs and two views of sentences."""
+"""Text artefacts: the start of a static learner, the sentence table, labelled pairs and views of sentences."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -23,8 +23,7 @@ from raysed.train.stages.sed import STAGE, SedConfig
 
 VIEWS_SCHEMA = pa.schema([("first", pa.string()), ("second", pa.string())])
 VIEWS_FILE = "views.parquet"
-_FEW_SENTENCES, _FEW_UPDATES = 1000, 150
-"""Below these a warning says what to expect."""
+_FEW_SENTENCES, _FEW_UPDATES = 1000, 150  # warn below these
 
 
 def static_start(out: Path, inputs: Named, settings: Named, work: Work) -> None:
@@ -33,7 +32,7 @@ def static_start(out: Path, inputs: Named, settings: Named, work: Work) -> None:
 
 
 def sentence_table(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
-    """Clean, draw and tokenise the corpus, some thousand sentences at a time."""
+    """Clean, draw and tokenise the corpus, a few thousand sentences at a time."""
     block, max_length = settings["corpus"], inputs["encoder"].max_length
     tokenizer = load_tokenizer(inputs["encoder"], inputs["start"])
     report, lengths = CorpusReport(), LengthReport(max_length)
@@ -52,7 +51,7 @@ def sentence_table(out: Path, inputs: Named, settings: Named, work: Work) -> Nam
 
 
 def small_corpus(sentences: int, is_trained_on: bool, sed: SedConfig | None) -> Iterator[str]:
-    """Yield warnings before training on a corpus from which little can be learnt; `sed` is None without learners."""
+    """Yield warnings about a corpus too small to learn much from; `sed` is None without learners."""
     if sentences < _FEW_SENTENCES and is_trained_on:
         yield f"the corpus has only {sentences} sentences; training usually needs several thousand"
     if sed is None:
@@ -86,7 +85,7 @@ def view_table(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
 
 
 class ViewBlocks:
-    """Rewrites blocks of the corpus; a maker's work depends on its seed and the sentences' ids alone."""
+    """Rewrite blocks of the corpus; random choices depend only on the seed and the sentences' IDs."""
 
     columns = ("id", "sentence")
 
@@ -105,7 +104,7 @@ class ViewBlocks:
 
 
 def rewritten_views(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
-    """Join the blocks of rewritten sentences in the order of the corpus."""
+    """Join the blocks of rewritten sentences in corpus order."""
     blocks: Sequence[tuple[Any, Named]] = inputs["blocks"]
     chosen = total = 0
     with pq.ParquetWriter(out / VIEWS_FILE, VIEWS_SCHEMA) as writer:

@@ -1,4 +1,4 @@
-"""What makers share: the sentences that models embed, and the files of their embeddings."""
+"""What makers share: the sentences to embed, and the names of embedding files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,19 +8,19 @@ from raysed.data.tokens import TokenTable
 from raysed.score.tasks import Evaluation
 
 Named = Mapping[str, Any]
-"""A maker's inputs, and its settings, by name; the facts that it returns for the manifest."""
+"""A maker's inputs or settings by name, or the facts that it returns for the manifest."""
 
 
 @dataclass(frozen=True)
 class Sentences:
-    """Sentences that models embed, and the tasks that they are of."""
+    """Sentences to embed, and the tasks they come from."""
 
     texts: Sequence[str]
     tokens: TokenTable | None
-    """Of the run's encoder; None where they depend on an encoder that the run makes."""
+    """Of the run's encoder; None if the run makes that encoder first."""
     evaluation: Evaluation | None = None
 
 
 def layers_file(layers: Any) -> str:
-    """Return the file name of embeddings at one pooling."""
+    """Return the file name of embeddings with one pooling."""
     return f"layers-{layers}.npy"

@@ -1,1 +1,1 @@
-"""What has weights: the encoder, the flow, affine maps; loading them and exporting them."""
+"""Models: encoders, teachers and calibrations; loading and exporting them."""

@@ -1,7 +1,4 @@
-"""Calibrations: affine maps of embeddings, the flow for arrays of any number of rows, and their files.
-
-Chained affine maps multiply out to a single one, so they cost one matrix product and are exported as one linear layer.
-"""
+"""Calibrations of embeddings and their files: the flow, and affine maps, a chain of which multiplies out to one."""
 
 import json
 from dataclasses import dataclass
@@ -19,7 +16,7 @@ _TRANSFORM_ROWS = 1024
 
 
 class Flow(glow.Glow):
-    """The network (see `raysed.model.glow.Glow`) for arrays of any number of rows; refuses widths that do not fit."""
+    """A `Glow` that rejects widths it cannot split, and transforms arrays with any number of rows."""
 
     def __init__(
         self, width: int, levels: int = 2, depth: int = 3, hidden: int = 32, generator: torch.Generator | None = None
@@ -33,7 +30,7 @@ class Flow(glow.Glow):
 
     @torch.inference_mode()
     def transform(self, x_ND: np.ndarray) -> np.ndarray:
-        """Return z_ND as float32 for any number of rows, a block of rows at a time; refuse rows of another width."""
+        """Return z_ND as float32, computed in blocks of rows; raise UserError for another width."""
         require_width(x_ND, self.width)
         z_ND = np.empty((len(x_ND), self.width), np.float32)
         for start in range(0, len(x_ND), _TRANSFORM_ROWS):
@@ -44,7 +41,7 @@ class Flow(glow.Glow):
 
 
 def require_finite(embeddings_ND: np.ndarray | torch.Tensor) -> None:
-    """Refuse NaN and infinite embeddings.
+    """Raise UserError if any embedding is NaN or infinite.
 
     >>> require_finite(np.array([[0.0, 1.0], [np.nan, 0.0]]))
     Traceback (most recent call last):
@@ -61,14 +58,14 @@ def require_finite(embeddings_ND: np.ndarray | torch.Tensor) -> None:
 
 
 def require_width(x_ND: np.ndarray, width: int) -> None:
-    """Refuse embeddings that a calibration of this width was not fitted on."""
+    """Raise UserError unless the embeddings are [N, width]."""
     if x_ND.ndim != 2 or x_ND.shape[1] != width:
         raise UserError(f"this calibration needs embeddings of width {width}, but got shape {x_ND.shape}")
 
 
 @dataclass(frozen=True, eq=False)
 class Affine:
-    """The map x -> x @ weight_DD + bias_D. Both are float64; a linear layer's weight is the transpose.
+    """The map x -> x @ weight_DD + bias_D, in float64. `nn.Linear` stores the transpose of `weight_DD`.
 
     >>> double = Affine(np.eye(2) * 2, np.zeros(2))
     >>> shift = Affine(np.eye(2), np.ones(2))
@@ -81,18 +78,18 @@ class Affine:
 
     @property
     def width(self) -> int:
-        """D."""
+        """Size D of the embeddings."""
         return len(self.bias_D)
 
     def transform(self, x_ND: np.ndarray) -> np.ndarray:
-        """Return the mapped rows as float32; refuse those of another width."""
+        """Return the mapped rows as float32; raise UserError for another width."""
         require_width(x_ND, len(self.weight_DD))
         y_ND = np.asarray(x_ND, np.float32) @ self.weight_DD.astype(np.float32)
         y_ND += self.bias_D.astype(np.float32)
         return y_ND
 
     def then(self, second: "Affine") -> "Affine":
-        """Return the map that applies this one first and `second` to its result."""
+        """Return the composition: this map first, then `second`."""
         return Affine(self.weight_DD @ second.weight_DD, self.bias_D @ second.weight_DD + second.bias_D)
 
 
@@ -111,7 +108,7 @@ def save_calibration(calibration: CalibrationMap, directory: Path) -> None:
 
 
 def load_calibration(directory: Path) -> CalibrationMap:
-    """Read what `save_calibration` wrote: the same map, bit for bit, on the CPU; `kind` in config.json says which."""
+    """Load what `save_calibration` wrote, bit for bit, on the CPU; `kind` in config.json selects the class."""
     try:
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         if config["kind"] == "flow":

@@ -1,7 +1,7 @@
-"""What several teachers say of a sentence as one vector: an affine map of their vectors side by side.
+"""Combine several teachers into one target per sentence: an affine map of their concatenated vectors.
 
-The map is fitted on moments of the teachers' embeddings over the corpus, so two passes over them suffice and
-memory does not depend on the number of sentences.
+The map is fitted on moments of the teachers' embeddings over the corpus: one pass to fit it and one to apply it, in
+memory that does not depend on the number of sentences.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 MOST_EXHAUSTIVE = 6
-"""Teachers of which every subset is scored: 63 of them."""
+"""With at most this many teachers, score every subset (63 of 6 teachers)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,9 +20,8 @@ class Combination:
     """The map from the teachers' vectors of a sentence to its target.
 
     Attributes:
-        is_unit: whether each teacher's vector is brought to length 1 first.
-        offset_D: is added; 0 where nothing is centred.
-        kept: share of the squared length of the combined vectors that the target's width keeps, 0 to 1.
+        is_unit: normalise each teacher's vector to length 1 first.
+        kept: share (0 to 1) of the combined vectors' squared length that is left at the target's width.
     """
 
     is_unit: bool
@@ -36,38 +35,35 @@ class Combination:
         return self.weight_ED.shape[1]
 
     def target(self, parts: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the targets, float32 [B, D], of the teachers' embeddings [B, D_k] of the same sentences."""
+        """Map the teachers' embeddings [B, D_k] of the same sentences to targets, float32 [B, D]."""
         return (side_by_side(parts, self.is_unit) @ self.weight_ED + self.offset_D).astype(np.float32)
 
     @property
     def is_identity(self) -> bool:
-        """Whether targets are the teachers' vectors themselves, but for their lengths: those of a single teacher."""
+        """Whether targets are a single teacher's own vectors, up to their lengths."""
         rows, columns = self.weight_ED.shape
         return rows == columns and np.allclose(self.weight_ED, np.eye(rows)) and not np.any(self.offset_D)
 
     def turned(self, products_DD: np.ndarray) -> "Combination":
-        """Return the same, rotated as a whole towards other vectors; takes targets times these, summed."""
+        """Return it with targets rotated towards other vectors; `products_DD` sums their outer products, see `turn`."""
         turn_DD = turn(products_DD)
         offset_D = np.broadcast_to(self.offset_D, len(turn_DD)) @ turn_DD
         return replace(self, weight_ED=self.weight_ED @ turn_DD, offset_D=offset_D)
 
     def save(self, path: Path) -> None:
-        """Write it to a `.npz` file."""
+        """Write a `.npz` file."""
         np.savez(path, is_unit=self.is_unit, weight_ED=self.weight_ED, offset_D=self.offset_D, kept=self.kept)
 
     @classmethod
     def load(cls, path: Path) -> "Combination":
-        """Read it from the file that `save` has written."""
+        """Load what `save` wrote."""
         with np.load(path) as file:
-            offset_D = file["offset_D"] if "offset_D" in file else 0.0  # files of earlier versions have none
+            offset_D = file["offset_D"] if "offset_D" in file else 0.0  # absent in files of earlier versions
             return cls(bool(file["is_unit"]), file["weight_ED"], offset_D, float(file["kept"]))
 
 
 def side_by_side(parts: Sequence[np.ndarray], is_unit: bool) -> np.ndarray:
-    """Return the teachers' embeddings [B, D_k] of the same sentences next to each other, float64 [B, E].
-
-    With `is_unit` rows are brought to length 1 first; a zero row stays.
-    """
+    """Concatenate teachers' embeddings [B, D_k], float64 [B, E]; `is_unit` normalises rows first (zeros stay zero)."""
     columns = [np.asarray(part, np.float64) for part in parts]
     if is_unit:
         columns = [x_BD / np.maximum(np.linalg.norm(x_BD, axis=1, keepdims=True), 1e-12) for x_BD in columns]
@@ -86,14 +82,13 @@ def fit_combination(
     """Fit the combination.
 
     Args:
-        weights: one per teacher; with 0 it is as if the teacher had not been there.
-        products_EE: second moments of `side_by_side`, not centred, of unit rows unless `how` is `mean`.
-        width: D of the targets; None: that of the combination. Wider combinations are reduced to their principal
-            directions, not centred, which lose least of all dot products; narrower ones get zeros, which change none.
-        is_ordered: whether combinations that are not wider are rotated to these directions, too.
-        centred_on: the sum [E] of the same rows and their number: several teachers are then centred on their mean, and
-            scaled by a number each to the total variance 1 (PHI-S, Ranzinger et al. 2024, without its rotation, which
-            changes no dot product).
+        weights: one per teacher; 0 leaves the teacher out.
+        products_EE: X' X of the rows X of `side_by_side`, uncentred; unit rows unless `how` is `mean`.
+        width: D of the targets; None: the combination's own. A wider combination is projected onto its uncentred
+            principal directions, which preserve dot products best; a narrower one is padded with zeros.
+        is_ordered: rotate to the principal directions even if nothing has to be projected.
+        centred_on: sum [E] and number of the same rows. Several teachers are then centred and each is scaled to total
+            variance 1 (PHI-S, Ranzinger et al. 2024, without its rotation, which changes no dot product).
     """
     weights_K, mean_E = np.asarray(weights, np.float64) / np.sum(weights), np.zeros(len(products_EE))
     scales_K = np.ones(len(widths))
@@ -104,7 +99,7 @@ def fit_combination(
         scales_K = 1 / np.sqrt(np.maximum(variances_K, 1e-12))
     if how == "mean":
         whole_EF = np.concatenate([weight * np.eye(widths[0]) for weight in weights_K])
-    else:  # roots, so that a dot product of two targets is the weighted mean of the teachers' cosines
+    else:  # square roots make the dot product of two targets the weighted mean of the teachers' cosines
         roots_E = np.repeat(np.sqrt(weights_K) * scales_K, widths)
         whole_EF = np.diag(roots_E)[:, roots_E > 0]
     found = whole_EF.shape[1]
@@ -118,10 +113,9 @@ def fit_combination(
 
 
 def principal_directions(products_FF: np.ndarray, count: int) -> tuple[np.ndarray, float]:
-    """Return the directions [F, count] that keep most of the squared length of some rows, and the share that they keep.
+    """Return the top principal directions [F, count] and the share of the rows' squared length that they keep.
 
-    They are orthonormal, the most important first. Of second moments that are not centred they keep most of all dot
-    products.
+    They are orthonormal, strongest first. Those of uncentred second moments preserve dot products best.
     """
     values_F, vectors_FF = np.linalg.eigh(products_FF)
     share = values_F[::-1][:count].sum() / values_F.sum() if count < len(values_F) else 1.0
@@ -129,7 +123,7 @@ def principal_directions(products_FF: np.ndarray, count: int) -> tuple[np.ndarra
 
 
 def with_fixed_signs(directions_FG: np.ndarray) -> np.ndarray:
-    """Return the same directions, each turned so that its largest coordinate is positive.
+    """Flip directions so that the coordinate of largest magnitude is positive in each.
 
     >>> with_fixed_signs(np.array([[0.6, 0.8], [-0.8, 0.6]])).tolist()
     [[-0.6, 0.8], [0.8, 0.6]]
@@ -139,11 +133,11 @@ def with_fixed_signs(directions_FG: np.ndarray) -> np.ndarray:
 
 
 def turn(products_DF: np.ndarray) -> np.ndarray:
-    """Return the R [D, F] with orthonormal rows or columns for which the trace of R' products is largest.
+    """Return the R [D, F] with orthonormal rows or columns that maximises trace(R' products): orthogonal Procrustes.
 
-    The products are vectors times those that they are rotated towards, summed over sentences (orthogonal Procrustes).
+    The products are outer products, summed over sentences, of vectors [D] with those to rotate them towards [F].
     """
-    import scipy.linalg  # which not every worker needs
+    import scipy.linalg  # not needed by every worker
 
     left_DR, _, right_RF = scipy.linalg.svd(products_DF, full_matrices=False)
     return left_DR @ right_RF
@@ -153,7 +147,7 @@ def turn(products_DF: np.ndarray) -> np.ndarray:
 
 
 def prepared(how: str, balance: str, x_ND: np.ndarray) -> np.ndarray:
-    """Return a teacher's embeddings as they are combined: of unit length, or balanced on these sentences alone."""
+    """Prepare a teacher's embeddings for `combined`: normalised, and balanced on these sentences alone if asked."""
     if how == "mean":
         return x_ND
     x_ND = side_by_side([x_ND], is_unit=True)
@@ -164,10 +158,7 @@ def prepared(how: str, balance: str, x_ND: np.ndarray) -> np.ndarray:
 
 
 def combined(how: str, weights: Sequence[float], parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Return what teachers say together at full width [B, E], of their prepared embeddings [B, D_k].
-
-    These are the targets of `fit_combination`, before principal directions.
-    """
+    """Combine prepared embeddings [B, D_k] at full width [B, E], as `fit_combination` does before it reduces them."""
     if how == "mean":
         return np.average(parts, axis=0, weights=weights)
     roots_K = np.sqrt(np.asarray(weights) / np.sum(weights))
@@ -177,11 +168,10 @@ def combined(how: str, weights: Sequence[float], parts: Sequence[np.ndarray]) ->
 def choose_teachers(
     count: int, score: Callable[[tuple[int, ...]], float], least: float
 ) -> tuple[tuple[int, ...], dict[tuple[int, ...], float]]:
-    """Return the subset of teachers to keep, and the score of every subset that was tried.
+    """Return the subset of teachers to keep, and the score of every subset tried.
 
-    All subsets are tried of up to 6 teachers. Of more, teachers are added one by one, each time the one that gives the
-    highest score. Kept is the smallest subset that no larger one beats by `least` or more; the best of these, or the
-    first of equal ones.
+    With up to 6 teachers every subset is tried; with more, greedy forward selection adds the best one each time. The
+    smallest subset less than `least` below the best score wins; among these the best, and of equals the first.
     """
     everyone, tried = range(count), {}
     if count <= MOST_EXHAUSTIVE:
@@ -192,5 +182,5 @@ def choose_teachers(
             options = {some: score(some) for some in (tuple(sorted({*best, k})) for k in everyone if k not in best)}
             best = max(options, key=options.__getitem__)
             tried |= options
-    enough = max(tried.values()) - least + 1e-9  # so that rounding decides nothing
+    enough = max(tried.values()) - least + 1e-9  # 1e-9: rounding must not decide
     return min((some for some in tried if tried[some] > enough), key=lambda some: (len(some), -tried[some])), tried

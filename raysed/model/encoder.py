@@ -1,7 +1,7 @@
-"""The one module of members and learner: a Hugging Face transformer, fed without padding, and pooling.
+"""The encoder of members and learners: a Hugging Face transformer, run without padding, and pooling.
 
-An architecture takes packed rows when its public `forward` gives the padded result for them, which is tried once on
-short random sentences; one that does not is fed padded batches instead, with the same numbers.
+Three short random sentences show whether an architecture's `forward` gives the same result for packed rows as for
+padded ones. If it does not, the encoder runs padded batches: same numbers, slower.
 """
 
 import logging
@@ -26,15 +26,15 @@ log = logging.getLogger(__name__)
 
 
 class Encoder(nn.Module):
-    """Transformer + mean pooling over all real tokens, special ones included; learners may have a linear head after it.
+    """A transformer, pooling (the mean includes special tokens) and, in some learners, a linear head.
 
-    The transformer is any bidirectional encoder of transformers that gives hidden states, or a table of vectors.
+    The transformer is any bidirectional encoder of transformers that returns hidden states, or a table of vectors.
 
     Attributes:
         pooling: `mean`, or `cls`: the state of each sentence's first token.
-        position_offset: where positions begin (RoBERTa: the padding id + 1) in packed rows; None: it takes none.
-        parts: passes that a batch is cut into. With more than one, each is computed again for its gradient, so that
-            memory holds the inner states of one part at a time; the result is the same.
+        position_offset: first position in packed rows (RoBERTa: padding id + 1); None: it cannot take packed rows.
+        parts: number of passes per batch. Above 1 the backward pass recomputes each part (activation checkpointing),
+            so memory holds the activations of one part at a time; results do not change.
     """
 
     def __init__(self, transformer: PreTrainedModel):
@@ -45,7 +45,7 @@ class Encoder(nn.Module):
         self.parts = 1
         self.position_offset = None if self.is_static else _probe(transformer)
         for name, parameter in transformer.named_parameters():
-            if "pooler" in name:  # never used here; frozen, so that optimizers and reducers skip it
+            if "pooler" in name:  # unused; frozen to make optimizers and reducers skip it
                 parameter.requires_grad_(False)
 
     @property
@@ -54,7 +54,7 @@ class Encoder(nn.Module):
         return self.head.out_features if self.head else self.transformer.config.hidden_size
 
     def set_head(self, weight_HD: np.ndarray | None) -> None:
-        """Set the head, from the transformer's size to the width of the embeddings; None removes it."""
+        """Set the linear head, from hidden size H to embedding width D; None removes it."""
         self.head = None
         if weight_HD is None:
             return
@@ -73,21 +73,18 @@ class Encoder(nn.Module):
         return isinstance(self.transformer, StaticVectors)
 
     def use_sparse_gradients(self) -> None:
-        """Let the token embeddings' gradient hold the rows of the batch only; the optimizer has to take that.
-
-        Not on a GPU, where the number of these rows would have to be waited for.
-        """
+        """Make token embeddings' gradients sparse on a CPU (GPUs would synchronise). The optimizer must allow it."""
         embedding = self.transformer.get_input_embeddings()
         is_on_cpu = self.transformer.device.type == "cpu"
         if is_on_cpu and type(embedding) is nn.Embedding and not embedding.scale_grad_by_freq:
             embedding.sparse = True
 
     def forward(self, tokens: PackedTokens, layers: Layers = 1) -> torch.Tensor:
-        """Embed B sentences by the mean of `blocks_of(layers)`, emb_BD, in float32 or better."""
+        """Embed B sentences, averaging `blocks_of(layers)`; return emb_BD in float32 or better."""
         return self.embed(tokens, (layers,))[0]
 
     def embed(self, tokens: PackedTokens, poolings: Sequence[Layers]) -> list[torch.Tensor]:
-        """Embed B sentences under several poolings with one pass; return one emb_BD per pooling."""
+        """Embed B sentences with several poolings in one pass; return one emb_BD per pooling."""
         if self.is_static:
             return [self._through_head(self.transformer(tokens))] * len(poolings)
         states = self._hidden_states(tokens, all_layers=any(pooling != 1 for pooling in poolings))
@@ -110,7 +107,7 @@ class Encoder(nn.Module):
         return self._hidden_states(tokens, all_layers=False)[-1]
 
     def _hidden_states(self, tokens: PackedTokens, all_layers: bool) -> Sequence[torch.Tensor]:
-        """States of the embedding layer and every block (or of the last block only), each [R, L, D]."""
+        """Return the states of the embedding layer and every block, or of the last block only, each [R, L, D]."""
         if self.position_offset is None:
             return _padded_states(self.transformer, tokens, all_layers)
         tensors = tokens.input_ids, tokens.position_ids, tokens.segments
@@ -120,8 +117,8 @@ class Encoder(nn.Module):
             return states_of(*tensors)
         count = min(self.parts, rows)
         edges = [rows * part // count for part in range(count + 1)]
-        # Tensors, not the batch: `checkpoint` keeps the random state of those devices whose tensors it is given, and
-        # does not look into a dataclass. Else the second pass on a GPU would draw other dropout masks.
+        # Pass tensors, not the batch: `checkpoint` saves the random state of its tensor arguments' devices and does not
+        # look into a dataclass. Otherwise the recomputation on a GPU would draw other dropout masks.
         parts = [
             checkpoint(states_of, *(x[slice(*pair)] for x in tensors), use_reentrant=False) for pair in pairwise(edges)
         ]
@@ -129,10 +126,9 @@ class Encoder(nn.Module):
 
 
 def blocks_of(layers: Layers, count: int) -> list[int]:
-    """Return the indices of the blocks that a pooling averages, for a transformer of `count` blocks.
+    """Return the indices of the blocks that a pooling averages, out of `count`; raise UserError if there are too few.
 
-    Index 0 is the embedding layer; UserError where there are too few. `first_last` is what the released BERT-flow code
-    does under the name of the last two layers.
+    Index 0 is the embedding layer. `first_last` is what the released BERT-flow code does for its "last two layers".
 
     >>> blocks_of(2, 12), blocks_of("first_last", 12)
     ([11, 12], [1, 12])
@@ -145,7 +141,7 @@ def blocks_of(layers: Layers, count: int) -> list[int]:
 
 
 def _mean_pool(states: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:
-    """[R, L, D] -> emb_BD; the last slot collects the empty places and is dropped."""
+    """Average each sentence's states, [R, L, D] -> emb_BD; empty slots are segment B, whose sum is dropped."""
     count, width = len(tokens), states.shape[-1]
     states = states.to(torch.promote_types(states.dtype, torch.float32))
     sums = _sums(states.reshape(-1, width), tokens.segments.reshape(-1), count + 1, states.device.type)
@@ -153,17 +149,16 @@ def _mean_pool(states: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:
 
 
 def _first_states(states: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:
-    """[R, L, D] -> the state of each sentence's first token, [B, D]."""
+    """Return the state of each sentence's first token, [R, L, D] -> [B, D]."""
     first = (tokens.position_ids == 0) & (tokens.segments < len(tokens))
     order = tokens.segments[first].argsort()
     return states[first][order].to(torch.promote_types(states.dtype, torch.float32))
 
 
 def _sums(states_TD: torch.Tensor, segments_T: torch.Tensor, count: int, device_type: str) -> torch.Tensor:
-    """Add up the states of each segment, [count, D].
+    """Sum the states of each segment, [count, D], in a reproducible order.
 
-    On CUDA `index_add` adds in another order each time, and `index_put` in that of the tokens; on CPUs it is the other
-    way around.
+    On CUDA the order of `index_add` varies between calls and that of `index_put` does not; on CPUs it is the reverse.
     """
     zeros = states_TD.new_zeros(count, states_TD.shape[1])
     if device_type == "cuda":
@@ -185,7 +180,7 @@ def _packed_states(
 
 
 def _padded_states(transformer: PreTrainedModel, tokens: PackedTokens, all_layers: bool) -> list[torch.Tensor]:
-    """The ordinary padded forward, its states put back into the packed layout."""
+    """Run the ordinary padded forward and put its states back into the packed layout."""
     count, longest = len(tokens), int(tokens.lengths.max())
     real = tokens.segments < count
     places = tokens.segments[real] * longest + tokens.position_ids[real]
@@ -212,19 +207,16 @@ def _states(
 
 @torch.no_grad()
 def _probe(transformer: PreTrainedModel) -> int | None:
-    """Find the position of first tokens with which packed rows give the padded result, or None.
-
-    An architecture that ignores the mask or the positions gives other numbers, which three short random sentences show:
-    two of them share a row.
-    """
+    """Return the first position with which packed rows give the padded result, or None if none does."""
     was_training, found = transformer.training, None
     transformer.eval()
-    # Tokens of one sentence may be too far apart to see each other, which no short sentence shows.
+    # Short sentences cannot reveal attention that is limited to a window.
     if all(kind == "full_attention" for kind in getattr(transformer.config, "layer_types", None) or []):
         pad, vocabulary = transformer.config.pad_token_id or 0, transformer.config.vocab_size
         generator = np.random.default_rng(0)
         sentences = [generator.integers(min(pad + 1, vocabulary - 1), vocabulary, size) for size in (3, 5, 6)]
         tokens = pack(TokenTable.from_lists(sentences), row_tokens=8).to(transformer.device)
+        # Two of the sentences share a row: an architecture that ignores the mask or the positions gives other numbers.
         expected = _mean_pool(_padded_states(transformer, tokens, False)[0], tokens)
         found = next((offset for offset in (0, pad + 1) if _gives(transformer, tokens, offset, expected)), None)
     transformer.train(was_training)
@@ -238,6 +230,6 @@ def _gives(transformer: PreTrainedModel, tokens: PackedTokens, offset: int, expe
     tensors = tokens.input_ids, tokens.position_ids, tokens.segments
     try:
         found = _mean_pool(_packed_states(transformer, offset, False, *tensors)[0], tokens)
-    except (TypeError, ValueError, RuntimeError, IndexError):  # the ways in which an architecture says no
+    except (TypeError, ValueError, RuntimeError, IndexError):  # how architectures reject such inputs
         return False
     return torch.allclose(found, expected, atol=1e-4 if transformer.dtype == torch.float32 else 5e-2)

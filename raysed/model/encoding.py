@@ -1,4 +1,4 @@
-"""Embed whole tables without gradients, in passes of sentences of about equal length."""
+"""Embed whole tables without gradients, in passes over sentences of similar length."""
 
 import logging
 from collections import deque
@@ -16,7 +16,7 @@ from raysed.model.encoder import Encoder
 log = logging.getLogger(__name__)
 
 _OOM_MESSAGES = ("allocate memory", "out of memory", "_STATUS_ALLOC_FAILED")
-"""Of torch's CPU allocator, CUDA's runtime and its libraries, such as cuBLAS; the latter in a RuntimeError."""
+"""From torch's CPU allocator, CUDA's runtime, and CUDA libraries such as cuBLAS (as a RuntimeError)."""
 
 
 def encode(
@@ -27,11 +27,11 @@ def encode(
     bf16: bool = False,
     on_rows: Callable[[int], None] | None = None,
 ) -> list[np.ndarray]:
-    """Embed a whole table, without dropout; return float32 emb_ND for each pooling, rows in the order of the table.
+    """Embed a whole table without dropout; return float32 emb_ND for each pooling, rows in table order.
 
-    A pass for which memory does not suffice is cut in two, and so are all after it. `token_budget` is that of a pass
-    (None: what suits the device). With `bf16` products are in bf16, and the pooling is in fp32 all the same. `on_rows`
-    is told after each pass how many sentences are embedded so far.
+    If a pass runs out of memory, it and all later ones are halved; UserError if one sentence does not fit.
+    `token_budget` is per pass (None: `default_token_budget`). `bf16` uses autocast; pooling stays in fp32. `on_rows` is
+    called after each pass with the number of sentences embedded so far.
     """
     results = [np.empty((len(table), encoder.width), np.float32) for _ in poolings]
     device, was_training, done = next(encoder.parameters()).device, encoder.training, 0
@@ -58,15 +58,16 @@ def encode(
 def _embed(
     encoder: Encoder, table: TokenTable, poolings: Sequence[Layers], bf16: bool, device: torch.device
 ) -> list[np.ndarray] | None:
-    """Embed one pass; return None where memory does not suffice. One sentence a row leaves hardly anything empty."""
+    """Embed one pass; return None if memory runs out."""
     try:
         with torch.autocast(device.type, torch.bfloat16) if bf16 else nullcontext():
+            # Rows as long as the longest sentence: lengths are similar, so few slots stay empty.
             found = encoder.embed(pack(table, row_tokens=1).to(device), poolings)
         return [x_BD.float().cpu().numpy() for x_BD in found]
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-    if device.type == "cuda":  # out of the except block, whose traceback keeps what the failed pass holds
+    if device.type == "cuda":  # outside `except`, whose traceback keeps the failed pass's tensors alive
         torch.cuda.empty_cache()
     longest = int(table.lengths.max())
     if len(table) == 1:
@@ -79,10 +80,10 @@ def _embed(
 
 
 def default_token_budget(device: torch.device | str) -> int:
-    """Return the tokens per forward pass that suit a device.
+    """Return how many tokens a forward pass should have on a device.
 
-    On CPUs 8,192 take a sixth longer than 2,048, out of the caches. A GPU is done with a small pass before the next one
-    has been started.
+    On CPUs 8,192 tokens overflow the caches and take a sixth longer than 2,048. On GPUs small passes finish before the
+    next one is launched.
 
     >>> default_token_budget("cpu"), default_token_budget("cuda")
     (2048, 65536)
@@ -91,6 +92,6 @@ def default_token_budget(device: torch.device | str) -> int:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return whether an error means that memory has run out, the machine's or a GPU's."""
+    """Return whether an error means that the machine or a GPU ran out of memory."""
     has_message = any(message in str(error) for message in _OOM_MESSAGES)
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or has_message

@@ -1,8 +1,8 @@
-"""The exported transformer in further formats, as the files that sentence-transformers' `backend="onnx"` looks for.
+"""Export the transformer as the ONNX files that sentence-transformers' `backend="onnx"` looks for.
 
-That backend runs the transformer alone in ONNX; pooling and calibration stay modules of sentence-transformers. It gives
-the last layer's states and no others. What it needs itself, optimum-onnx, does not go with transformers 5, so the files
-are written by torch's exporter and ONNX Runtime's quantization.
+That backend runs only the transformer in ONNX and returns only its last layer; pooling and calibration stay modules of
+sentence-transformers. optimum-onnx, which the backend needs, does not work with transformers 5, so torch's exporter and
+ONNX Runtime's quantization write the files.
 """
 
 import importlib.util
@@ -29,15 +29,15 @@ FILES: Mapping[Format, str] = {
     "int8": "onnx/model_qint8_avx512_vnni.onnx",
     "int8_avx2": "onnx/model_quint8_avx2.onnx",
 }
-"""The names of sentence-transformers' `export_dynamic_quantized_onnx_model`."""
+"""File names as sentence-transformers' `export_dynamic_quantized_onnx_model` chooses them."""
 _SIGNED = {"int8": True, "int8_avx2": False}
-"""Whether weights are signed: without VNNI, a processor's sums of signed products may overflow."""
+"""Whether weights are signed: sums of signed products may overflow on processors without VNNI."""
 _OPSET = 18
-"""What every ONNX Runtime since 1.14 reads."""
+"""Readable by ONNX Runtime 1.14 and later."""
 
 
 def check_formats(formats: Sequence[Format], encoder: EncoderConfig) -> None:
-    """Check that an encoder can be written in these formats, by doing it with random weights."""
+    """Raise UserError if an encoder cannot be exported; tries the ONNX export with random weights."""
     if not formats:
         return
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
@@ -52,13 +52,13 @@ def check_formats(formats: Sequence[Format], encoder: EncoderConfig) -> None:
     try:
         with tempfile.TemporaryDirectory() as folder:
             _write_onnx(AutoModel.from_config(config), AutoTokenizer.from_pretrained(path), Path(folder) / "model.onnx")
-    except Exception as error:  # whatever torch's exporter meets
+    except Exception as error:  # torch's exporter may raise anything
         problem = f"{encoder.path!r} cannot be written as ONNX ({first_line(error)}); leave export.formats out"
         raise UserError(problem, setting="export.formats") from None
 
 
 def write_formats(path: Path, formats: Sequence[Format]) -> None:
-    """Write further formats beside an exported model, from what its directory holds."""
+    """Add further formats to an exported model's directory, from the files in it."""
     model = AutoModel.from_pretrained(path, use_safetensors=True, dtype=torch.float32)
     places = {name: path / FILES[name] for name in formats}
     for place in places.values():
@@ -69,14 +69,14 @@ def write_formats(path: Path, formats: Sequence[Format]) -> None:
         for name, place in places.items():
             from onnxruntime.quantization import QuantType, quantize_dynamic
 
-            # Weights have 8 bits and a scale for each output; activations are quantized as they come (dynamically).
+            # Weights get 8 bits and one scale per output channel; activations are quantized dynamically.
             kind, options = QuantType.QInt8 if _SIGNED[name] else QuantType.QUInt8, {"WeightSymmetric": True}
             with _quiet():
                 quantize_dynamic(plain, place, per_channel=True, weight_type=kind, extra_options=options)
 
 
 def load_format(path: Path, name: Format | None) -> Callable[[Sequence[str]], np.ndarray]:
-    """Return what embeds with an exported model, float32 [N, D], in a format of `write_formats`; None: torch's own."""
+    """Return a function that embeds sentences, float32 [N, D], with an exported model in a format (None: torch)."""
     from raysed.model import library  # takes seconds
 
     model = library.load(path)
@@ -86,18 +86,18 @@ def load_format(path: Path, name: Format | None) -> Callable[[Sequence[str]], np
 
 
 def has_own_code(path: Path) -> bool:
-    """Whether an exported encoder came with code of its own, of which its directory has a copy."""
+    """Return whether an exported model's directory contains custom code of its encoder."""
     config = path / "config.json"
     return config.is_file() and "auto_map" in json.loads(config.read_text(encoding="utf-8"))
 
 
 def largest_difference(found_ND: np.ndarray, expected_ND: np.ndarray) -> float:
-    """Return that of any coordinate, as a share of the largest coordinate; NaN where either side has one."""
+    """Return the largest difference of any coordinate over the largest expected magnitude; NaN if either has NaN."""
     return float(np.abs(found_ND - expected_ND).max() / np.abs(expected_ND).max())
 
 
 def open_session(file: Path) -> Any:
-    """Load an ONNX file for the CPU, with as many threads as torch has."""
+    """Load an ONNX file on the CPU, with as many threads as torch uses."""
     from onnxruntime import InferenceSession, SessionOptions
 
     options = SessionOptions()
@@ -107,7 +107,7 @@ def open_session(file: Path) -> Any:
 
 
 class OnnxTransformer(torch.nn.Module):
-    """A transformer in an ONNX file, called like the transformer that it was made from."""
+    """A transformer in an ONNX file, called like the original."""
 
     def __init__(self, file: Path, config: PreTrainedConfig):
         super().__init__()
@@ -122,7 +122,7 @@ class OnnxTransformer(torch.nn.Module):
 
 
 class _LastStates(torch.nn.Module):
-    """What the backend reads of a transformer; a pooler is left out of the file."""
+    """The output that the backend reads; leaves a pooler out of the file."""
 
     def __init__(self, transformer: torch.nn.Module):
         super().__init__()
@@ -146,7 +146,6 @@ def _write_onnx(transformer: torch.nn.Module, tokenizer: PreTrainedTokenizerBase
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the notes of the exporters on themselves."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,6 +1,6 @@
-"""The network of the normalizing flow, alone, and as the last module of a sentence-transformers model.
+"""The normalizing flow's network, and the sentence-transformers module that applies it.
 
-This file stands on its own, because a model that ends in a flow carries a copy of it: it needs torch and safetensors.
+Exported models that end in a flow carry a copy of this file, so it depends on torch and safetensors only.
 
 Source: Li et al., "On the Sentence Embeddings from Pre-trained Language Models", EMNLP 2020, section 3.2,
 table 7 and appendix A.
@@ -18,13 +18,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 LOG_SCALE_FACTOR = 3.0
-"""Scales are exp(3 * log_scale): the factor makes them learn three times faster (Glow)."""
+"""Scales are exp(3 * log_scale); the factor makes them learn three times faster (Glow)."""
 DEVIATION_FLOOR = 1e-5
-"""Channels with less than this share of the largest deviation are rounding noise (the root of `VARIANCE_FLOOR`)."""
+"""Channels below this share of the largest standard deviation are rounding noise (root of raysed's VARIANCE_FLOOR)."""
 
 
 class Glow(nn.Module):
-    """An invertible map of embeddings x to z with a tractable density: z ~ N(0, I) (BERT-flow section 3.2).
+    """An invertible map from embeddings x to z with a tractable density: z ~ N(0, I) (BERT-flow section 3.2).
 
     One step, from x to z:
 
@@ -33,11 +33,11 @@ class Glow(nn.Module):
     3. additive coupling of the halves: [y1, y2 + g(y1)], where g has three linear layers: two without bias,
        each followed by an actnorm and ReLU, and a last one that starts at zero.
 
-    A level is `depth` steps. After every level but the last, the second half of the channels leaves the flow.
-    z is the concatenation of these halves, in order, and of what the last level gives.
+    A level is `depth` steps. After every level but the last, the second half of the channels leaves the flow. z is the
+    concatenation of these halves, in order, and the last level's output.
 
-    All shifts lie in one parameter, and all log-scales in another, so that a training step is few kernels: the actnorms
-    of all steps, the first inner ones, the second inner ones, and the scaled biases of the last linear layers.
+    To need few kernels per training step, one parameter holds all shifts and another all log-scales, in this order: the
+    actnorms of all steps, g's first actnorms, g's second actnorms, the scaled biases of g's last layers.
 
     Shapes: B rows, D = width, a multiple of 2**levels; `levels` is 2 in the paper, 3 in the released code's default.
     """
@@ -56,7 +56,7 @@ class Glow(nn.Module):
         shapes = [s for size in widths for s in ((hidden, size // 2), (hidden, hidden), (size // 2, hidden))]
         self.weights = nn.ParameterList(torch.zeros(shape) for shape in shapes)
         self.register_buffer("initialized", torch.tensor(False))
-        # As the released code does: actnorms are Glorot-uniform, g is from N(0, 0.05^2), its end zero.
+        # As in the released code: actnorms are Glorot-uniform, g's weights N(0, 0.05^2), those of its last layer zero.
         generator = generator or torch.Generator().manual_seed(0)
         with torch.no_grad():
             for vector in (self.shift, self.log_scale):
@@ -69,11 +69,11 @@ class Glow(nn.Module):
 
     @torch.no_grad()
     def initialize_(self, x_BD: Tensor) -> None:
-        """Set every actnorm, inner ones too, so that its output over these rows has mean 0 and deviation 1.
+        """Set every actnorm, g's included, to give mean 0 and standard deviation 1 over these rows.
 
-        Call it once, before the first update, with rows drawn at random. That it was called is stored with the weights.
-        A channel that is constant but for rounding (a LayerNorm weight of zero) keeps its size relative to the others:
-        blown up to deviation 1 by each step in turn, its noise would overflow.
+        Call it once, before the first update, with randomly drawn rows; a second call raises RuntimeError, also after
+        saving and loading. A channel that is constant up to rounding (a LayerNorm weight of zero) is scaled like the
+        channel of largest deviation: scaled to deviation 1 in every step, its noise would overflow.
         """
         if self.initialized:
             raise RuntimeError("this flow is initialised already")
@@ -83,7 +83,7 @@ class Glow(nn.Module):
             if index < 3 * self.steps:
                 mean = values.mean(0)
                 deviation = (values - mean).square().mean(0).sqrt()
-                exact = values.double().std(0, correction=0)  # so that rounding here is not taken for a deviation
+                exact = values.double().std(0, correction=0)  # float64: rounding must not look like deviation
                 largest = exact.max().to(deviation.dtype)
                 deviation = torch.where(exact > DEVIATION_FLOOR * exact.max(), deviation, largest)
                 shifts[index].copy_(-mean)
@@ -94,22 +94,22 @@ class Glow(nn.Module):
         self.initialized.fill_(True)
 
     def forward(self, x_BD: Tensor) -> tuple[Tensor, Tensor]:
-        """Return z_BD and log |det dz/dx| of each row, in nats."""
+        """Return z_BD and log |det dz/dx| [B] in nats."""
         scale = torch.exp(LOG_SCALE_FACTOR * self.log_scale)
         offsets, scales = (self.shift * scale).split(self.sizes), scale.split(self.sizes)
-        # (x + shift) * scale as one multiply-add: half of the kernels, and of what backward keeps.
+        # (x + shift) * scale as one multiply-add: half the kernels, and half the tensors that backward keeps.
         z_BD = self._walk(x_BD, lambda values, index: torch.addcmul(offsets[index], values, scales[index]))
         log_det = LOG_SCALE_FACTOR * self.log_scale[: self.norm_width].sum()
         return z_BD, log_det.expand(len(x_BD))
 
     def bits_per_dim(self, x_BD: Tensor) -> Tensor:
-        """Return the negative log-likelihood of each row in bits, divided by the width (lower is better)."""
+        """Return each row's negative log-likelihood in bits per dimension, [B]; lower is better."""
         z_BD, log_det_B = self(x_BD)
         log_prior_B = -0.5 * z_BD.square().sum(1) - 0.5 * self.width * math.log(2 * math.pi)
         return -(log_prior_B + log_det_B) / (math.log(2) * self.width)
 
     def _walk(self, x: Tensor, affine: Callable[[Tensor, int], Tensor]) -> Tensor:
-        """Carry x through all steps; `affine(values, index)` applies the actnorm of that index."""
+        """Run x through all steps; `affine(values, index)` applies the actnorm with that index in `sizes`."""
         left = []
         for step in range(self.steps):
             x = affine(x, step).flip(1)
@@ -125,32 +125,32 @@ class Glow(nn.Module):
 
 
 class FlowHead(nn.Module):
-    """A fitted flow as a module of sentence-transformers: it maps the sentence embedding x to z."""
+    """A fitted flow as a sentence-transformers module: it maps the sentence embedding x to z."""
 
     def __init__(self, glow: Glow):
         super().__init__()
         self.glow = glow
 
     def forward(self, features: dict[str, Any]) -> dict[str, Any]:
-        """Replace `sentence_embedding`, [B, D]; the flow computes in its own precision."""
+        """Replace `sentence_embedding` [B, D] by z, computed in the flow's own precision."""
         x_BD = features["sentence_embedding"].to(self.glow.shift.dtype)
         features["sentence_embedding"] = self.glow(x_BD)[0]
         return features
 
     def get_embedding_dimension(self) -> int:
-        """Return D."""
+        """Return the width D of the embeddings."""
         return self.glow.width
 
     get_sentence_embedding_dimension = get_embedding_dimension  # its name before sentence-transformers 6
 
     def save(self, directory: str | Path, **_: Any) -> None:
-        """Write the flow into a directory, and this file beside that, where the loader looks for it."""
+        """Write the flow into a directory, and this file into its parent, where the loader looks for it."""
         write(self.glow, Path(directory))
         shutil.copyfile(__file__, Path(directory).parent / Path(__file__).name)
 
     @staticmethod
     def load(directory: str | Path) -> "FlowHead":
-        """Read what `save` wrote."""
+        """Load what `save` wrote."""
         return FlowHead(read(Path(directory), Glow))
 
 
@@ -164,7 +164,7 @@ def write(glow: Glow, directory: Path) -> None:
 
 
 def read(directory: Path, kind: type[Glow]) -> Glow:
-    """Read what `write` wrote, as an instance of `kind` on the CPU and in evaluation mode."""
+    """Load what `write` wrote, as a `kind` on the CPU in evaluation mode."""
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     glow = kind(*(config[name] for name in ("width", "levels", "depth", "hidden")))
     glow.load_state_dict(load_file(directory / "model.safetensors"))

@@ -1,6 +1,6 @@
-"""A learner's linear head: from the transformer's width to that of the targets, where these differ.
+"""A learner's linear head, from the transformer's width H to that of the targets.
 
-It has no offset, so that dot products after it are determined by its matrix alone, which `fold` makes use of.
+It has no bias: its matrix alone determines the dot products after it, which lets `fold` shrink it.
 """
 
 from pathlib import Path
@@ -12,26 +12,26 @@ from raysed.model.combination import with_fixed_signs
 
 _FILE = "head.safetensors"
 START = "head.npy"
-"""Beside targets: the matrix [H, D] that learners start with."""
+"""File beside the targets: the head [H, D] that learners start with."""
 VARIANCE = "variance.npy"
-"""Beside targets for heads that are dropped: by how much this start is off in each dimension [D], squared."""
+"""File beside the targets, for heads that are dropped: mean squared error [D] of `START` in each dimension."""
 
 
 def save_head(weight_HD: np.ndarray, directory: Path) -> None:
-    """Write `head.safetensors`, the `weight` of a linear layer, beside the transformer."""
+    """Write `head.safetensors` beside the transformer, as the `weight` [D, H] of a linear layer."""
     save_file({"weight": np.ascontiguousarray(weight_HD.T)}, directory / _FILE)
 
 
 def load_head(directory: Path) -> np.ndarray | None:
-    """Return what `save_head` wrote; None where there is nothing."""
+    """Load what `save_head` wrote, [H, D]; None if the directory has no head."""
     path = directory / _FILE
     return load_file(path)["weight"].T if path.is_file() else None
 
 
 def fold(weight_HE: np.ndarray) -> np.ndarray:
-    """Return a head of at most H columns after which all dot products are the same, in float32.
+    """Return a head of at most H columns with the same dot products, in float32.
 
-    With W = U S V', the vectors x W and x U S differ by the turn V', which changes no dot product.
+    With W = U S V', x W and x U S differ by V' only, which preserves dot products.
 
     >>> weight_HE, x_BH = np.random.default_rng(0).normal(size=(3, 7)), np.eye(3)
     >>> found_HD = fold(weight_HE)

@@ -1,7 +1,7 @@
-"""sentence-transformers, in and out: the one module that imports it, itself imported late because that takes seconds.
+"""Read and write sentence-transformers models. Only this module imports the library; import it late, it takes seconds.
 
-No code of a model directory runs, unless that is asked for: modules of a class that is not the library's own are
-refused, except for this project's flow, whose weights are read by raysed's own class.
+A model directory's code runs only with `trust_remote_code`. Modules of custom classes are rejected, except this
+project's flow, which is loaded with raysed's own class.
 """
 
 import json
@@ -37,9 +37,9 @@ from raysed.model.pretrained import check_size, load_encoder, longest_input, sav
 
 _OWN = "sentence_transformers."
 _FLOW = "glow.FlowHead"
-"""The class of an exported flow, as modules.json names it: in the file `glow.py` beside it."""
+"""Class of an exported flow in modules.json; `glow.py` lies beside that file."""
 _OF_VECTORS = ("Dense", "Normalize", "LayerNorm", "Dropout", "FlowHead")
-"""Modules that map the vector of a sentence, whatever its tokens were."""
+"""Modules that map a sentence's vector and do not look at its tokens."""
 _USUAL = {
     "transformer_task": "feature-extraction",
     "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
@@ -49,13 +49,13 @@ _READ_ELSEWHERE = {"max_seq_length", *_USUAL}
 
 
 class NotPackable(Exception):
-    """Why a model has to be computed by the library itself."""
+    """The reason why only sentence-transformers itself can compute a model."""
 
 
 def load(directory: Path, device: str = "cpu", trust_remote_code: bool = False) -> SentenceTransformer:
-    """Load a model directory as the library's own model; refuse modules that are neither the library's nor a flow."""
+    """Load a model directory with the library; raise UserError for modules that are neither its own nor a flow."""
     entries = _entries(directory)
-    if any(kind == _FLOW for kind, _ in entries):  # which the library would load as code of the directory
+    if any(kind == _FLOW for kind, _ in entries):  # the library would run the directory's glow.py
         modules = [_module(directory, *entry, trust_remote_code) for entry in entries]
         return SentenceTransformer(modules=modules, device=device).eval()
     return SentenceTransformer(
@@ -68,9 +68,9 @@ def load(directory: Path, device: str = "cpu", trust_remote_code: bool = False) 
 
 
 def take_apart(directory: Path, token_budget: int | None, device: str) -> NativeModel:
-    """Load a model of which packed rows compute all up to the pooled vector.
+    """Load a model that packed rows can compute up to the pooled vector.
 
-    NotPackable is raised where it is more than a transformer with mean or cls pooling, and maps of vectors.
+    Raise NotPackable if it is more than a transformer, mean or cls pooling, and maps of the pooled vector.
     """
     (first, place), *rest = _entries(directory)
     if _name(first) != "Transformer":
@@ -101,10 +101,10 @@ def _heads(directory: Path, entries: Sequence[tuple[str, str]]) -> list[nn.Modul
 
 
 def after_transformer(directory: Path) -> tuple[str, int | None, list[nn.Module]]:
-    """Return where the transformer lies, how many tokens it takes, and the modules that follow it, pooling first.
+    """Return the transformer's subdirectory, its maximum number of tokens and the modules after it, pooling first.
 
-    Without modules.json it lies in the directory itself, may take any number of tokens (None), and nothing follows but
-    a pooling in `1_Pooling`.
+    Without modules.json the transformer is in the directory itself, the maximum is unknown (None) and only a pooling in
+    `1_Pooling` may follow.
     """
     if not (directory / "modules.json").is_file():
         places = [place for place in ("1_Pooling",) if (directory / place).is_dir()]
@@ -119,7 +119,7 @@ def after_transformer(directory: Path) -> tuple[str, int | None, list[nn.Module]
 
 
 def _check_settings(directory: Path, place: str) -> None:
-    """Raise NotPackable for settings of the model, or of its transformer, that packed rows do not follow."""
+    """Raise NotPackable for settings of the model or its transformer that packed rows do not support."""
     config = AutoConfig.from_pretrained(directory / place)
     check_size(str(directory), config)
     path = directory / "config_sentence_transformers.json"
@@ -128,7 +128,7 @@ def _check_settings(directory: Path, place: str) -> None:
         raise NotPackable("it cuts its vectors short, or is of another type")
     if settings.get("prompts", {}).get(settings.get("default_prompt_name")):
         raise NotPackable("it puts a prompt before sentences")
-    for key, value in _transformer_settings(directory, place).items():  # what is off does nothing
+    for key, value in _transformer_settings(directory, place).items():  # falsy settings are off
         if value and (key not in _READ_ELSEWHERE or _USUAL.get(key, value) != value):
             raise NotPackable(f"its transformer has {key}: {json.dumps(value, default=str)}")
     if getattr(config, "is_encoder_decoder", False):
@@ -140,7 +140,7 @@ def _transformer_settings(directory: Path, place: str) -> dict[str, Any]:
 
 
 def _entries(directory: Path) -> list[tuple[str, str]]:
-    """Return the class and the directory of each line of modules.json."""
+    """Return class and subdirectory of each module in modules.json; raise UserError for custom code."""
     found = [(entry["type"], entry["path"]) for entry in _read_json(directory / "modules.json")]
     if not found:
         raise UserError("modules.json lists no modules")
@@ -166,7 +166,7 @@ def _module(directory: Path, kind: str, place: str, trust_remote_code: bool = Fa
 
 
 def _layers(module: WeightedLayerPooling) -> Layers:
-    """The pooling whose mean is the module's weighted mean."""
+    """Return the pooling that equals the module's weighted mean; raise NotPackable if there is none."""
     count = module.num_hidden_layers
     weights = module.layer_weights.detach().double().numpy()
     share_L = np.zeros(count + 1)
@@ -192,11 +192,10 @@ def export_model(
 ) -> None:
     """Write a model directory that `SentenceTransformer(path)` loads; the same arguments give the same bytes.
 
-    Its modules are the transformer, the mean over layers (where more than the last is pooled) and the mean over tokens,
-    or `StaticEmbedding` of a table of vectors; then the encoder's head and the calibration, which are linear layers. A
-    flow is `FlowHead` of glow.py, copied beside it: such a model needs `trust_remote_code=True`, like an encoder with
-    code of its own. Classes and settings have the names that every release of the library since 3.2 reads: the ONNX
-    backend needs release 5 (see docs/distill.md).
+    Its modules: the transformer, the mean over layers (if more than the last is pooled) and the mean over tokens, or
+    `StaticEmbedding` for a table of vectors; then head and calibration as linear layers. A flow is `FlowHead` from a
+    copy of glow.py; like an encoder with custom code, such a model needs `trust_remote_code=True`. Classes and settings
+    have the names that every release since 3.2 reads, because the ONNX backend needs release 5 (docs/distill.md).
     """
     if calibration is not None and calibration.width != encoder.width:
         raise UserError(f"a calibration of width {calibration.width} does not fit embeddings of width {encoder.width}")
@@ -205,7 +204,7 @@ def export_model(
     if encoder.is_static:
         rows_VD = encoder.transformer.get_input_embeddings().weight.detach().cpu().clone()
         backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-        backend.enable_truncation(max_length)  # the module has no setting for that
+        backend.enable_truncation(max_length)  # the module has no setting for it
         modules = [StaticEmbedding(backend, embedding_weights=rows_VD)]
     else:
         modules = _pooling(encoder.transformer.config, layers)
@@ -225,21 +224,18 @@ def export_model(
 
 
 def parity(path: Path, sentences: Sequence[str], expected_ND: np.ndarray) -> float:
-    """Return the `largest_difference` of an exported model's vectors from those of the model in memory.
-
-    Rounding gives 1e-6, and up to 1e-5 under a whitening that enlarges weak directions.
-    """
-    model = load(path, trust_remote_code=has_own_code(path))  # code that has run in this process already
+    """Return an export's `largest_difference` from the model in memory; rounding gives 1e-6, whitening up to 1e-5."""
+    model = load(path, trust_remote_code=has_own_code(path))  # this process has run that code already
     return largest_difference(model.encode(list(sentences), show_progress_bar=False), expected_ND)
 
 
 def _write_module(path: Path, index: int, module: nn.Module) -> dict[str, Any]:
-    """Write a module's files; return its line of modules.json."""
+    """Write a module's files; return its entry in modules.json."""
     name = type(module).__name__
     place = path / f"{index}_{name}"
     place.mkdir(exist_ok=True)
     module.save(str(place))
-    if name in ("Pooling", "WeightedLayerPooling", "Dense"):  # older releases stop at settings they do not know
+    if name in ("Pooling", "WeightedLayerPooling", "Dense"):  # older releases fail on unknown settings
         settings = _read_json(place / "config.json")
         if "embedding_dimension" in settings:
             settings["word_embedding_dimension"] = settings.pop("embedding_dimension")
@@ -255,18 +251,17 @@ def _write_module(path: Path, index: int, module: nn.Module) -> dict[str, Any]:
 def _write_transformer(
     encoder: Encoder, tokenizer: PreTrainedTokenizerBase, path: Path, layers: Layers, max_length: int
 ) -> None:
-    """Write the transformer and its tokenizer, so that the states of all layers are given where they are pooled."""
+    """Write the tokenizer and the transformer, set to return all layers' states if more than the last is pooled."""
     save_encoder(encoder, tokenizer, path, max_length)
     _write_json(path / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
     config = _read_json(path / "config.json")
     _write_json(path / "config.json", {**config, "output_hidden_states": layers != 1})
     tokenizer_config = _read_json(path / "tokenizer_config.json")
-    if tokenizer_config["tokenizer_class"] == "TokenizersBackend":  # the name of transformers 5 only; ONNX needs 4
+    if tokenizer_config["tokenizer_class"] == "TokenizersBackend":  # known to transformers 5 only; ONNX needs 4
         _write_json(path / "tokenizer_config.json", {**tokenizer_config, "tokenizer_class": "PreTrainedTokenizerFast"})
 
 
 def _pooling(config: PretrainedConfig, layers: Layers) -> list[nn.Module]:
-    """Return the mean over layers, where more than the last is pooled, and the mean over tokens."""
     width, count = config.hidden_size, config.num_hidden_layers
     blocks = torch.tensor(blocks_of(layers, count))
     if layers == 1:

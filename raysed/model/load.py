@@ -1,8 +1,7 @@
-"""Any sentence encoder, for evaluation and as a teacher: an export, a sentence-transformers model, a plain transformer.
+"""Load any sentence encoder to evaluate or as a teacher: an export, a sentence-transformers model, a plain transformer.
 
-What a sentence-transformers model does up to the pooled vector is computed by packed rows where its modules allow, and
-what follows by the library's own modules. Any other model is computed by the library. No code of a model directory is
-ever run.
+If its modules allow, packed rows compute a sentence-transformers model up to the pooled vector and the library's own
+modules the rest; otherwise the library computes all of it. Code in a model directory is never run.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +24,7 @@ from raysed.model.pretrained import LOAD_ERRORS, load_encoder, longest_input
 from raysed.store.hub import model_directory
 
 OnRows = Callable[[int], None]
-"""Is told how many sentences are embedded so far."""
+"""Called with the number of sentences embedded so far."""
 _CHUNK = 2048
 
 
@@ -35,8 +34,8 @@ class NativeModel:
 
     Attributes:
         max_length: tokens per sentence, special ones included.
-        heads: modules that follow the pooling, and map features as sentence-transformers does.
-        token_budget: tokens per forward pass; None: what suits the device.
+        heads: sentence-transformers modules to apply after pooling.
+        token_budget: tokens per forward pass; None: `default_token_budget`.
     """
 
     encoder: Encoder
@@ -49,18 +48,18 @@ class NativeModel:
 
     @property
     def parameters(self) -> int:
-        """How many numbers it was trained to."""
+        """Number of parameters, heads included."""
         return sum(tensor.numel() for module in (self.encoder, self.heads) for tensor in module.parameters())
 
     @property
     def description(self) -> str:
-        """How its embeddings come about, in words."""
+        """Pooling, layers, heads and maximum length, for reports."""
         over = "mean over tokens" if self.encoder.pooling == "mean" else "first token"
         layers = f"layers {' or '.join(map(str, self.poolings))}"
         return f"{', '.join([over, layers, *(type(head).__name__ for head in self.heads)])}; {self.max_length} tokens"
 
     def embed(self, sentences: Sequence[str], on_rows: OnRows | None = None) -> list[np.ndarray]:
-        """Return float32 [N, D] for each of `poolings`, rows in the order of the sentences."""
+        """Return float32 [N, D] for each of `poolings`, rows in sentence order."""
         table = tokenize(self.tokenizer, sentences, self.max_length)
         found = encode(self.encoder, table, self.poolings, self.token_budget, self.bf16, on_rows)
         results = []
@@ -73,7 +72,7 @@ class NativeModel:
 
 @dataclass(frozen=True)
 class LibraryModel:
-    """A model that the sentence-transformers library computes, and why packed rows do not."""
+    """A model that sentence-transformers computes, with the reason why packed rows cannot."""
 
     model: Any
     reason: str
@@ -81,16 +80,16 @@ class LibraryModel:
 
     @property
     def parameters(self) -> int:
-        """How many numbers it was trained to."""
+        """Number of parameters."""
         return sum(tensor.numel() for tensor in self.model.parameters())
 
     @property
     def description(self) -> str:
-        """How its embeddings come about, in words."""
+        """Who computes it and why, for reports."""
         return f"by sentence-transformers ({self.reason})"
 
     def embed(self, sentences: Sequence[str], on_rows: OnRows | None = None) -> list[np.ndarray]:
-        """Return float32 [N, D] in a list of one, rows in the order of the sentences."""
+        """Return a list of one float32 [N, D], rows in sentence order."""
         parts = []
         for start in range(0, len(sentences), _CHUNK):
             some = list(sentences[start : start + _CHUNK])
@@ -111,8 +110,8 @@ def load_model(
 ) -> NativeModel | LibraryModel:
     """Load a model by directory, hub id, `package:NAME/DIR` or `bundled:encoder`.
 
-    `poolings` and `max_length` are those of a plain transformer; a sentence-transformers model brings its own. `place`
-    is where the user named it, for messages (None: `--model`).
+    `poolings` and `max_length` apply to a plain transformer only; a sentence-transformers model brings its own. `place`
+    names the setting or option in error messages (None: `--model`).
     """
     place = place or f"--model {name}"
     directory = model_directory(name, place)
@@ -124,7 +123,7 @@ def load_model(
         longest = longest_input(encoder.transformer.config, encoder.position_offset or 0)
         if max_length > longest:
             raise UserError(f"max_length is {max_length}, but it takes at most {longest} tokens")
-        encoder.set_head(load_head(directory))  # of a learner of a run
+        encoder.set_head(load_head(directory))  # present if it is a run's learner
     except UserError as error:
         raise error.at(place) from None
     distinct = tuple(dict.fromkeys(poolings))
@@ -132,16 +131,16 @@ def load_model(
 
 
 def check_layers(name: str, poolings: Sequence[Layers], asked_for: bool) -> None:
-    """Refuse poolings of more layers than a model has, by its configuration, before anything is embedded.
+    """Raise UserError for poolings of more layers than a model's configuration has, before anything is embedded.
 
-    A model that brings its own pooling is checked only where somebody asked for these.
+    A model that brings its own pooling is checked only if the user asked for these layers.
     """
     directory = model_directory(name)
     if (directory / "modules.json").is_file() and not asked_for:
         return
     try:
         count = getattr(AutoConfig.from_pretrained(directory), "num_hidden_layers", None)
-    except LOAD_ERRORS:  # which loading reports; or a model whose transformer is in a directory of its own
+    except LOAD_ERRORS:  # loading will report it; or the transformer is in a subdirectory
         return
     if count is not None:
         _check_depth(poolings, count, f"--model {name}")
@@ -173,5 +172,5 @@ def _load_modules(directory: Path, token_budget: int | None, device: str) -> Nat
         return LibraryModel(library.load(directory, device), reason)
     except UserError:
         raise
-    except Exception as error:  # a library of many architectures, which raises whatever they do
+    except Exception as error:  # its many architectures may raise anything
         raise UserError(f"{reason}, and sentence-transformers cannot load it: {first_line(error)}") from None

@@ -1,7 +1,6 @@
-"""bf16: where it is fast, and attention in float32 where the rest of a forward pass on the CPU is in bf16.
+"""Where bf16 is fast, and float32 attention for forward passes that are otherwise in bf16 on a CPU.
 
-torch's fused attention has no fast backward pass in bf16 on CPUs: it takes 5 times as long as in float32, while the
-forward pass takes as long as it does in float32.
+On CPUs the backward pass of torch's fused attention takes 5 times as long in bf16; the forward pass is no faster.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,19 +15,19 @@ from raysed.config import Precision
 
 
 def has_bf16(device: torch.device | str) -> bool:
-    """Whether bf16 pays on a device: on GPUs since Ampere (CUDA emulates it on older ones), and on CPUs with AMX."""
+    """Return whether bf16 is fast: on GPUs since Ampere (older ones emulate it) and on CPUs with AMX."""
     if torch.device(device).type == "cpu":
         return torch.cpu._is_amx_tile_supported()
     return torch.device(device).type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def uses_bf16(precision: Precision, device: torch.device | str) -> bool:
-    """Whether forward passes on this device are to be in bf16; `auto` is bf16 where `has_bf16` says so."""
+    """Return whether to run forward passes in bf16; `auto` asks `has_bf16`."""
     return precision == "bf16" or (precision == "auto" and has_bf16(device))
 
 
 def full_precision_attention(device: torch.device) -> AbstractContextManager:
-    """Return a context in which `scaled_dot_product_attention` works and answers in float32, on CPUs under autocast.
+    """Return a context that runs `scaled_dot_product_attention` in float32 on a CPU under bf16 autocast.
 
     >>> q = torch.randn(1, 2, 3, 4)
     >>> with torch.autocast("cpu", torch.bfloat16), full_precision_attention(q.device):

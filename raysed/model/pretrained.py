@@ -1,4 +1,4 @@
-"""Loading and saving encoders: pre-trained models by their settings, and artefacts of a run by their directory."""
+"""Load and save encoders: pre-trained models by their settings, artefacts of a run by their directory."""
 
 import copy
 import json
@@ -33,13 +33,13 @@ LOAD_ERRORS = (
     *(OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RuntimeError, ImportError),
     *(SafetensorError, StrictDataclassError),
 )
-"""What transformers raises for a path, a file or a setting that does not fit."""
+"""What transformers raises for an unusable path, file or setting."""
 _LARGEST = {"num_hidden_layers": 1000, "hidden_size": 2**17, "intermediate_size": 2**20, "vocab_size": 2**25}
-"""More than any encoder has. Ten million layers would be built for hours before their weights are missed."""
+"""Upper limits on sizes. Ten million layers would take hours to build before their weights turn out to be missing."""
 
 
 def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBase]:
-    """Load the pre-trained transformer and its tokenizer; refuse what lacks weights or a tokenizer, or is too short."""
+    """Load a pre-trained transformer and its tokenizer; UserError if either is incomplete or `max_length` too large."""
     options = {"trust_remote_code": config.trust_remote_code, **config.model_kwargs}
     try:
         with _silent():
@@ -53,7 +53,7 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
     if missing:
         problem = f"{config.path!r} lacks {len(missing)} weights of its architecture, such as {missing[0]}"
         raise UserError(problem, setting="encoder.path")
-    for name in info["missing_keys"]:  # a pooler is unused; zeros keep equal runs' checkpoints equal
+    for name in info["missing_keys"]:  # unused poolers; zeros keep checkpoints of equal runs equal
         nn.init.zeros_(transformer.get_parameter(name))
     if config.keep_layers is not None:
         _keep_layers(transformer, config)
@@ -64,7 +64,7 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Keep transformers from telling which weights are missing, which callers look at, or left over."""
+    """Silence transformers' warnings about missing weights, which callers check, and unused ones."""
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:
@@ -74,15 +74,15 @@ def _silent() -> Iterator[None]:
 
 
 def _weights(kind: Any, config: EncoderConfig) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """A model in float32, and which of its weights are missing."""
+    """Load a model in float32; return it and transformers' loading info."""
     options = {"use_safetensors": True, "trust_remote_code": config.trust_remote_code, **config.model_kwargs}
     return kind.from_pretrained(encoder_path(config), output_loading_info=True, dtype=torch.float32, **options)
 
 
 def load_lm_head(config: EncoderConfig) -> tuple[nn.Linear, nn.LayerNorm, torch.Tensor] | None:
-    """Return the masked-language-model head that a checkpoint brings: a layer, its norm and a bias per token, [V].
+    """Return a checkpoint's masked-language-model head: linear layer, layer norm and output bias [V].
 
-    None where it has none, or one that is not BERT's: GELU between layer and norm, and input embeddings as output.
+    None if it has none, or one unlike BERT's: GELU between layer and norm, output weights tied to the input embeddings.
     """
     try:
         with _silent():
@@ -102,14 +102,14 @@ def load_lm_head(config: EncoderConfig) -> tuple[nn.Linear, nn.LayerNorm, torch.
 
 
 def load_start(config: EncoderConfig, start: Path | None) -> tuple[Encoder, PreTrainedTokenizerBase]:
-    """Load the model of an artefact, or the pre-trained encoder where `start` is None."""
+    """Load the model of the artefact at `start`, or the pre-trained encoder if it is None."""
     if start is None:
         return load_encoder(config)
     return load_checkpoint(start, config.trust_remote_code), load_tokenizer(config, start)
 
 
 def load_tokenizer(config: EncoderConfig, start: Path | None = None) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of an artefact, or that of the pre-trained encoder, without any weights."""
+    """Load the tokenizer of an artefact or of the pre-trained encoder; UserError if it is missing or too large."""
     if start is not None:
         return AutoTokenizer.from_pretrained(start, trust_remote_code=config.trust_remote_code)
     vocabulary = configuration_of(config).vocab_size
@@ -117,7 +117,7 @@ def load_tokenizer(config: EncoderConfig, start: Path | None = None) -> PreTrain
         tokenizer = AutoTokenizer.from_pretrained(encoder_path(config), trust_remote_code=config.trust_remote_code)
     except LOAD_ERRORS as error:
         raise unloadable(config, error) from None
-    if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes of a missing vocabulary
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # the vocabulary is missing
         problem = f"{config.path!r} has no tokenizer; add its files, such as tokenizer.json"
         raise UserError(problem, setting="encoder.path")
     if len(tokenizer) > vocabulary:
@@ -130,12 +130,12 @@ def load_tokenizer(config: EncoderConfig, start: Path | None = None) -> PreTrain
 
 
 def unloadable(config: EncoderConfig, error: Exception) -> UserError:
-    """Return what a user is told of one of `LOAD_ERRORS`."""
+    """Turn one of `LOAD_ERRORS` into a UserError."""
     return UserError(f"{config.path!r} cannot be loaded: {first_line(error)}", setting="encoder.path")
 
 
 def _keep_layers(transformer: PreTrainedModel, config: EncoderConfig) -> None:
-    """Leave out all other layers, in the weights and in the configuration, so that the rest is saved as a model."""
+    """Drop all layers but `encoder.keep_layers`, in weights and configuration; the result can be saved as a model."""
     count = transformer.config.num_hidden_layers
     stacks = [m for m in transformer.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
     if len(stacks) != 1:
@@ -151,7 +151,7 @@ def _keep_layers(transformer: PreTrainedModel, config: EncoderConfig) -> None:
 
 
 def kept_layers(keep: int | str | Sequence[int], count: int) -> list[int]:
-    """Return the layers that `encoder.keep_layers` keeps: those listed, or so many evenly spread, or the last alone.
+    """Return the layers that `encoder.keep_layers` keeps: those listed, or that many, evenly spread; 1: the last.
 
     >>> kept_layers([0, 1], 6), kept_layers("half", 6), kept_layers(4, 12), kept_layers(1, 6)
     ([0, 1], [0, 2, 5], [0, 3, 7, 11], [5])
@@ -163,7 +163,7 @@ def kept_layers(keep: int | str | Sequence[int], count: int) -> list[int]:
 
 
 def load_checkpoint(path: Path, trust_remote_code: bool = False) -> Encoder:
-    """Load an encoder that `write_checkpoint` or `save_encoder` wrote, whose code, where it has own, is beside it."""
+    """Load what `write_checkpoint` or `save_encoder` wrote, and its head; custom code lies in the same directory."""
     transformer = AutoModel.from_pretrained(
         path, use_safetensors=True, dtype=torch.float32, trust_remote_code=trust_remote_code
     )
@@ -175,10 +175,10 @@ def load_checkpoint(path: Path, trust_remote_code: bool = False) -> Encoder:
 def save_encoder(
     encoder: Encoder, tokenizer: PreTrainedTokenizerBase, path: Path, max_length: int | None = None
 ) -> None:
-    """Write the Hugging Face layout: config.json, model.safetensors and the tokenizer's files.
+    """Write transformer and tokenizer in Hugging Face layout, without the head.
 
-    The tokenizer is written without the options of its last call, so that equal models give equal files; it will cut at
-    `max_length`.
+    A fast tokenizer is saved without the truncation and padding of its last call: equal models give equal files. A
+    loaded one truncates at `max_length` (None: its present limit).
     """
     encoder.transformer.save_pretrained(path)
     unused = copy.deepcopy(tokenizer)
@@ -196,10 +196,7 @@ def write_checkpoint(
     description: dict[str, Any],
     history: Sequence[dict[str, Any]],
 ) -> None:
-    """Write a trained encoder with `raysed.json` (what it is) and `history.jsonl` (how its training went).
-
-    Nothing in it differs between equal runs; times are kept in the manifest.
-    """
+    """Write a trained encoder, `raysed.json` and the training's `history.jsonl`; equal runs give equal files."""
     save_encoder(encoder, tokenizer, path)
     if encoder.head:
         save_head(encoder.head_weight(), path)
@@ -208,9 +205,9 @@ def write_checkpoint(
 
 
 def check_encoder(config: EncoderConfig) -> int:
-    """Check the settings by the model's configuration only; return its number of blocks, 1 of a table of vectors."""
+    """Check settings against the model's configuration; return the number of blocks kept (static: 1)."""
     found, keep = configuration_of(config), config.keep_layers
-    if config.static is None:  # whose sentences may be of any length
+    if config.static is None:  # static vectors have no maximum length
         _check_length(config, found)
     elif (config.static.width or 1) > found.hidden_size:
         raise UserError(
@@ -242,18 +239,18 @@ def _check_length(config: EncoderConfig, found: PretrainedConfig, unused_positio
 
 
 def longest_input(found: PretrainedConfig, unused_positions: int) -> int:
-    """Return how many tokens a model has positions for; `sys.maxsize` where it does not count them."""
+    """Return how many tokens a model has positions for; `sys.maxsize` if it does not limit them."""
     positions = getattr(found, "max_position_embeddings", None)
     return positions - unused_positions if positions else sys.maxsize
 
 
 def width_of(config: EncoderConfig) -> int:
-    """Return the width of an encoder's embeddings by its configuration only."""
+    """Return the width of an encoder's embeddings from its configuration, without loading weights."""
     return (config.static and config.static.width) or configuration_of(config).hidden_size
 
 
 def configuration_of(config: EncoderConfig) -> PretrainedConfig:
-    """Return the model's own configuration."""
+    """Load the model's own configuration; raise UserError if it cannot be read or its sizes are absurd."""
     path = encoder_path(config)
     try:
         found = AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, **config.model_kwargs)
@@ -265,7 +262,7 @@ def configuration_of(config: EncoderConfig) -> PretrainedConfig:
 
 
 def check_size(path: str, found: PretrainedConfig) -> None:
-    """Refuse a configuration of sizes that no encoder has, before anything is built from it."""
+    """Raise UserError for sizes that no encoder has, before anything is built from them."""
     for name, most in _LARGEST.items():
         if isinstance(size := getattr(found, name, None), int) and size > most:
             problem = f"{path!r} has {name} {size:,} in its configuration, but at most {most:,} can be used"

@@ -1,4 +1,4 @@
-"""How large an encoder is, by its configuration only: no weights are loaded."""
+"""Sizes of an encoder, from its configuration alone: no weights are loaded."""
 
 from dataclasses import dataclass
 
@@ -12,12 +12,12 @@ from raysed.model.pretrained import LOAD_ERRORS, configuration_of, kept_layers, 
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of an encoder.
+    """Sizes of an encoder, without its pooler.
 
     Attributes:
-        products: parameters that every token is multiplied by: the weights of linear layers.
-        layers: blocks; 0 of a table of vectors.
-        inner: width of the feed-forward layers within blocks.
+        products: weights of all linear layers, which every token is multiplied by.
+        layers: number of blocks; 0 for a table of vectors.
+        inner: largest dimension of any linear layer: the width of the feed-forward layers.
     """
 
     parameters: int
@@ -30,7 +30,7 @@ class Shape:
 
 
 def shape_of(config: EncoderConfig) -> Shape:
-    """Return the sizes of the encoder that these settings describe."""
+    """Return the sizes of the encoder that the settings describe."""
     found = configuration_of(config)
     if config.static:
         width = config.static.width or found.hidden_size
@@ -44,7 +44,7 @@ def shape_of(config: EncoderConfig) -> Shape:
 
 
 def shape_of_model(found: PretrainedConfig, trust_remote_code: bool = False) -> Shape:
-    """Return the sizes of the architecture of a configuration, which is built without memory for its weights.
+    """Return the sizes of a configuration's architecture, built on the meta device (no memory for weights).
 
     >>> from transformers import BertConfig
     >>> shape = shape_of_model(BertConfig())

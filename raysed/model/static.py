@@ -1,7 +1,6 @@
-"""A table of one vector per token, whose mean over a sentence's tokens is its embedding.
+"""A table of one vector per token; a sentence's embedding is the mean over its tokens.
 
-It stands where an encoder has its transformer. It is what sentence-transformers calls `StaticEmbedding`: special tokens
-do not count, so its tokenizer adds none.
+It replaces an encoder's transformer and is exported as `StaticEmbedding`. Its tokenizer adds no special tokens.
 """
 
 import torch
@@ -25,7 +24,7 @@ class StaticVectorsConfig(PreTrainedConfig):
 
 
 class StaticVectors(PreTrainedModel):
-    """The table as a model that transformers saves and loads."""
+    """The table as a model that transformers can save and load."""
 
     config_class = StaticVectorsConfig
 
@@ -36,7 +35,7 @@ class StaticVectors(PreTrainedModel):
 
     @classmethod
     def from_rows(cls, rows_VD: torch.Tensor) -> "StaticVectors":
-        """Make the table of these float32 rows, one per token."""
+        """Build the table from float32 rows, one per token."""
         vectors = cls(StaticVectorsConfig(vocab_size=len(rows_VD), hidden_size=rows_VD.shape[1]))
         with torch.no_grad():
             vectors.embedding.weight.copy_(rows_VD)
@@ -47,8 +46,8 @@ class StaticVectors(PreTrainedModel):
         return self.embedding
 
     def forward(self, tokens: PackedTokens) -> torch.Tensor:
-        """Return the mean of each sentence's rows, emb_BD; that of a sentence without tokens is 0."""
-        by_sentence = tokens.segments.flatten().argsort(stable=True)  # the empty places are last
+        """Return the mean of each sentence's rows, emb_BD; 0 for a sentence without tokens."""
+        by_sentence = tokens.segments.flatten().argsort(stable=True)  # empty slots come last
         input_ids = tokens.input_ids.flatten()[by_sentence[: tokens.lengths.sum()]]
         offsets = tokens.lengths.cumsum(0) - tokens.lengths
         sums_BD = F.embedding_bag(input_ids, self.embedding.weight, offsets, mode="sum")  # three times as fast as mean
@@ -60,7 +59,7 @@ AutoModel.register(StaticVectorsConfig, StaticVectors)
 
 
 def without_special_tokens(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
-    """Return a copy of a fast tokenizer that adds no special tokens, neither cuts nor pads, also when it is saved."""
+    """Copy a fast tokenizer; the copy, also once saved, adds no special tokens and neither truncates nor pads."""
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.post_processor = None
     backend.no_truncation()

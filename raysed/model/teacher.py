@@ -1,6 +1,6 @@
-"""What a learner imitates: anything that gives a vector for a sentence.
+"""Teachers: anything that maps a sentence to a vector, for a learner to imitate.
 
-Each kind of teacher is one class in one file of `raysed.model.teachers`, which is found without being listed anywhere.
+Each kind is one class in one file of `raysed.model.teachers`, discovered without being listed anywhere.
 """
 
 import importlib
@@ -26,16 +26,16 @@ class MissingSentence(UserError):
 
 @dataclass(eq=False)
 class Teacher(ABC):
-    """A sentence encoder that answers and is not trained. A model is loaded when it is first needed, and then kept.
+    """A frozen sentence encoder. A model is loaded on first use, then kept.
 
     Attributes:
-        token_budget: tokens per forward pass; None: what suits the device.
-        encoder: the run's own, whose width its members have.
-        is_made_by_run: whether its vectors are artefacts of the run, which do not exist before it starts.
-        is_model: whether its path is an encoder, which a learner can start from.
-        is_stored: whether its vectors are looked up, so that the time this takes tells nothing.
-        parameters: how many numbers it was trained to; 0 where that is not known.
-        identity: what distinguishes its vectors from those of any other teacher; its name and place do not count.
+        token_budget: tokens per forward pass; None: `default_token_budget`.
+        encoder: the run's own encoder, from which its members get their width.
+        is_made_by_run: its vectors are artefacts of the run and do not exist before.
+        is_model: its path is an encoder that a learner can start from.
+        is_stored: its vectors are looked up, so its speed means nothing.
+        parameters: number of parameters; 0 if unknown.
+        identity: fingerprint of its vectors; its name and location do not count.
     """
 
     config: TeacherConfig
@@ -52,52 +52,52 @@ class Teacher(ABC):
 
     @cached_property
     def width(self) -> int:
-        """Size of its vectors, found by asking it once."""
+        """Size of its vectors, found by embedding one sentence."""
         return self.embed(["A sentence."]).shape[1]
 
     @classmethod
     @abstractmethod
     def takes(cls, path: str) -> bool:
-        """Return whether `path` of a teacher's settings is of this kind."""
+        """Return whether a teacher with this `path` is of this kind."""
 
     @abstractmethod
     def embed(self, sentences: Sequence[str]) -> np.ndarray:
-        """Return one vector per sentence, float32 [N, D]; MissingSentence where it has none for one of them."""
+        """Return one vector per sentence, float32 [N, D]; raise MissingSentence if it lacks one."""
 
     @property
     def title(self) -> str:
-        """What reports call it."""
+        """Name in reports."""
         return self.config.title
 
     def knows(self, sentences: Sequence[str]) -> bool:
-        """Whether it has a vector for each of them."""
+        """Return whether it has a vector for every sentence."""
         return True
 
     def _digest(self, files: Mapping[str, Path]) -> str:
-        """Return a digest of files, by the names that count, and of how the teacher is asked."""
+        """Return a digest of files, by the given names, and of all settings but `path` and `name`."""
         digests = {name: sha256_of(path) for name, path in files.items()}
         return stable_hash([digests, self.config.model_dump(mode="json", exclude={"path", "name"})])
 
     def unload(self) -> None:
-        """Free the memory of what was loaded; it is loaded again when it is needed."""
+        """Free the loaded model; the next use loads it again."""
         self.__dict__.pop("_model", None)
 
     def check(self) -> None:
-        """Raise `UserError` where the teacher cannot be used; called once, before the run starts."""
+        """Raise UserError if the teacher is unusable; called once, before the run starts."""
         if self.width < 1:
             raise UserError(f"teachers: {self.config.path!r} has embeddings of width {self.width}")
 
 
 @cache
 def kinds() -> tuple[type[Teacher], ...]:
-    """Return every kind of teacher; models come last, because they take any path."""
+    """Return every kind of teacher; models come last because they accept any path."""
     for info in pkgutil.iter_modules(teachers.__path__):
         importlib.import_module(f"{teachers.__name__}.{info.name}")
     return tuple(sorted(Teacher.__subclasses__(), key=lambda kind: kind.is_model))
 
 
 def kind_of(path: str) -> type[Teacher]:
-    """Return the kind of a teacher: the one that takes its path, or else a model.
+    """Return the first kind that takes a path.
 
     >>> [kind_of(path).__name__ for path in ("members:ct", "api.parquet", "intfloat/e5-small-v2")]
     ['Members', 'EmbeddingFile', 'ModelTeacher']
@@ -106,12 +106,12 @@ def kind_of(path: str) -> type[Teacher]:
 
 
 def load_teacher(config: TeacherConfig, *arguments: Any, **named: Any) -> Teacher:
-    """Return the teacher that a block of settings describes; see `Teacher` for further arguments."""
+    """Build the teacher of a block of settings; `Teacher` lists further arguments."""
     return kind_of(config.path)(config, *arguments, **named)
 
 
 def default_learner(paths: Iterable[str]) -> dict[str, str]:
-    """Return settings of `encoder` for a learner that nobody has named: half of the first teacher that is a model.
+    """Return default `encoder` settings for the learner: half the layers of the first teacher that is a model.
 
     >>> default_learner(["members", "api.parquet", "intfloat/e5-small-v2"])
     {'path': 'intfloat/e5-small-v2', 'keep_layers': 'half'}

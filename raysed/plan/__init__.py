@@ -1,1 +1,1 @@
-"""What will be made from what: checks, and every artefact with its name, seed, start and dependencies."""
+"""Planning: check a configuration, and derive every artefact with its name, seed, start and dependencies."""

@@ -1,4 +1,4 @@
-"""What is known of a run's models once they are made, for the report."""
+"""What the report needs to know about a run's models once they are made."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from raysed.plan.graph import Plan
 
 TOGETHER = f"{TEACHERS}/together"
-"""What the combined teachers make of the evaluation's sentences."""
+"""Artefact of the combined teachers' embeddings of the evaluation's sentences."""
 CHOICE, WORTH = f"{TEACHERS}/choice", f"{TEACHERS}/worth"
-"""Which teachers are best together on the dev task, and what they are worth, see `raysed.score.ensemble`."""
+"""Artefacts: the teachers that are best together on the dev task, and their scores, see `raysed.score.ensemble`."""
 
 
 def outcome_of(node: str) -> str:
@@ -29,24 +29,24 @@ def outcome_of(node: str) -> str:
 
 
 def soup_of(node: str) -> str:
-    """Return the artefact of what the mean of an ensemble's weights makes of the evaluation's sentences."""
+    """Return the artefact with the evaluation's sentences embedded by an ensemble's mean weights."""
     return f"{node}/soup"
 
 
 def centre_of(node: str) -> str:
-    """Return the artefact of the vector that sentences of the corpus have in common for an ensemble."""
+    """Return the artefact of an ensemble's mean vector over sentences of the corpus."""
     return f"{node}/centre"
 
 
 @dataclass(frozen=True)
 class ScoredModel:
-    """A model that may be scored, and where its embeddings of the evaluation's sentences lie.
+    """A model that may be scored, and where its embeddings of the evaluation's sentences are.
 
     Attributes:
         kind: `base`, `member` or `learner`.
-        embeddings: artefact with a file per pooling.
+        embeddings: artefact with one file per pooling.
         weights: artefact of the encoder, None for the pre-trained one; known after the run.
-        left_out: whether it has collapsed: it is scored, and nothing else comes of it.
+        left_out: whether it has collapsed: it is scored, but nothing else is made from it.
     """
 
     recipe: str
@@ -64,11 +64,10 @@ class Facts:
     """What the stages know apart from scores.
 
     Attributes:
-        together: artefact of the combined external teachers; None where they were not combined or scored.
-        soups: by ensemble the artefact of its mean weights, see `soup_of`.
-        centres: by ensemble the artefact of its mean vector, see `centre_of`.
-        worth: what the teachers are worth together, with their names; None where that was not scored.
-        shares_space_of: the only teacher, where learners share its space.
+        together: artefact of the combined external teachers; None if they were not combined or scored.
+        soups, centres: artefacts by ensemble, see `soup_of` and `centre_of`.
+        worth: scores of the teachers alone and together, with their names; None if not scored.
+        shares_space_of: the only teacher, if learners share its space.
     """
 
     cluster: str
@@ -117,7 +116,7 @@ def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
         if entry and (why := poolings_without_fit(entry.meta)):
             left_out[of.embeddings] = why
     left_out |= {name: why for name, (why, _) in state.failures.items() if "/calibrations/" in name}
-    # Learners give the vectors of an only teacher where these are not centred, and a head is not folded or dropped.
+    # Learners reproduce a single teacher's vectors unless these are centred, or a head is folded or dropped.
     is_kept = config.sed.target in (None, "mean") and config.sed.head in (None, "keep")
     shares_space = taught and taught.meta.get("shared") and is_kept
     return Facts(
@@ -137,7 +136,7 @@ def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
 
 
 def teachers_left_out(job: Job, worth: Entry | None) -> dict[str, str]:
-    """Return why teachers are not part of the combination."""
+    """Return why teachers are not part of the combination, by name."""
     if not (worth and job.config.combination.leave_out):
         return {}
     titles, chosen = [teacher.title for teacher in job.teachers], worth.meta["chosen"]

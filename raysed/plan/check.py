@@ -1,4 +1,4 @@
-"""Everything about a run that can be checked before anything is started, and the identity of its inputs."""
+"""Check all that can be checked before a run starts, and identify its inputs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,15 +32,15 @@ class Job:
     recipes: list[Recipe]
     evaluation: Evaluation
     inputs: dict[str, Any]
-    """Identities of encoder, corpus, tasks and other text to fit on, for dependencies."""
+    """Identities of encoder, corpus, tasks and whatever else artefacts depend on."""
     pairs: dict[str, PairRows] = field(default_factory=dict)
     views: dict[str, PairRows | None] = field(default_factory=dict)
-    """Kinds of views that have a table of their own; None where they are made from the corpus."""
+    """By kind, for kinds with a table of their own; None if they are made from the corpus."""
     teachers: Sequence[Teacher] = ()
-    """What learners imitate; models are loaded again when they are needed, unless there is only one."""
+    """What learners imitate; reloaded when needed, unless there is only one."""
     widths: tuple[int, ...] = ()
     unscored: frozenset[int] = frozenset()
-    """Numbers of teachers that do not know the evaluation's sentences."""
+    """Indices of teachers without embeddings of the evaluation's sentences."""
 
     @property
     def needs_corpus(self) -> bool:
@@ -49,7 +49,7 @@ class Job:
 
     @property
     def hub_models(self) -> dict[str, dict[str, Any]]:
-        """Models of the hub that workers load, each with the options that choose its files."""
+        """Hub models that workers load, each with the options that select its files."""
         config, views = self.config, self.config.views
         found = {config.encoder.path: config.encoder.model_kwargs}
         names = [teacher.path for teacher in config.teachers if not teacher.is_members]
@@ -61,7 +61,7 @@ class Job:
 
     @property
     def depends(self) -> dict[str, Any]:
-        """What the finished run depends on: everything but where it lies."""
+        """What the finished run depends on: all but its name, storage and resources."""
         settings = self.config.model_dump(mode="json", exclude={"storage", "run", "resources"})
         return {"config": settings, "inputs": self.inputs}
 
@@ -70,7 +70,7 @@ def check(config: Config) -> Job:
     """Check recipes, encoder, corpus and tasks, without training or starting anything."""
     recipes = check_settings(config)
     config = with_absolute_paths(config)
-    teachers, widths = check_teachers(config)  # before the encoder, which may be half of the first one
+    teachers, widths = check_teachers(config)  # before the encoder, which may be half of the first teacher
     check_depths(config, check_encoder(config.encoder))
     if config.sed.widths:
         check_width(config, width_of(config.encoder))
@@ -80,7 +80,7 @@ def check(config: Config) -> Job:
         check_corpus(config.corpus)
         settings = config.corpus.model_dump(mode="json", exclude={"source"})
         corpus = {**corpus_fingerprint(config.corpus), **settings, "seed": config.seed}
-    # What the weights are, not where they lie: a digest of local files, the commit of a hub model.
+    # Weights are identified by content, not by location: a digest of local files, the commit of a hub model.
     without = {"path", "layers", "trust_remote_code"} | ({"static"} if config.encoder.static is None else set())
     encoder = {**_model_identity(config.encoder), **config.encoder.model_dump(mode="json", exclude=without)}
     encoder |= {"corpus": corpus} if config.encoder.static else {}
@@ -115,7 +115,7 @@ def check(config: Config) -> Job:
 
 
 def load_evaluation(config: Config) -> Evaluation:
-    """Read the tasks of a config, less what its recipes learn from with labels, as a run scores them."""
+    """Read the tasks of a config as a run scores them, without the pairs that its recipes learn from."""
     recipes = check_settings(config)
     return _evaluation(config, recipes, *_pairs_and_views(config, recipes))
 
@@ -123,7 +123,7 @@ def load_evaluation(config: Config) -> Evaluation:
 def _pairs_and_views(
     config: Config, recipes: Sequence[Recipe]
 ) -> tuple[dict[str, PairRows], dict[str, PairRows | None]]:
-    """What is learnt from: pairs by stage, and views by kind."""
+    """Return the training pairs by stage, and the views by kind."""
     names = {name for recipe in recipes for name in recipe.members}
     if config.flow.fit_on in stages() and any(recipe.calibration for recipe in recipes):
         names.add(config.flow.fit_on)
@@ -144,7 +144,7 @@ def _evaluation(
 
 
 def check_teachers(config: Config) -> tuple[list[Teacher], tuple[int, ...]]:
-    """Check the teachers, of which one at a time is loaded, and return them with their widths."""
+    """Check the teachers, loading one at a time, and return them with their widths."""
     teachers, widths = [], []
     for block in config.teachers:
         teacher = load_teacher(block, config.resources.encode_token_budget, encoder=config.encoder)
@@ -162,7 +162,7 @@ def check_teachers(config: Config) -> tuple[list[Teacher], tuple[int, ...]]:
 
 
 def _view_rows(kind: str, config: Config, nli: PairRows | None) -> PairRows | None:
-    """The views that are there; those that are made later are checked as far as that is possible now."""
+    """Return views that exist already; check as far as possible those made later, and return None."""
     if kind == "files":
         return load_views(config.views)
     if kind == "entailment":
@@ -172,7 +172,7 @@ def _view_rows(kind: str, config: Config, nli: PairRows | None) -> PairRows | No
 
 
 def _views_identity(kind: str, rows: PairRows | None, config: Config, inputs: Mapping[str, Any]) -> Any:
-    """What the views of a kind depend on, apart from the tokenizer."""
+    """Return what views of a kind depend on, apart from the tokenizer."""
     if rows is not None:
         return rows.identity()
     views, common = config.views, {"corpus": inputs["corpus"], "seed": config.seed}

@@ -1,4 +1,4 @@
-"""Whether settings of different blocks go together, as far as they alone can tell; `plan.check` does the rest."""
+"""Check that settings of different blocks fit together, from settings alone; `plan.check` does the rest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check_settings(config: Config) -> list[Recipe]:
 
 
 def check_depths(config: Config, layers: int) -> None:
-    """Refuse to pool more layers than there are; `encoder.layers` is checked where the encoder is."""
+    """Refuse to pool more layers than the encoder has; `encoder.layers` is checked with the encoder."""
     encoder = "encoder.static" if config.encoder.static else repr(config.encoder.path)
     for depth in config.evaluation.layers:
         if isinstance(depth, int) and not 1 <= depth <= layers:
@@ -33,7 +33,7 @@ def check_depths(config: Config, layers: int) -> None:
 
 
 def check_width(config: Config, width: int) -> None:
-    """Refuse shorter embeddings that are no shorter."""
+    """Refuse `sed.widths` that are not below the learner's width."""
     if config.sed.widths and config.sed.widths[-1] >= width:
         raise UserError(
             f"sed.widths has {config.sed.widths[-1]}, but the learner's embeddings have {width} dimensions, which are "
@@ -41,7 +41,7 @@ def check_width(config: Config, width: int) -> None:
         )
 
 
-# Each yields sentences about what is wrong, of which the first is shown.
+# Each rule yields problems as sentences; the first one is raised.
 
 
 def _of_export(config: Config, recipes: list[Recipe]) -> Iterator[str]:
@@ -93,7 +93,7 @@ def _of_teachers(config: Config, recipes: list[Recipe]) -> Iterator[str]:
 
 
 def combination_problems(config: Config) -> Iterator[str]:
-    """Yield what is wrong with the way in which teachers are combined."""
+    """Yield what is wrong with the settings that combine teachers."""
     how, count = config.combination, len(config.teachers)
     if how.weights and len(how.weights) != count:
         yield f"combination.weights has {len(how.weights)} weights for {count} teachers; give one for each"
@@ -134,7 +134,7 @@ def _of_learners(config: Config, recipes: list[Recipe]) -> Iterator[str]:
 
 
 def _of_widths(config: Config, recipe: Recipe) -> Iterator[str]:
-    """Shorter embeddings need targets that are in the order of their importance."""
+    """Shorter embeddings need targets whose dimensions are ordered by importance."""
     text = f"recipe {recipe.text!r}: sed.widths"
     if recipe.ensemble != TEACHERS:
         yield f"{text} is for recipes of {TEACHERS}, whose targets it orders; use {TEACHERS}-sed"
@@ -150,7 +150,7 @@ def _of_widths(config: Config, recipe: Recipe) -> Iterator[str]:
 
 
 def _of_head(config: Config, recipe: Recipe) -> Iterator[str]:
-    """With a head, targets may be of another width than the learner."""
+    """With a head, targets may differ in width from the learner."""
     text = f"recipe {recipe.text!r}: sed.head"
     if recipe.ensemble != TEACHERS:
         yield f"{text} is for recipes of {TEACHERS}: members have the learner's width; leave it out"

@@ -1,6 +1,6 @@
-"""A first configuration for a user's own files: what these hold, which recipes, and what every number should be.
+"""Draft a first configuration for a user's own files: survey them, then choose recipes and every number.
 
-Files are read as a run reads them. Of the encoder only the configuration and the tokenizer are loaded.
+Files are read as in a run. Of the encoder, only the configuration and the tokenizer are loaded.
 """
 
 import math
@@ -26,28 +26,26 @@ from raysed.store.text import render
 
 FIRST_ROWS = 200_000
 SAMPLE = 2_000
-"""The sample has this many sentences, or up to twice as many."""
+"""The sample has this many sentences or up to twice as many, if the corpus does."""
 MOST_SENTENCES = 100_000
 """Draw this many from a larger corpus: a first run should take hours, not days."""
 FEW_SENTENCES, FEW_PAIRS = 1_000, 100
 _UPDATES = 800
-"""Of a learner: three layers of MiniLM needed so many for 97 % of their teacher's score (docs/which-recipe.md)."""
+"""Of a learner: after so many, three layers of MiniLM have 97 % of their teacher (benchmarks/2026-11-23-curves.md)."""
 _MOST_EPOCHS = 20
 _CT_STEPS = (200, 1000)
 _FLOW_UPDATES = 300
-_LONGEST = 512
-"""Tokens that are read where an encoder has no limit."""
-_UNLIMITED = 10**6
-"""Tokenizers that know no limit have a number beyond this."""
+_LONGEST = 512  # tokens, if an encoder has no limit
+_UNLIMITED = 10**6  # tokenizers without a limit report a larger one
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What a corpus holds, or its first rows where it is not `complete`.
+    """What a corpus holds, or its first rows unless `complete`.
 
     Attributes:
         columns: of the first file that has some.
-        sample: some of the sentences, evenly spread.
+        sample: some sentences, evenly spaced.
     """
 
     files: Sequence[str]
@@ -59,7 +57,7 @@ class Survey:
 
 @dataclass(frozen=True)
 class Draft:
-    """A configuration, which `text` has as YAML with comments, and the tokens of sentences of the sample."""
+    """A configuration, also as commented YAML (`text`), and the token counts of the sample's sentences."""
 
     text: str
     config: Config
@@ -67,7 +65,7 @@ class Draft:
 
 
 def survey_corpus(config: CorpusConfig, first: int = FIRST_ROWS) -> Survey:
-    """Read a corpus as a run does, or its first rows."""
+    """Read a corpus as a run does, but stop after about `first` rows."""
     found, report, sentences, complete = find_sources(config), CorpusReport(), [], True
     table = next((source for source in found if isinstance(source, File) and source.ending != ".txt"), None)
     for _, chunk in sentence_chunks(config, 0, report):
@@ -87,12 +85,12 @@ def draft(
     encoder: EncoderConfig,
     output: str,
 ) -> Draft:
-    """Write a configuration for what the survey has found.
+    """Write a configuration for what the survey found.
 
     Args:
-        pairs: graded ones, by source; the first are what choices are made on, and all others are reported.
-        teachers: without any, members are trained.
-        output: what the file will be called, for its comments.
+        pairs: graded pairs by source; choices are made on the first, the others are reported.
+        teachers: if empty, members are trained.
+        output: name of the file, for its comments.
     """
     tokenizer = load_tokenizer(encoder)
     tokens_N = np.array([len(ids) for ids in tokenizer(list(survey.sample), verbose=False)["input_ids"]])
@@ -100,7 +98,7 @@ def draft(
     limit = min(longest_input(configuration_of(encoder), 0), tokenizer.model_max_length)
     limit = _LONGEST if limit > _UNLIMITED else limit
     max_length = min(limit, max(16, 8 * math.ceil(covered / 8)))
-    # So many have been seen, so the draw cannot fail, whatever the rest is like.
+    # This many were seen, so the draw cannot fail, whatever the rest holds.
     usable = survey.report.usable
     drawn = min(MOST_SENTENCES, usable) if usable > MOST_SENTENCES or not survey.complete else None
     count = drawn or usable
@@ -131,7 +129,7 @@ def draft(
         cut=np.mean(tokens_N > max_length),
         tasks=tasks,
         sed={"batch": batch, "epochs": epochs, "updates": updates, "every": every},
-        # One pass over the corpus, within bounds: an update draws 30: two, and 14 to tell each from.
+        # One pass over the corpus, within bounds; an update draws 30 sentences: two, each with 14 negatives.
         ct_steps=min(_CT_STEPS[1], max(_CT_STEPS[0], 50 * round(count / 30 / 50))),
         flow={"fitted": fitted, "epochs": flow_epochs, "updates": flow_updates},
         yaml=_on_one_line,
@@ -142,7 +140,7 @@ def draft(
 
 
 def warnings(survey: Survey, pairs: Mapping[str, StsTask], made: Draft) -> Iterator[str]:
-    """Yield a sentence for everything that will hurt."""
+    """Yield a sentence about each foreseeable problem."""
     report, cut = survey.report, np.mean(made.tokens_N > made.config.encoder.max_length)
     if report.usable < FEW_SENTENCES:
         learns = f"with less than {FEW_SENTENCES:,} a model learns these by heart and little about others"
@@ -160,7 +158,7 @@ def warnings(survey: Survey, pairs: Mapping[str, StsTask], made: Draft) -> Itera
 
 
 def _epochs(per_epoch: int, wanted: int) -> tuple[int, int]:
-    """Return the epochs for about so many updates, and their updates."""
+    """Return the epochs for about `wanted` updates, and the updates they make."""
     per_epoch = max(1, per_epoch)
     epochs = min(_MOST_EPOCHS, max(1, round(wanted / per_epoch)))
     return epochs, epochs * per_epoch

@@ -1,4 +1,4 @@
-"""From a checked configuration to the graph of everything that the run makes."""
+"""Build the graph of everything that a run makes from its checked configuration."""
 
 import logging
 from collections import defaultdict
@@ -42,18 +42,13 @@ from raysed.train.stage import BEST_ON_DEV
 
 log = logging.getLogger(__name__)
 
-_START = "encoder/start"
-"""Tokenizer and vectors that a static learner starts from."""
+_START = "encoder/start"  # tokenizer and vectors that a static learner starts from
 _BASE_EMBEDDINGS = f"{BASE}/embeddings/00"
 _TARGETS_OF_TEACHERS = f"{TEACHERS}-{SED}/targets"
 
 
 class Plan:
-    """All that a run makes.
-
-    Attributes:
-        scored: the models that may be scored, by recipe.
-    """
+    """All that a run makes; `scored` has the models that may be scored, by recipe."""
 
     def __init__(self, job: Job):
         config = job.config
@@ -65,7 +60,7 @@ class Plan:
         self._learners_start = Pick(outcome_of("mlm"), 0) if config.sed.start == "mlm" else self._start
         self._poolings = tuple(dict.fromkeys([*config.evaluation.layers, config.encoder.layers]))
         sentences, tokens, self._dev = job.evaluation.sentences, None, None
-        if not self._start:  # else the tokenizer is yet to be made
+        if not self._start:  # otherwise the run makes the tokenizer
             tokens = tokenize(load_tokenizer(config.encoder), sentences, config.encoder.max_length)
         self._sentences = Given(job.inputs["tasks"], Sentences(sentences, tokens, job.evaluation))
         if config.evaluation.dev is not None:
@@ -74,11 +69,11 @@ class Plan:
             rows = np.array([row[sentence] for sentence in own.sentences])
             dev = DevTask(own, tokens and tokens.take(rows), rows, config.encoder.layers)
             self._dev = Given(dev.identity, dev)
-        # One of those that differ in their calibration only.
+        # One of each set of recipes that differ only in calibration.
         self._distilling = list({recipe.uncalibrated: recipe for recipe in job.recipes if recipe.distils}.values())
         self._make_inputs()
         self._embed(BASE, "base", 0, self._start, "the untouched encoder")
-        for index, teacher in enumerate(job.teachers):  # those that are members follow when these are trained
+        for index, teacher in enumerate(job.teachers):  # members of this run follow in `_make_targets`
             if index in job.unscored:
                 log.info("not scored: %s has no embeddings of the evaluation's sentences", teacher.title)
             elif not teacher.is_made_by_run:
@@ -109,10 +104,9 @@ class Plan:
         self.artefacts[name] = Artefact(name, title, make, Needs(stage, **needs), inputs, settings or {}, beside or {})
         return name
 
-    # what is learnt from
+    # training data
 
     def _make_inputs(self) -> None:
-        """Encoder, corpus, labelled pairs and views."""
         job, corpus = self.job, {"corpus": self.config.corpus, "seed": self.config.seed}
         inputs = {"encoder": self._encoder, "source": Given(job.inputs["corpus"])}
         if self._start:
@@ -158,7 +152,7 @@ class Plan:
         for warning in text.small_corpus(entry.meta["rows"], is_trained_on, sed):
             log.warning(warning)
 
-    # models that are there
+    # existing models
 
     def _embed(self, recipe: str, kind: str, index: int, model: Input | None, what: str) -> None:
         inputs = {"encoder": self._encoder, "model": model, "sentences": self._sentences}
@@ -177,7 +171,7 @@ class Plan:
     # members
 
     def _make_members(self, nodes: Sequence[str]) -> None:
-        """All nodes of one depth, which train in one experiment."""
+        """Add all nodes of one depth, which train in one experiment."""
         stage, tried, config = "+".join(nodes), {}, self.config
         for node in nodes:
             bounds = config.sts.lower_bounds if last_stage(node).is_grid else [None]
@@ -222,7 +216,7 @@ class Plan:
         keep = stage_of.keeps(block, has_dev=self._dev is not None)
         without = {"train": [], "keep": keep}
         block = block.model_copy(update={name: without[name] for name in without if hasattr(block, name)})
-        # The models of all bounds share their seeds: they differ in the bound, not in the order of their batches.
+        # All bounds share seeds: their models differ in the bound, not in the order of batches.
         seed = derive_seed(config.seed, node, index)
         every = getattr(block, "evaluate_every", None) or members.evaluate_every
         settings = {"stage": kind, kind: block, "seed": seed, "precision": members.precision}
@@ -283,7 +277,7 @@ class Plan:
             self._combine({index: names[node] for index, node in of_members.items()})
 
     def _combine(self, means: Mapping[int, str]) -> None:
-        """What the teachers are worth, their target, and what they say together of the evaluation's sentences."""
+        """Add the teachers' scores, their combined target, and its embeddings of the evaluation's sentences."""
         config, job, sed = self.config, self.job, self.config.sed
         scored = tuple(f"{TEACHERS}/embeddings/{index:02d}" for index in range(len(job.teachers)))
         if len(job.teachers) > 1 and not job.unscored:
@@ -302,11 +296,11 @@ class Plan:
             self._add(TOGETHER, "teachers as one", targets.combined_embeddings, stage, *kept)
 
     def _score_together(self, embeddings: tuple[str, ...]) -> None:
-        """What the teachers are worth alone and together, and which are best on the dev task."""
+        """Add the teachers' scores, alone and together, and the choice of the best on the dev task."""
         evaluation, how = self.config.evaluation, self.config.combination
         settings = {
             "combination": type(how)(how=how.how, weights=how.weights, balance=how.balance)
-        }  # without what changes no cosine
+        }  # the settings that change cosines
         about = {"by": "task", "options": {"on_cpus": True}}
         if self._dev:
             inputs, make = {"embeddings": embeddings, "dev": self._dev}, targets.choice_of_teachers
@@ -335,8 +329,8 @@ class Plan:
         for recipe, index in ((recipe, index) for recipe in self._distilling for index in range(sed.learners)):
             of = recipe.uncalibrated
             keep = "best_on_dev" if any(stages()[name].is_grid for name in recipe.members) else sed.keep
-            # What counts for targets is part of these.
             target = sed.target or ("mean" if recipe.ensemble == TEACHERS else last_stage(recipe.ensemble).target)
+            # Neutral precision and start: both already count through the inputs.
             block = {"target_precision": "fp32", "start": "encoder", "keep": keep, "target": target}
             block = sed.model_copy(update=block)
             settings = {"sed": block, "keep": keep, "seed": derive_seed(config.seed, of, "learner", index)}
@@ -354,9 +348,9 @@ class Plan:
     # calibrations
 
     def _calibrations_of_base(self) -> list[Recipe]:
-        """The base under every calibration of the run, and whitened: the best row that costs no training.
+        """Return the base with every calibration of the run, and whitened: the best row that needs no training.
 
-        Whitening is left out where nothing else would read the text that it is fitted on.
+        Whitening is left out if nothing else would read the text that it is fitted on.
         """
         calibrations, fit_on = [r.calibration for r in self.job.recipes if r.calibration], self.config.flow.fit_on
         texts = ["-".join([BASE, *calibration]) for calibration in calibrations]
@@ -375,7 +369,7 @@ class Plan:
 
     def _add_calibration(self, recipe: Recipe, of: ScoredModel, fit: int, may_fail: bool) -> None:
         config, main = self.config, self.config.encoder.layers
-        poolings = of.poolings if fit == 0 else (main,)  # side tables have one
+        poolings = of.poolings if fit == 0 else (main,)  # side tables show only the first fit
         settings = {
             "stages": list(recipe.calibration),
             "flow": config.flow,
@@ -385,7 +379,7 @@ class Plan:
             "main": poolings.index(main),
         }
         model, fit_on = of.model, config.flow.fit_on
-        if isinstance(model, Pick):  # equal vectors cannot be calibrated
+        if isinstance(model, Pick):  # no collapsed members: equal vectors cannot be calibrated
             model = Pick(model.outcome, model.index, "sound")
         inputs = {"embeddings": of.embeddings, "model": model, "sentences": self._sentences, "encoder": self._encoder}
         if fit_on == "tasks":
@@ -404,7 +398,7 @@ class Plan:
         self._add(name, title, scores.calibration, "calibration", *kept, **about)
         self.scored[recipe.text].append(ScoredModel(recipe.text, of.kind, index, name, poolings, model=of.model))
 
-    # what executes it, and what the report reads
+    # for the executor and the report
 
     def how(self, engine: Engine = "ray") -> How:
         """Return how the run is executed."""
@@ -420,7 +414,7 @@ class Plan:
         )
 
     def _check_room(self, cluster: Cluster, sentences: int | None, free: int | None) -> None:
-        """Refuse a disk that is too small, and a training that fits on no node."""
+        """Raise UserError if the disk is too small, or a training fits on no node."""
         rows, job = known_rows(self.job, sentences), self.job
         _, bytes_ = plan_run(self.config, job.recipes, self.shape, rows, cluster, job.widths)
         needed = sum(bytes_.values())
@@ -433,14 +427,14 @@ class Plan:
             )
 
     def recipes(self) -> list[str]:
-        """Return all that is scored, in reading order: the base, then every recipe's, calibrated ones after."""
+        """Return the recipes that are scored, in reading order: the base, then ensemble, learner and result of each."""
         texts = [BASE, *(recipe.text for recipe in self._calibrations_of_base())]
         for recipe in self.job.recipes:
             texts += [recipe.ensemble, *([recipe.uncalibrated] if recipe.distils else []), recipe.text]
         return list(dict.fromkeys(texts))
 
     def totals(self) -> dict[str, int]:
-        """Return how many trainings the run has, by the directory that they lie in."""
+        """Return the number of trainings by directory."""
         nodes = [node for depth in member_nodes(self.job.recipes) for node in depth]
         kinds = {node: "grid" if last_stage(node).is_grid else "members" for node in nodes}
         found = {f"{node}/{kind}": trainings_of(node, self.config) for node, kind in kinds.items()}

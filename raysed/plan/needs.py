@@ -1,4 +1,4 @@
-"""What recipes need under a run's settings: tables to learn from, and how many models."""
+"""What recipes need under a run's settings: tables to learn from, and numbers of models."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ if TYPE_CHECKING:
     from raysed.config import Config, CorpusConfig
 
 CORPUS, MEMBERS_CORPUS = "corpus", "members-corpus"
-"""The artefacts of sentences: what learners, calibrations and rewritten views are made of; what members read, where
-that is more."""
-_GIVEN_VIEWS = {"files", "entailment"}
-"""Kinds of views that are read; the others are made of the corpus."""
+"""Artefacts of sentences: for learners, calibrations and rewritten views; for members, if they read more."""
+_GIVEN_VIEWS = {"files", "entailment"}  # kinds of views that are read; others are made from the corpus
 
 
 def view_kinds(recipe: Recipe, config: Config) -> list[str]:
-    """Return the kinds of views that its stages learn from and that have a table, each once."""
+    """Return the distinct kinds of views with a table that its stages learn from."""
     return [name.removeprefix("views/") for name in _tables(recipe, config) if name.startswith("views/")]
 
 
 def trains_on_corpus(recipe: Recipe, config: Config) -> bool:
-    """Return whether a stage of its training reads the corpus, as it is or rewritten."""
+    """Return whether its training reads the corpus, as it is or rewritten."""
     is_rewritten = not _GIVEN_VIEWS.issuperset(view_kinds(recipe, config))
     return recipe.distils or is_rewritten or "corpus" in _tables(recipe, config)
 
@@ -36,7 +34,7 @@ def reads_corpus(recipe: Recipe, config: Config) -> bool:
 
 
 def corpora(config: Config, recipes: Sequence[Recipe]) -> dict[str, CorpusConfig]:
-    """Return what is read for each artefact of sentences."""
+    """Return the settings of each artefact of sentences."""
     drawn, whole = config.sed.sentences, config.corpus
     if drawn is None or not any(recipe.distils for recipe in recipes):
         return {CORPUS: whole}
@@ -45,7 +43,7 @@ def corpora(config: Config, recipes: Sequence[Recipe]) -> dict[str, CorpusConfig
 
 
 def _tables(recipe: Recipe, config: Config) -> list[str]:
-    """The artefacts that its members learn from, each once: `corpus`, `pairs/nli`, `views/mlm`, ..."""
+    """Return the distinct artefacts that its members learn from: `corpus`, `pairs/nli`, `views/mlm`, ..."""
     names = [name for stage in recipe.members for name in stages()[stage].tables(getattr(config, stage))]
     return list(dict.fromkeys(names))
 
@@ -57,7 +55,7 @@ def models_of(node: str, config: Config) -> int:
 
 
 def trainings_of(node: str, config: Config) -> int:
-    """Return how many models of a node are trained, if none that they continue is left out.
+    """Return how many models of a node are trained, if none of those they continue is left out.
 
     >>> from raysed.config import Config
     >>> config = Config(sts={"models": 3})

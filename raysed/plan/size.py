@@ -1,7 +1,4 @@
-"""What a run needs, from its settings alone: trainings, the memory of their workers, and storage.
-
-All of it is arithmetic.
-"""
+"""Compute what a run needs from its settings: trainings, the memory of their workers, and storage."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,17 +27,15 @@ from raysed.recipe import SED, TEACHERS, Recipe, last_stage, member_nodes
 from raysed.store.text import Table, size
 from raysed.train.memory import checkpoint_bytes, training_need
 
-_TOKENS = 24
-"""Of a sentence, where that is not known."""
-_LONG_BATCH = 1.5
-"""By how much the largest of many batches exceeds the mean."""
+_TOKENS = 24  # assumed for a sentence
+_LONG_BATCH = 1.5  # tokens of the largest of many batches, relative to the mean
 
 
 @dataclass(frozen=True)
 class Step:
-    """Trainings that are alike, of members, grid models or learners: `what`. `updates` and `workers` are of each.
+    """Similar trainings, of members, grid models or learners (`what`); `updates` and `workers` are per training.
 
-    `storage` is in bytes: their models, and the two newest checkpoints of those that train at the same time.
+    `storage` has the bytes of their models, and of the two newest checkpoints of those that train at the same time.
     """
 
     node: str
@@ -55,12 +50,12 @@ class Step:
 
 
 def show_plan(config: Config) -> str:
-    """Check a configuration as a run does, and return what it needs in words; nothing is trained or written.
+    """Check a configuration as a run does, and describe what it needs; nothing is trained or written.
 
-    All of the corpus is read, to count its sentences.
+    The whole corpus is read to count its sentences, unless `corpus.sentences` is set.
     """
     cluster = _here()
-    if missing := what_is_missing(cluster, config.resources, config.sed.workers):  # such as GPUs that have not come yet
+    if missing := what_is_missing(cluster, config.resources, config.sed.workers):  # such as GPUs yet to join
         raise UserError(missing)
     job, report = check(config), CorpusReport()
     config, shape = job.config, shape_of(config.encoder)
@@ -106,9 +101,9 @@ def plan_run(
     cluster: Cluster,
     widths: Sequence[int] = (),
 ) -> tuple[list[Step], dict[str, float]]:
-    """Return a run's trainings in order, and the bytes of its directory at its fullest, by what they are.
+    """Return a run's trainings in order, and the bytes of its directory at its fullest, by kind.
 
-    `rows` has the sizes of the tables that are learnt from, by artefact: `corpus`, `pairs/nli`, `views/mlm`, ….
+    `rows` has the sizes of the tables to learn from, by artefact: `corpus`, `pairs/nli`, `views/mlm`, ….
     """
     nodes = [{node: trainings_of(node, config) for node in depth} for depth in member_nodes(list(recipes))]
     nodes.append({recipe.uncalibrated: config.sed.learners for recipe in recipes if recipe.distils})
@@ -130,7 +125,7 @@ def plan_run(
 def _steps(
     counts: Mapping[str, int], config: Config, shape: Shape, rows: Mapping[str, int], cluster: Cluster
 ) -> Iterator[Step]:
-    """Yield the trainings of nodes that share the places: those of one depth, or all learners."""
+    """Yield the trainings of nodes that share resources: those of one depth, or all learners."""
     res, about = config.resources, {"gpu": uses_gpu(config.resources, cluster), "kind": cluster.gpu}
     total, ranks = sum(counts.values()), 1
     if SED in next(iter(counts)).split("-"):
@@ -156,10 +151,7 @@ def _steps(
 
 
 def known_rows(job: Job, corpus: int | None = None) -> dict[str, int]:
-    """Return the sizes of the tables that are learnt from, by artefact.
-
-    Without a number of sentences, a corpus of which all is kept counts as one.
-    """
+    """Return the sizes of the tables to learn from, by artefact; a corpus of unknown size counts as one sentence."""
     config = job.config
     whole = corpus or config.corpus.sentences or 1
     names = corpora(config, job.recipes)
@@ -171,17 +163,16 @@ def known_rows(job: Job, corpus: int | None = None) -> dict[str, int]:
 
 
 def largest_need(nodes: Sequence[str], config: Config, shape: Shape, *, gpu: bool, kind: str = "") -> Need:
-    """Return what the largest member of nodes such as `ct` and `nli-ct` needs: in one experiment, shares are equal.
+    """Return what the largest member of nodes such as `ct` and `nli-ct` needs, or a learner's worker for `sed`.
 
-    Or what a worker of a learner needs, of the node `sed`. `kind` is Ray's accelerator type; one that is unknown has
-    bf16.
+    Shares in one experiment are equal. `kind` is Ray's accelerator type; an unknown one counts as having bf16.
     """
     needs = []
     for stage in map(last_stage, nodes):
         settings = getattr(config, stage.name)
         precision = getattr(settings, "precision", config.members.precision)
         bf16 = precision == "bf16" or (gpu and precision == "auto" and kind not in NO_BF16)
-        # Each sentence counts once, also where two encoders take one half of the batch each.
+        # Each sentence counts once, even if two encoders take one half of the batch each.
         sentences, workers = stage.rows_per_update(settings) * stage.sentences_per_row, getattr(settings, "workers", 1)
         tokens = _LONG_BATCH * sentences / (workers or 1) * tokens_of_sentence(config)
         needs.append(training_need(stage, settings, shape, tokens, gpu=gpu, bf16=bf16))
@@ -189,5 +180,5 @@ def largest_need(nodes: Sequence[str], config: Config, shape: Shape, *, gpu: boo
 
 
 def tokens_of_sentence(config: Config) -> int:
-    """Return how many tokens a sentence is taken to have."""
+    """Return the assumed number of tokens per sentence."""
     return min(_TOKENS, config.encoder.max_length)

@@ -1,1 +1,1 @@
-"""Scores to words and pictures, and the choice of the exported model."""
+"""Scores as text and charts, and the choice of the exported model."""

@@ -1,4 +1,4 @@
-"""The model card of the exported model (`README.md`), and its settings and scores for programs (`raysed.json`)."""
+"""The exported model's card (`README.md`), and its settings and scores for programs (`raysed.json`)."""
 
 import json
 import platform
@@ -27,10 +27,10 @@ _UNTOUCHED = (BASE, "base")
 
 
 def write_card(run: Run, path: Path) -> None:
-    """Write the card of the chosen model into its directory, beside the model's files."""
+    """Write the card and `raysed.json` of the chosen model into its directory."""
     config, model, chosen, facts = run.config, run.exported, run.choice.model, run.facts
     recipe, base = parse_recipe(chosen.recipe), public_name(config.encoder.path)
-    # The card names sources of text by what they hold.
+    # Paths of texts stay out: the card names them by content.
     texts = {"nli": {"train"}, "sts": {"train"}, "views": {"files"}}
     blocks, known = (settings.model_dump(mode="json", exclude=texts) for settings in (config, Config()))
     settings, defaults = _settings(blocks, recipe), _settings(known, recipe)
@@ -70,7 +70,7 @@ def write_card(run: Run, path: Path) -> None:
         scores=rows_that_matter(run.scores, chosen.recipe, chosen.kind, chosen.index),
         parameters=sum(tensor.numel() for tensor in model.encoder.parameters()) / 1e6,
         weights=size(sum(file.stat().st_size for file in path.rglob("*.safetensors"))),
-        # To two digits: more of them would differ from one measurement to the next.
+        # Further digits would differ between measurements.
         speed=float(f"{run.speed:.2g}"),
         processor=f"{platform.machine()}, {torch.get_num_threads()} threads",
         settings={key: value for key, value in settings.items() if value != defaults[key]},
@@ -80,7 +80,7 @@ def write_card(run: Run, path: Path) -> None:
 
 
 def rows_that_matter(scores: Scores, recipe: str, kind: str, index: int) -> Table:
-    """Return a model's score beside those of its base, of the best untrained row, and of its best teacher."""
+    """Return a model's score beside those of its base, the best untrained row, and its best teacher."""
     groups, own = scores.groups, (recipe, kind)
     best = scores.best_untrained(own, _UNTOUCHED)
     names = {_UNTOUCHED: "the encoder before any training"}
@@ -95,7 +95,7 @@ def rows_that_matter(scores: Scores, recipe: str, kind: str, index: int) -> Tabl
 
 
 def metadata(base: str, name: str, scores: Mapping[str, float]) -> str:
-    """Return what model hubs read: YAML with the base, if that is a hub id, and Spearman's correlation by task."""
+    """Return YAML for model hubs: the base, if it is a hub id, and Spearman's correlation by task."""
     is_hub_id = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", base) and not Path(base).exists()
     results = [
         EvalResult(
@@ -119,7 +119,7 @@ def metadata(base: str, name: str, scores: Mapping[str, float]) -> str:
 
 
 def story(recipe: Recipe, base: str, members: int, teachers: str = "", is_static: bool = False) -> str:
-    """Describe the recipe in one sentence, without its names."""
+    """Describe the recipe in one sentence, without stage names."""
     learner = f"one new copy of {base}"
     parts = [f"The encoder is {base} as it is"]
     if is_static:
@@ -138,7 +138,6 @@ def story(recipe: Recipe, base: str, members: int, teachers: str = "", is_static
 
 
 def _settings(blocks: Mapping[str, Mapping[str, Any]], recipe: Recipe) -> dict[str, Any]:
-    """The settings of the recipe's stages and views."""
     names = [*(["views"] if recipe.two_view_stages else []), *recipe.members]
     names += [*(["combination"] if recipe.ensemble == TEACHERS else []), *(["sed"] if recipe.distils else [])]
     names += ["flow"] if "flow" in recipe.calibration else []

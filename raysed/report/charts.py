@@ -1,7 +1,4 @@
-"""Charts, described once: PNG files for Markdown and TensorBoard (`draw`), and SVG on the page (`report_parts.html`).
-
-The colours are those of Okabe and Ito, which people with a colour vision deficiency can tell apart.
-"""
+"""Charts, described once: PNG (`draw`) and SVG (`report_parts.html`), in Okabe and Ito's colour-blind-safe colours."""
 
 from __future__ import annotations
 
@@ -18,13 +15,13 @@ if TYPE_CHECKING:
 
 Colour = Literal["blue", "orange", "green", "grey", "pink", "sky"]
 LINES: tuple[tuple[Colour, str], ...] = (("blue", "-"), ("orange", "-."), ("green", ":"), ("grey", "--"))
-"""Colours and styles of up to four lines that may lie on each other."""
+"""Colours and styles of up to four lines that may overlap."""
 _REFERENCES: tuple[Colour, ...] = ("grey", "pink", "sky")
 _HEX = dict(blue="#0072B2", orange="#D55E00", green="#009E73", grey="#6E6E6E", pink="#CC79A7", sky="#56B4E9")
 MOST_DOTS, _MOST_RECORDS = 500, 80
-"""The page shows an even sample of at most so many dots of a scatter plot, and records of a curve."""
+"""The page shows an even sample of at most this many dots of a scatter plot, or records of a curve."""
 _GLYPH = 0.58
-"""Upper estimate of the mean width of a character, in units of the font size."""
+"""Upper estimate of the mean character width, in font sizes."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +29,9 @@ class Series:
     """Dots of one colour.
 
     Attributes:
-        name: in the legend; empty: not in it.
-        texts: tooltip of each dot; empty: only the line is drawn.
-        line: matplotlib's style of the line that joins the dots; empty: none.
+        name: in the legend; empty: not listed.
+        texts: tooltips of the dots; empty: the page shows only the line.
+        line: matplotlib style of the line joining the dots; empty: none.
     """
 
     x: np.ndarray
@@ -49,7 +46,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis measures, from `low` at the left or bottom to `high`."""
+    """What an axis measures; `low` is at the left or bottom."""
 
     label: str
     low: float
@@ -58,7 +55,7 @@ class Axis:
 
     @classmethod
     def of(cls, label: str, values: Any, is_logarithmic: bool = False) -> Axis:
-        """Return an axis on which all values have a place, with a little room at either end."""
+        """Return an axis that covers all values, with a small margin."""
         ends = np.array([np.min(values), np.max(values)], np.float64)
         ends = np.log(ends) if is_logarithmic else ends
         room = 0.05 * (ends[1] - ends[0]) or 0.5
@@ -66,12 +63,12 @@ class Axis:
         return cls(label, *(np.exp(ends) if is_logarithmic else ends).tolist(), is_logarithmic)
 
     def place(self, value: float) -> float:
-        """Return where a value lies, in percent of the way from `low` to `high`."""
+        """Return the position of a value, in percent from `low` to `high`."""
         low, high, value = np.log([self.low, self.high, value]) if self.is_logarithmic else (self.low, self.high, value)
         return round(float(100 * (value - low) / (high - low)), 2)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Return values with their texts."""
+        """Return tick values with their labels."""
         from matplotlib.ticker import LogLocator, MaxNLocator
 
         low, high = sorted((self.low, self.high))
@@ -87,7 +84,7 @@ class Panel:
     """A pair of axes.
 
     Attributes:
-        references: names and values of up to three horizontal lines.
+        references: up to three horizontal lines, values by name.
         bands: names of horizontal bands, from the top; the axis y then counts them from 0.
     """
 
@@ -100,18 +97,18 @@ class Panel:
 
     @property
     def lines(self) -> list[tuple[str, float, Colour]]:
-        """The references as name with value, value and colour."""
+        """References as (name with value, value, colour)."""
         found = zip(self.references.items(), _REFERENCES)
         return [(f"{name}: {value:.1f}", value, colour) for (name, value), colour in found]
 
     @property
     def legend(self) -> list[tuple[str, str]]:
-        """Names and colours, each once."""
+        """Distinct names with their colours."""
         named = [(series.name, series.colour) for series in self.series if series.name]
         return list(dict.fromkeys([*named, *((name, colour) for name, _, colour in self.lines)]))
 
     def dots(self, series: Series) -> list[tuple[float, float, str]]:
-        """Return places from the left and from the top in percent, with texts; of very many dots a sample."""
+        """Return (x, y, text) with positions from the left and top in percent; a sample if there are very many."""
         most = _MOST_RECORDS if series.line else MOST_DOTS
         rows = np.unique(np.linspace(0, len(series.x) - 1, most).round().astype(int))
         places = [(self.x.place(series.x[i]), round(100 - self.y.place(series.y[i]), 2)) for i in rows]
@@ -120,12 +117,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Chart:
-    """Panels side by side, with a title that says what they show.
-
-    Attributes:
-        name: of its file in `plots/`, without the ending.
-        note: on what the page leaves out.
-    """
+    """Panels side by side. `name` is that of the file in `plots/`; `note` says what the page leaves out."""
 
     name: str
     title: str
@@ -145,7 +137,7 @@ def draw(chart: Chart, path: Path) -> None:
     width, height = max(8.0, 3.6 * len(chart.panels)), 4.4 + 0.22 * len(names)
     if bands := chart.panels[0].bands:
         height = 1.7 + sum(0.24 + 0.18 * len(_wrapped(name, 3).splitlines()) for name in bands)
-    with rc_context({"text.parse_math": False}):  # names are data: dollar signs in them begin no formula
+    with rc_context({"text.parse_math": False}):  # a dollar sign in a name starts no formula
         figure = Figure(figsize=(width, height), layout="constrained")
         handles: dict[str, Any] = {}
         for axes, panel in zip(figure.subplots(1, len(chart.panels), squeeze=False).flat, chart.panels):
@@ -191,6 +183,6 @@ def _draw_panel(axes: Axes, panel: Panel, width: float) -> None:
 
 
 def _wrapped(text: str, inches: float, size: float = 10) -> str:
-    """Break text into lines of a width, at blanks, and at the hyphens of recipes that are longer than a line."""
+    """Wrap text at spaces, and at hyphens if a word (such as a recipe) is longer than a line."""
     width = max(int(72 * inches / (_GLYPH * size)), 1)
     return textwrap.fill(text, width, break_on_hyphens=max(map(len, text.split()), default=0) > width)

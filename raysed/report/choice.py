@@ -1,4 +1,4 @@
-"""Which model of a run is exported."""
+"""Choose which model of a run to export."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,9 @@ _UNTOUCHED, _ASKED = "the untouched encoder", "as asked for by export.recipe"
 
 @dataclass(frozen=True)
 class Choice:
-    """The model to export, and why; scores are on the dev task, x100, and None where they are not defined.
+    """The model to export, and why; scores are on the dev task, x100, and None if undefined.
 
-    Attributes:
-        others: by name the scores of what costs no training.
-        may_be_worse: whether `export.recipe` names the model, or `export.allow_worse` is set.
+    `others` has scores of what costs no training, by name.
     """
 
     model: ScoredModel
@@ -33,11 +31,11 @@ class Choice:
 
     @property
     def title(self) -> str:
-        """What tables and pictures call it."""
+        """Name in tables and charts."""
         return f"{self.model.recipe} ({'not ' if self.refusal else ''}exported)"
 
     def words(self) -> str:
-        """Return which model was chosen and why, in a line."""
+        """Describe in one line which model was chosen and why."""
         words = f"{self.model.recipe}, {self.reason}"
         if self.dev is None:
             return words
@@ -49,7 +47,7 @@ class Choice:
 
     @property
     def refusal(self) -> str | None:
-        """Why this model is not exported, in a sentence; None where it is."""
+        """Sentence that says why this model is not exported; None if it is."""
         score = -math.inf if self.score is None else self.score
         better = {name: other for name, other in self.others.items() if other is not None}
         better = [f"{name} ({other:.1f})" for name, other in better.items() if other - score >= NO_DIFFERENCE]
@@ -70,12 +68,12 @@ def choose(
     dev: str | None,
     per_task: bool = False,
 ) -> Choice:
-    """Choose the model to export: the best on the dev task of all that can be.
+    """Choose the model to export: the best candidate on the dev task.
 
-    With `export.recipe` these are that recipe's models. Otherwise they are all of the run, the untouched encoder and
-    its calibrated versions among them, except those that were trained and are no better than the untouched encoder
-    under the same calibration. Without a dev task it is the first model of the last of `recipes` that has one. A
-    calibration of single tasks (`per_task`) cannot be exported.
+    With `export.recipe`, candidates are that recipe's models. Otherwise they are all models of the run, including the
+    untouched encoder and its calibrated versions, except trained models that do not beat the untouched encoder under
+    the same calibration. Without a dev task, take the first model of the last of `recipes` that has one. External
+    teachers and calibrations of single tasks (`per_task`) cannot be exported.
     """
     base, asked = next(model for model in models if model.recipe == BASE), export.recipe
     candidates = [
@@ -120,7 +118,7 @@ def _shown(score: float | None) -> str:
 
 
 def _is_worth_it(model: ScoredModel, on_dev: Mapping[tuple[str, int], float]) -> bool:
-    """Whether a trained model is truly better than the untouched encoder under the same calibration."""
+    """Return whether a model needed no training or beats the untouched encoder under the same calibration."""
     like = "-".join([BASE, *parse_recipe(model.recipe).calibration])
     untouched = max((score for (recipe, _), score in on_dev.items() if recipe == like), default=-200.0)
     score = on_dev.get((model.recipe, model.index), -math.inf)

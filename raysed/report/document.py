@@ -1,4 +1,4 @@
-"""What a run found, written three times: `report.json` for programs, `report.html` and `report.md` for people."""
+"""The results of a run: `report.json` for programs, `report.html` and `report.md` for people."""
 
 import json
 import logging
@@ -17,12 +17,12 @@ from raysed.store.text import Table, render
 
 log = logging.getLogger(__name__)
 _KINDS = {str: "text", Chart: "chart", Code: "code", Cards: "cards", list: "findings", Table: "table"}
-"""What templates call blocks; report_parts.html has a macro for each."""
+"""Template names of blocks; report_parts.html has a macro for each."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """The scores of a run, and by section's name what was computed of it and its charts."""
+    """Scores of a run, and by section name its data and charts."""
 
     run: str
     scores: Scores
@@ -45,20 +45,20 @@ class Report:
 
     @property
     def dev(self) -> str | None:
-        """The task that choices are made on."""
+        """Name of the dev task."""
         return self.data.get("config", {}).get("evaluation", {}).get("dev")
 
     def conclusions(self) -> list[list[Finding]]:
-        """Return the conclusion as paragraphs of sentences."""
+        """Return the findings as paragraphs of sentences."""
         exported = (self.data.get("exported") or {}).get("recipe")
         return conclusions(self.scores, self.dev, exported, self.data.get("members") or ())
 
     def findings(self) -> str:
-        """Return the conclusion in words."""
+        """Return the findings as text."""
         return "\n\n".join(" ".join(finding.text for finding in paragraph) for paragraph in self.conclusions())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the content of report.json: plain types only, a number that is not finite as None."""
+        """Return the content of report.json: plain types only, None for numbers that are not finite."""
         names = ("recipe", "kind", "index", "lower_bound", "layers", "metrics", "left_out")
         found: dict[str, Any] = {"run": self.run, "status": "complete"}
         found["rows"] = [{name: getattr(row, name) for name in names} for row in self.scores.rows]
@@ -79,7 +79,7 @@ class Report:
         return self._rendered("report.md")
 
     def to_html(self) -> str:
-        """Return report.html: the same in one file, with charts, and links from sentences to lines of a table."""
+        """Return report.html: a single file with charts, in which findings link to table rows."""
         return self._rendered("report.html")
 
     def _rendered(self, template: str) -> str:
@@ -87,7 +87,7 @@ class Report:
         return render(template, **context, kind=lambda block: _KINDS[type(block)])
 
     def _shown(self) -> Iterator[tuple[Section, list[Block]]]:
-        """Yield what there is to show, each section before its parts."""
+        """Yield the sections that have something to show, each head before its parts."""
         heads = [place for place, section in enumerate(all_sections()) if not section.is_part]
         for first, last in zip(heads, [*heads[1:], None]):
             head, *parts = all_sections()[first:last]
@@ -106,7 +106,7 @@ class Report:
 
 
 def _plain(value: Any) -> Any:
-    """Return JSON types: numpy scalars and arrays unwrapped, tuples as lists, NaN and infinity as None."""
+    """Convert to JSON types: numpy unwrapped, tuples as lists, NaN and infinity as None."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""The conclusion of a run in words, each sentence with the lines of the table of scores that it compares."""
+"""The findings of a run: sentences, each with the rows of the score table that it compares."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -30,12 +30,12 @@ _FITTED_ON = {
 }
 _BASE = (BASE, "base")
 _Compared = Group | tuple[str, str, str]
-"""Recipe, kind, and whether the `mean` of the group's models, as without a word, or the `best` of them."""
+"""Recipe and kind, and whether to take the `mean` of the group's models (default) or the `best`."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence, or a clause of one, and the groups whose scores it compares."""
+    """A sentence or clause, and the groups whose scores it compares."""
 
     text: str
     groups: tuple[Group, ...] = ()
@@ -44,10 +44,7 @@ class Finding:
 def conclusions(
     scores: Scores, dev: str | None = None, exported: str | None = None, left_out: Sequence[Mapping[str, Any]] = ()
 ) -> list[list[Finding]]:
-    """Return what a run shows, in paragraphs of sentences: on the base, on each ensemble, and on all of them.
-
-    `exported` is the recipe of the exported model, and `left_out` the data of the report's section `members`.
-    """
+    """Return findings in paragraphs; `exported` is a recipe, `left_out` the data of the section `members`."""
     families = list(dict.fromkeys(family_of(recipe) for recipe, kind in scores.groups if kind not in UNTRAINED))
     paragraphs = [_sentence_of(_calibrated(BASE, scores))]
     paragraphs += [_about(family, scores) for family in families]
@@ -61,7 +58,7 @@ def conclusions(
 
 
 def worth(scores: Scores, recipe: str, kind: str) -> str:
-    """Return in a sentence what a model is worth against the best row that needs no training."""
+    """Say what a model is worth against the best row that needs no training; empty if there is none."""
     group = (recipe, kind)
     best = scores.best_untrained(group)
     if group not in scores.groups or best is None:
@@ -71,12 +68,11 @@ def worth(scores: Scores, recipe: str, kind: str) -> str:
 
 
 def _about(family: str, scores: Scores) -> list[Finding]:
-    """All about one ensemble and what came of it."""
     found = _sentence_of(_ensemble(family, scores))
     found += _sentence_of([*_learner(family, scores), *_calibrated(family, scores)])
     chain = [group for group in scores.groups if family_of(group[0]) == family and group[1] in ("ensemble", "learner")]
     best = scores.best_untrained()
-    if chain and best is not None:  # what training brought altogether
+    if chain and best is not None:  # the total effect of training
         position = _difference(scores, chain[-1], best).position()
         overall = f"Overall, {_named(chain[-1], scores)} is {position} {_named(best, scores)}, {BEST_UNTRAINED}."
         found += [Finding(overall, (chain[-1], best)), *_beaten_on(chain[-1], scores)]
@@ -93,7 +89,7 @@ def _ensemble(family: str, scores: Scores) -> list[Finding]:
         best = f"std {entry['std']:.1f}, best {entry['max'] - groups[_BASE]['mean']:+.1f}"
         more = f" on average over {entry['n']} members ({best})" if entry["n"] > 1 else ""
         clauses.append(replace(effect, text=effect.text + more))
-    for cut in reversed(range(1, len(stages))):  # the longest prefix that was scored: what the later stages brought
+    for cut in reversed(range(1, len(stages))):  # longest scored prefix: the effect of later stages
         before = ("-".join(stages[:cut]), "member")
         if before in groups:
             cause, what = "-".join(stages[cut:]).upper(), f"the members of {before[0].upper()}"
@@ -140,7 +136,7 @@ def _calibrated(family: str, scores: Scores) -> list[Finding]:
 
 
 def _beaten_on(group: Group, scores: Scores) -> list[Finding]:
-    """The single tasks on which words alone are better, where there are several tasks."""
+    """Return the single tasks on which words alone do better, if there are several tasks."""
     found = []
     for task in scores.tasks if len(scores.tasks) > 1 else ():
         means = {other: entry["mean"] for other, entry in scores.groups_of(task).items()}
@@ -152,7 +148,7 @@ def _beaten_on(group: Group, scores: Scores) -> list[Finding]:
 
 
 def _what_labels_buy(scores: Scores) -> list[Finding]:
-    """The best learner without labels against the best with each kind of labels (SED table 4)."""
+    """Compare the best learner without labels with the best for each kind of labels (SED table 4)."""
     means = {group: entry["mean"] for group, entry in scores.groups.items() if group[1] == "learner"}
     best: dict[str, Group] = {}
     for group in sorted(means, key=means.__getitem__):
@@ -168,13 +164,13 @@ def _what_labels_buy(scores: Scores) -> list[Finding]:
 
 
 def _worse_on_dev(scores: Scores, dev: str | None, exported: str | None) -> list[Finding]:
-    """The calibrations that lower the dev score, and what the export makes of it."""
+    """Return the calibrations that lower the dev score, and what that means for the export."""
     clauses, of_dev = [], scores.groups_of(dev)
     for (recipe, kind), entry in of_dev.items():
         before = "-".join(stages_of(recipe)[0])
         plain = of_dev.get((before, kind), entry)
         loss = Difference(plain["mean"] - entry["mean"])
-        # Nothing is chosen by an ensemble's score, and its members' scores say the same.
+        # Ensemble scores choose nothing, and the members' say the same.
         if kind != "ensemble" and loss.value > 0 and not loss.is_none:
             taken = f", and {before} is exported" if exported == before else ""
             values = f"({entry['mean']:.1f} against {plain['mean']:.1f})"
@@ -183,7 +179,7 @@ def _worse_on_dev(scores: Scores, dev: str | None, exported: str | None) -> list
 
 
 def _closing(scores: Scores) -> list[Finding]:
-    """What baselines score, what calibrations have seen, and what stands in brackets."""
+    """Return what baselines score, what calibrations have seen, and what is in brackets."""
     found = []
     if baselines := [group for group in scores.groups if group[1] == "baseline"]:
         named = ", ".join(_named(group, scores) for group in baselines)
@@ -220,6 +216,5 @@ def _named(group: Group, scores: Scores) -> str:
 
 
 def _sentence_of(clauses: Sequence[Finding]) -> list[Finding]:
-    """One sentence of all clauses; none of none."""
     text = sentence("; ".join(clause.text for clause in clauses))
     return [Finding(text, tuple(dict.fromkeys(group for clause in clauses for group in clause.groups)))] if text else []

@@ -1,4 +1,4 @@
-"""The formats of an exported model side by side: whether their vectors agree, their size, speed and dev score."""
+"""Compare the formats of an exported model: agreement of vectors, size, speed and dev score."""
 
 import time
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from raysed.model.formats import FILES, largest_difference, load_format
 from raysed.score.tasks import Task, main_score
 
 LEAST_COSINE = 0.95
-"""Mean cosine of 8-bit and trained vectors; docs/distill.md says what real encoders have."""
+"""Least mean cosine of 8-bit and trained vectors, see docs/distill.md."""
 _TIMED = 1000
-"""Sentences on which speed is measured."""
+"""Sentences for measuring speed."""
 _MOST_SCORED = 20_000
-"""Texts of a dev task; a larger one is not embedded again by every format."""
+"""Texts; formats do not embed a larger dev task again."""
 
 
 def compare_formats(
@@ -28,15 +28,15 @@ def compare_formats(
     tolerance: float,
     dev: Task | None,
 ) -> list[dict[str, Any]]:
-    """Compare the formats of an exported model with the trained model, and measure them on this machine's CPU.
+    """Compare exported formats with the trained model, and measure them on this machine's CPU.
 
     Args:
-        formats: those beside torch's; without any nothing is measured.
-        sentences: to compare and to measure on; `expected_ND` are the trained model's vectors of the first N.
-        tolerance: the largest difference that is rounding, as a share of the largest coordinate.
+        formats: besides torch's; if empty, nothing is measured.
+        sentences: to compare and to measure on; `expected_ND` are the trained vectors of the first N.
+        tolerance: the largest difference due to rounding, as a share of the largest coordinate.
 
     Raises:
-        RunFailed: the vectors of a format differ from the trained model's.
+        RunFailed: a format's vectors differ from the trained model's.
     """
     found = []
     for name in ["torch", *formats] if formats else []:
@@ -52,7 +52,7 @@ def compare_formats(
         else:
             is_same = cosine >= LEAST_COSINE
             words = f"have a mean cosine of {cosine:.3f} with the trained model's, less than {LEAST_COSINE}"
-        if not is_same:  # also where it is not a number
+        if not is_same:  # also if NaN
             raise RunFailed(
                 f"the exported model's vectors as {name} {words}; leave {name} out of export.formats, and the same "
                 "command exports without training again"

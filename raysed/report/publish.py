@@ -1,4 +1,4 @@
-"""From finished artefacts to the exported model, the report with its pictures, and the summary on the terminal."""
+"""Turn finished artefacts into the exported model, the report with its charts, and a summary on the terminal."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -22,23 +22,23 @@ from raysed.store.progress import emit, steps
 from raysed.store.storage import Storage
 
 _FURTHER_STEPS = 4
-"""Steps of the progress beside models and sections: lexical baselines, intervals, export, pictures."""
+"""Steps besides models and sections: lexical baselines, intervals, export, charts."""
 _PARITY_SENTENCES = 64
 _PARITY, _CALIBRATED_PARITY = 1e-4, 1e-3
-"""Whitening enlarges the rounding of weak directions: by 1e2 and more where it was fitted on few sentences."""
+"""Whitening amplifies the rounding of weak directions, 100-fold or more if fitted on few sentences."""
 
 
 def publish(
     job: Job, storage: Storage, models: Sequence[ScoredModel], facts: Facts, say: Callable[[str], None]
 ) -> None:
-    """Score all models, export one unless that is refused, write the report and say what came out."""
+    """Score all models, export one unless that is refused, write the report and summarise it."""
     emit(stage="report")
     count = len(models) + sum(section.data is not None for section in all_sections())
     with steps("score and report", count + _FURTHER_STEPS, part_done) as begin:
         run = Run(job, storage, models, facts, begin)
         begin("export")
         if run.choice.refusal:
-            storage.remove("model")  # of other settings or inputs
+            storage.remove("model")  # left by other settings or inputs
         else:
             _export(run)
         report = Report.of(run)
@@ -52,19 +52,19 @@ def publish(
             storage.write_text("report.md", report.to_markdown())
             storage.write_text("report.json", report.to_json())
 
-        # The report is written before the manifest names the plots, so a run that counts as complete has one.
+        # Written before the manifest lists the plots, so a run that counts as complete has a report.
         storage.commit("plots", write, job.depends, {"refusal": run.choice.refusal})
     _summarize(run, report, say)
 
 
 def publish_failure(settings: Mapping[str, Any], storage: Storage, error: Exception) -> None:
-    """Write the `report.json` of a run that has failed."""
+    """Write the `report.json` of a failed run."""
     failed = {"run": storage.run, "status": "failed", "error": str(error), "config": settings}
     storage.write_text("report.json", json.dumps(failed, indent=1))
 
 
 def _export(run: Run) -> None:
-    """Write `model/`, and compare its vectors with the model in memory before it is published."""
+    """Write `model/`; compare its vectors with the model in memory before publishing it."""
     from raysed.model.library import export_model, parity  # takes seconds
 
     config, chosen, model = run.config, run.choice.model, run.exported

@@ -1,4 +1,4 @@
-"""A finished run, as the sections of the report read it. Only this file of the report knows where artefacts lie."""
+"""A finished run, as the sections of the report read it. Only this file of the report knows where artefacts are."""
 
 import importlib.metadata
 import json
@@ -34,14 +34,14 @@ from raysed.store.storage import Storage
 
 _PACKAGES = "raysed ray torch transformers datasets deepspeed safetensors pyarrow scipy numpy".split()
 _FEWEST_SENTENCES = 20
-"""From a smaller corpus nothing can be seen without labels; the tasks' sentences are taken instead."""
+"""A smaller corpus shows nothing without labels; the tasks' sentences are used instead."""
 _TIMED = 500
-"""About how many sentences measure the exported model's speed."""
+"""Approximate number of sentences for timing the exported model."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A task of graded pairs as the untouched encoder and the chosen model see it."""
+    """Graded pairs with cosines of the untouched encoder (`before_P`) and of the chosen model (`after_P`)."""
 
     task: str
     model: str
@@ -63,7 +63,7 @@ class Loaded:
     token_budget: int | None
 
     def embed(self, sentences: Sequence[str]) -> np.ndarray:
-        """Return the embeddings of sentences [B, D]."""
+        """Return the embeddings of sentences, [B, D]."""
         tokens = tokenize(self.tokenizer, list(sentences), self.config.max_length)
         x_BD = encode(self.encoder, tokens, (self.config.layers,), self.token_budget)[0]
         return self.calibration.transform(x_BD) if self.calibration else x_BD
@@ -71,7 +71,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run. Each property is computed once, when it is first read."""
+    """A finished run. Each property is computed once, when first read."""
 
     job: Job
     storage: Storage
@@ -79,13 +79,13 @@ class Run:
     """In reading order."""
     facts: Facts
     begin: Callable[[str], None] = lambda step: None
-    """Called with the name of each step, for the progress."""
+    """Called with the name of each step, for progress."""
     formats: list[dict[str, Any]] = field(default_factory=list)
-    """What `raysed.report.formats.compare_formats` found, when the model is exported."""
+    """Filled from `raysed.report.formats.compare_formats` during export."""
 
     @property
     def config(self) -> Config:
-        """The run's settings."""
+        """Settings of the run."""
         return self.job.config
 
     @property
@@ -94,7 +94,7 @@ class Run:
         return self.job.evaluation
 
     def embeddings(self, model: ScoredModel, layers: Layers | None = None) -> Embeddings:
-        """Return a model's embeddings of the tasks' sentences, by default at the pooling of the headline."""
+        """Return a model's embeddings of the tasks' sentences, by default at the headline pooling."""
         return load_embeddings(self.storage.fetch(model.embeddings), layers or self.config.encoder.layers)
 
     def of(self, recipe: str) -> list[ScoredModel]:
@@ -105,7 +105,7 @@ class Run:
 
     @cached_property
     def scores(self) -> Scores:
-        """Every model at every pooling, ensembles by mean embeddings and mean weights, grid models and words alone."""
+        """Scores of models at every pooling, of ensembles (mean embeddings, mean weights), grids and baselines."""
         tasks, main = self.config.evaluation.report_tasks(), self.config.encoder.layers
         rows: list[Row] = []
         headline: dict[Group, list[Outcomes]] = {}
@@ -114,7 +114,7 @@ class Run:
             if row.layers in (main, 0) and not row.left_out and set(tasks) <= set(outcomes):  # BM25 is for retrieval
                 headline.setdefault((row.recipe, row.kind), []).append({task: outcomes[task] for task in tasks})
         views = {s: getattr(self.config, s).views for recipe in self.job.recipes for s in recipe.two_view_stages}
-        # Pairs labelled entailment are labelled, whatever is made of them.
+        # Views made of pairs labelled entailment use labels.
         labels = stage_labels()
         labels |= {stage: labels["nli"] for stage, kinds in views.items() if "entailment" in kinds}
         known, fitted_on = self.evaluation.tasks, public_name(self.config.flow.fit_on)
@@ -149,7 +149,7 @@ class Run:
                     yield Row(recipe, kind, 0, None, main, evaluation.score_outcomes(outcomes)), outcomes
 
     def _grid_models(self) -> Iterator[tuple[Row, Outcomes]]:
-        """Those that were trained to the end: their dev score is all that was measured of them."""
+        """Yield the grid models that were trained to the end; only their dev score was measured."""
         for grid in self.facts.grids:
             task = self.evaluation.tasks[grid["task"]]
             for bound in (bound for bound in grid["bounds"] if bound["stopped_at"] is None):
@@ -160,7 +160,7 @@ class Run:
                     yield Row(*about, {grid["task"]: metrics}), {}
 
     def _combined(self, recipe: str) -> Embeddings | None:
-        """The embeddings of an ensemble; None for teachers that were not combined, or for one that is its own mean."""
+        """Return an ensemble's embeddings; None if teachers were not combined, or a single one is its own mean."""
         members = [model for model in self.of(recipe) if model.kind == "member"]
         if members and recipe != TEACHERS:
             return mean_embeddings([self.embeddings(member) for member in members])
@@ -170,7 +170,7 @@ class Run:
         return load_embeddings(self.storage.fetch(name), self.config.encoder.layers)
 
     def _resampled(self, scores: Scores, outcomes: Mapping[Group, Sequence[Outcomes]]) -> Draws:
-        """Of every group the mean, and of groups of several models the one with the best headline score, too."""
+        """Return resampled scores of each group's mean and, if it has several models, of its best in the headline."""
         groups = {(*group, "mean"): models for group, models in outcomes.items()}
         for group, models in outcomes.items():
             averages = [row.average(scores.tasks) for row in scores.of(group)]
@@ -199,7 +199,7 @@ class Run:
         return self.load(self.choice.model)
 
     def load(self, model: ScoredModel) -> Loaded:
-        """Return a model with its calibration at the pooling of the headline."""
+        """Load a model, with its calibration at the headline pooling."""
         calibration = None
         if parse_recipe(model.recipe).calibration:
             place = self.storage.fetch(model.embeddings) / f"layers-{self.config.encoder.layers}"
@@ -209,7 +209,7 @@ class Run:
 
     @cached_property
     def sanity(self) -> dict[str, int]:
-        """How many triples of the sanity list the chosen model, the untouched encoder and TF-IDF answer correctly."""
+        """Triples of the sanity list that the chosen model, the untouched encoder and TF-IDF answer correctly."""
         found = {"triples": len(triples()), "exported": answered_by(self.exported.embed)}
         return found | {"base": answered_by(self.untouched.embed), "words": answered_by_words()}
 
@@ -217,14 +217,14 @@ class Run:
     def speed(self) -> float:
         """Sentences per second that the chosen model embeds in this process."""
         sentences = self.evaluation.sentences
-        timed = sentences[:: max(len(sentences) // _TIMED, 1)]  # evenly spread: as long as all of them
+        timed = sentences[:: max(len(sentences) // _TIMED, 1)]  # evenly spread, so lengths are typical
         began = time.monotonic()
         self.exported.embed(timed)
         return len(timed) / (time.monotonic() - began)
 
     @cached_property
     def judged(self) -> Judged | None:
-        """The first headline task of graded pairs; None where there is none."""
+        """The first headline task of graded pairs; None if there is none."""
         name = next((task for task in self.scores.tasks if task in self.evaluation.pair_tasks), None)
         if name is None:
             return None
@@ -236,18 +236,18 @@ class Run:
     # -- what the stages left ----------------------------------------------------------------------------------------
 
     def meta(self, name: str) -> Mapping[str, Any]:
-        """Return the manifest's facts about an artefact; an empty mapping if it does not exist."""
+        """Return the manifest's metadata of an artefact; empty if it does not exist."""
         entry = self.storage.entry(name)
         return entry.meta if entry else {}
 
     def history(self, name: str) -> list[dict[str, Any]]:
-        """Return the records of a training: `step` and, where measured, `loss`, `dev` (x100) and others."""
+        """Return a training's records: `step` and, where measured, `loss`, `dev` (x100) and others."""
         lines = (self.storage.fetch(name) / "history.jsonl").read_text().splitlines()
         entries = [json.loads(line) for line in lines]
         return [{**entry, "dev": max(entry["dev"].values()) if "dev" in entry else None} for entry in entries]
 
     def some_sentences(self) -> list[str]:
-        """Return a thousand successive sentences of the corpus where one was read; else those of the tasks."""
+        """Return up to a thousand consecutive sentences of the corpus; without a corpus of 20, those of the tasks."""
         has_corpus = self.job.needs_corpus and self.storage.entry("corpus") is not None
         table = SentenceTable(self.storage.fetch("corpus")) if has_corpus else ()
         if len(table) < _FEWEST_SENTENCES:
@@ -258,10 +258,10 @@ class Run:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that decide a run's numbers."""
+    """Return the versions of packages that affect a run's numbers."""
     return {name: importlib.metadata.version(name) for name in _PACKAGES if find_spec(name)}
 
 
 def public_name(path: str) -> str:
-    """Return the name of a source for readers elsewhere: of a local path only its last part."""
+    """Return a source's name for other readers: only the last part of a local path."""
     return Path(path).name if Path(path).is_absolute() or Path(path).exists() else path

@@ -1,4 +1,4 @@
-"""Scored models: one row per model, statistics of groups of like models, and their names in tables."""
+"""Scored models: one row per model, statistics of groups of models, and their names in tables."""
 
 import math
 import statistics
@@ -16,7 +16,7 @@ from raysed.score.lexical import BM25, TF_IDF, WORD_OVERLAP
 from raysed.score.tasks import main_score, mean_score
 
 AVERAGE = "sts-avg"
-"""Name of the mean over the headline tasks among the tasks of a summary."""
+"""Name of the headline mean among the tasks of a summary."""
 NO_LABELS = "none"
 KIND_NAMES = dict(
     base="base",
@@ -28,17 +28,17 @@ KIND_NAMES = dict(
     learner="learner",
 )
 UNTRAINED = ("baseline", "base")
-"""Kinds that nothing was trained for."""
+"""Kinds that need no training."""
 _KIND_ORDER = ("baseline", "base", "member", "ensemble", "centred", "soup", "learner")
 _BASELINE_NAMES = {WORD_OVERLAP: "word overlap", TF_IDF: "TF-IDF", BM25: "BM25"}
 
 Kind = Literal["baseline", "base", "member", "ensemble", "centred", "soup", "grid", "learner"]
 Group = tuple[str, str]
-"""Recipe and kind of like models."""
+"""Recipe and kind."""
 Groups = dict[Group, dict[str, Any]]
-"""A group of like models to its entry in the summary for one task."""
+"""Groups with their summary entries for one task."""
 Draws = Mapping[tuple[str, str, str], np.ndarray]
-"""(recipe, kind, `mean` or `best` of the group's models) to R resampled average scores, see `score.intervals`."""
+"""(recipe, kind, `mean` or `best` of the group's models) to R resampled headline scores, see `score.intervals`."""
 
 
 @dataclass(frozen=True)
@@ -46,63 +46,60 @@ class Row:
     """One scored model at one pooling depth."""
 
     recipe: str
-    """As in the run's list, e.g. `ct-sed-flow`; `base`, `base-flow`; `word-overlap`, `tf-idf`."""
+    """Such as `ct-sed-flow`, `base` or `base-flow`; for baselines `word-overlap` and the like."""
     kind: Kind
     index: int
     lower_bound: float | None
-    """Of a grid model; None elsewhere."""
+    """Of grid models only."""
     layers: int | str
-    """Pooled layers."""
+    """Pooled layers; 0 for a baseline."""
     metrics: Mapping[str, Mapping[str, Any]]
-    """Task name to what `Evaluation.score` returned for it."""
+    """By task, what `Evaluation.score` returned."""
     left_out: bool = False
-    """Whether the model has collapsed: it is in the list of rows, and in no mean."""
+    """The model has collapsed: it is listed, but in no mean."""
 
     def average(self, tasks: Sequence[str]) -> float | None:
-        """Return the mean score over `tasks`; None where one of them was not scored."""
+        """Return the mean score over `tasks`; None if one was not scored."""
         return mean_score(self.metrics, tasks)
 
     def score(self, task: str) -> float | None:
-        """Return the score (x100) on one task; None where it is missing or not finite."""
+        """Return the score x100 on one task; None if missing or not finite."""
         value = main_score(self.metrics.get(task, {}))
         return value if value is not None and math.isfinite(value) else None
 
 
 @dataclass(frozen=True)
 class Scores:
-    """The scored models of a run, with what tables and sentences about them need."""
+    """The scored models of a run, with what tables and findings need."""
 
     rows: Sequence[Row]
     tasks: Sequence[str]
     """The headline tasks."""
     main_layers: int | str
     labels: Mapping[str, str] = field(default_factory=lambda: stage_labels())
-    """By stage the labels that it trains on."""
+    """The labels that each stage trains on."""
     draws: Draws = field(default_factory=dict)
-    """Resampled scores; with them scores and differences have 95 % intervals."""
+    """Resampled scores, which give scores and differences 95 % intervals."""
     fitted_on: str | None = None
     """What calibrations were fitted on: `tasks`, `corpus`, `nli`, or the name of a source."""
     measure: str = "Score x100"
     """What the headline numbers are."""
     sizes: Mapping[str, str] = field(default_factory=dict)
-    """By task its size and its measure, in words."""
+    """Size and measure of each task, in words."""
 
     @cached_property
     def counted(self) -> list[Row]:
-        """The rows that the headline is made of, those of a grid included."""
+        """Rows behind the headline, including those of grids."""
         at_depth = [row for row in self.rows if row.layers == self.main_layers or row.kind == "baseline"]
         return [row for row in at_depth if not row.left_out]
 
     def of(self, group: Group) -> list[Row]:
-        """Return the rows of a group that count."""
+        """Return the counted rows of a group."""
         return [row for row in self.counted if (row.recipe, row.kind) == group]
 
     @cached_property
     def summary(self) -> list[dict[str, Any]]:
-        """The statistics of every group of like models (SED table 3), a dict per group and task, see docs/report.md.
-
-        A group shares recipe, kind and lower bound; std is that of the sample, 0 for one model.
-        """
+        """Statistics by group and task (SED table 3), see docs/report.md; std is the sample's, 0 for one model."""
         groups: dict[tuple, list[Row]] = {}
         for row in self.counted:
             groups.setdefault((row.recipe, row.kind, row.lower_bound), []).append(row)
@@ -124,14 +121,14 @@ class Scores:
 
     @cached_property
     def groups(self) -> Groups:
-        """The entries of the headline by group, in reading order."""
+        """Headline entries by group, in reading order."""
         return self.groups_of(AVERAGE)
 
     def groups_of(self, task: str | None) -> Groups:
-        """Return the entries of one task by group, without grid models, from the cheapest to the final model.
+        """Return the entries of one task by group, without grid models, in reading order.
 
-        That is words alone, the base, then for every ensemble its members, their means and its learners, each followed
-        by its calibrated version.
+        That is words alone, the base, then for each ensemble its members, means and learners, each before its
+        calibrated version.
         """
         found = [entry for entry in self.summary if entry["task"] == task and entry["kind"] != "grid"]
         entries = {(entry["recipe"], entry["kind"]): entry for entry in found}
@@ -146,7 +143,7 @@ class Scores:
         return {group: entries[group] for group in sorted(entries, key=place)}
 
     def best_untrained(self, *but: Group) -> Group | None:
-        """Return the group with the best headline mean that nothing was trained for, other than `but`."""
+        """Return the group, other than `but`, with the best headline mean among those that need no training."""
         groups = [group for group in self.groups if group[1] in UNTRAINED and group not in but]
         return max(groups, key=lambda group: self.groups[group]["mean"], default=None)
 
@@ -162,7 +159,7 @@ def task_names(rows: Iterable[Row]) -> list[str]:
 
 
 def stage_labels() -> dict[str, str]:
-    """Return the labels that stages train on, where these are part of the stage itself; views may bring more."""
+    """Return the labels that stages themselves train on; views may add more."""
     return {name: stage.labels for name, stage in stages().items() if stage.labels}
 
 
@@ -177,7 +174,7 @@ def labels_of(recipe: str, labels: Mapping[str, str]) -> str:
 
 
 def display_name(recipe: str, kind: str, n: int = 1) -> str:
-    """Return what a table calls a group of models.
+    """Return the name of a group in tables.
 
     >>> display_name("ct", "member", 10), display_name("ct-sed-flow", "learner"), display_name("tf-idf", "baseline")
     ('members (10)', 'learner + flow', 'TF-IDF')
@@ -192,18 +189,18 @@ def display_name(recipe: str, kind: str, n: int = 1) -> str:
 
 
 def titled(recipe: str, kind: str, n: int = 1) -> str:
-    """Return the name of a group with its recipe, where the name alone does not say it."""
+    """Return the name of a group, followed by its recipe if it was trained."""
     name = display_name(recipe, kind, n)
     return name if kind in UNTRAINED else f"{name} of {recipe}"
 
 
 def stages_of(recipe: str) -> tuple[list[str], list[str]]:
-    """Return the training stages and the calibrations of a recipe; baselines have no calibration."""
+    """Split a recipe into training stages and calibrations; baselines have no calibration."""
     stages = recipe.split("-")
     cut = next((i for i, stage in enumerate(stages) if stage in calibration_names()), len(stages))
     return stages[:cut], stages[cut:]
 
 
 def family_of(recipe: str) -> str:
-    """Return the recipe of the members that a model goes back to: `ct` for `ct-sed-flow`."""
+    """Return the recipe of the members that a model derives from: `ct` for `ct-sed-flow`."""
     return "-".join(stage for stage in stages_of(recipe)[0] if stage != "sed")

@@ -1,4 +1,4 @@
-"""What a section of the report is, and where all of them are found: a new file in `sections/` is a new section."""
+"""Sections of the report: a new file in `sections/` is a new section."""
 
 import importlib
 import pkgutil
@@ -20,43 +20,40 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Code:
-    """Something to type, word for word."""
+    """Something to type, verbatim."""
 
     text: str
 
     @property
     def fenced(self) -> str:
-        """The text in Markdown, whatever backticks it has."""
+        """Markdown for the text, whatever backticks it contains."""
         fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", self.text)), 0)
         return f"{fence}sh\n{self.text}\n{fence}"
 
 
 @dataclass(frozen=True)
 class Cards:
-    """By sentence, lists of (cosine, sentence) under several names, side by side; in Markdown a table of the first."""
+    """Nearest sentences as (cosine, sentence), by sentence and model, side by side; Markdown shows `table`."""
 
     lists: Mapping[str, Mapping[str, Sequence[tuple[float, str]]]]
     table: Table
 
 
 Block = str | Table | Code | Cards | Chart | list[Finding]
-"""A text is a paragraph, in which what stands between backticks is code."""
+"""Text is a paragraph with code between backticks."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the report: what it computes from a run, and how that is shown.
-
-    A section without data shows what is in the scores, or is the head of the parts that follow it.
+    """A part of the report: what it computes from a run, and how to show it.
 
     Attributes:
-        name: of its data in report.json (`a.b`: the key b of a), and its anchor on the page.
-        order: sections stand in the order of these numbers.
-        data: computes its data from a run, of plain types.
-        words: a paragraph, or what makes one of the data.
-        tables: makes of the data what follows the charts: tables, and texts between them.
-        is_part: whether it belongs to the section before it.
-        empty: what report.json has where there are no data; None: nothing.
+        name: key in report.json (`a.b`: key b of a); its last part is the anchor on the page.
+        order: sort key.
+        data: computes plain types from a run; without it, the section shows the scores or heads the parts after it.
+        words: a paragraph, or a function that makes one of the data.
+        tables: makes what follows the charts: tables, with paragraphs between them.
+        empty: value in report.json without data; None: the key is left out.
     """
 
     name: str
@@ -71,13 +68,13 @@ class Section:
 
     @property
     def anchor(self) -> str:
-        """Its name on the page."""
+        """Its id on the page."""
         return self.name.rpartition(".")[2]
 
 
 @cache
 def all_sections() -> tuple[Section, ...]:
-    """Return the sections of all files of `raysed.report.sections`, each of which has a list `SECTIONS`."""
+    """Return the `SECTIONS` of every file in `raysed.report.sections`, in order."""
     files = [module.name for module in pkgutil.iter_modules(sections.__path__)]
     found = [importlib.import_module(f"{sections.__name__}.{file}").SECTIONS for file in files]
     return tuple(sorted((section for part in found for section in part), key=lambda section: section.order))

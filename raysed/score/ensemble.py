@@ -1,7 +1,4 @@
-"""What teachers are worth together, from embeddings that exist: on every kind of task, and which of them to keep.
-
-Together they are scored at their full width, before anything is reduced to the width of a learner.
-"""
+"""Score teachers alone and combined at full width, from existing embeddings, and choose which of them to keep."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -18,18 +15,19 @@ from raysed.score.tasks import Evaluation, mean_score
 
 NEIGHBOURS = 10
 FEWEST_SENTENCES = 100
-"""Among fewer, teachers agree on neighbours because there are hardly any others."""
+"""With fewer, teachers share neighbours only because there are hardly any others."""
 
 Subset = tuple[int, ...]
-"""Numbers of teachers, rising."""
+"""Ascending indices of teachers."""
 
 
 class Ensemble:
-    """Teachers that are scored alone and together; no subset is scored on a task twice.
+    """Teachers scored alone and combined; each subset is scored at most once per task.
 
     Args:
-        embeddings: by each of K teachers, of the sentences of the evaluation, [U, D_k].
-        steps: shows how far the work of a title and a number of steps is; what it yields takes the name of each step.
+        embeddings: for each of K teachers, the embeddings of the evaluation's sentences, [U, D_k].
+        steps: progress display, such as `raysed.store.progress.steps`. Takes a title and the number of steps; the
+            context yields a function to call with the name of each step.
     """
 
     def __init__(
@@ -45,14 +43,10 @@ class Ensemble:
         self._outcomes: dict[tuple[Subset, str], np.ndarray] = {}
 
     def choose(self, dev: Sequence[str]) -> dict[str, Any]:
-        """Choose the best subset by the mean score on some tasks.
-
-        Returns:
-            Plain types: `dev`, the teachers that were `chosen`, and all that was `tried`, the best first.
-        """
+        """Choose the subset to keep by its mean score on `dev`; return `dev`, `chosen` and all `tried`, best first."""
 
         def score(subset: Subset) -> float:
-            # Noise breaks no tie; a score that is not defined is as good as chance.
+            # Rounded so that noise breaks no tie; an undefined score counts as chance.
             return round(self._score(subset, dev) or 0.0, 6)
 
         count = len(self._everyone)
@@ -63,15 +57,12 @@ class Ensemble:
         return {"dev": list(dev), "chosen": list(chosen), "tried": sorted(found, key=lambda one: -one["dev"])}
 
     def worth(self, tasks: Sequence[str], choice: Mapping[str, Any]) -> dict[str, Any]:
-        """Score each teacher alone, all together, all but one, and those that were chosen.
-
-        Args:
-            choice: what `choose` returned, or nothing.
+        """Score each teacher alone, all but one, all together, and the subset of `choice` (from `choose`), if any.
 
         Returns:
-            Plain types: what `choice` has, `tasks`, `kinds` (tasks by kind) and `rows`. A row has its `teachers`, the
-            score of each of `tasks`, and by column (`mean`, and each kind where there are several) their `scores` and,
-            of several teachers, their `gains` over the one that is best alone.
+            Plain types: the content of `choice`, `tasks`, `kinds` (tasks by kind) and `rows`. A row has its `teachers`,
+            its score on each of `tasks`, and by column (`mean`, and each kind if there are several) its `scores` and,
+            for several teachers, its `gains` over the best single one.
         """
         everyone, tried = self._everyone, {tuple(one["teachers"]): one["dev"] for one in choice.get("tried", [])}
         shown = [*combinations(everyone, 1), *combinations(everyone, len(everyone) - 1), everyone]
@@ -121,9 +112,9 @@ class Ensemble:
         return self._outcomes[subset, task]
 
     def _draws(self, shown: Sequence[Subset], kinds: Mapping[str, Sequence[str]]) -> dict[str, dict[Subset, Any]]:
-        """Resampled scores of every kind, and of the mean over all tasks."""
+        """Return resampled scores by kind and, as `mean`, over all tasks."""
         found, count = {}, sum(map(len, kinds.values()))
-        for seed, (kind, tasks) in enumerate(kinds.items()):  # kinds are drawn apart
+        for seed, (kind, tasks) in enumerate(kinds.items()):  # each kind has its own draws
             outcomes = {subset: [{name: self._outcome(subset, name) for name in tasks}] for subset in shown}
             found[kind] = resample(self._evaluation, outcomes, tasks, seed=seed)
         mean = {subset: sum(len(kinds[kind]) / count * found[kind][subset] for kind in kinds) for subset in shown}
@@ -131,7 +122,7 @@ class Ensemble:
 
 
 def named(found: Mapping[str, Any], titles: Sequence[str]) -> dict[str, Any]:
-    """Return what `Ensemble.worth` found with the teachers' names instead of their numbers."""
+    """Replace teachers' indices by their names in the result of `Ensemble.worth`."""
 
     def of(entry: Mapping[str, Any]) -> dict[str, Any]:
         result = {**entry, "teachers": [titles[k] for k in entry["teachers"]]}
@@ -147,7 +138,7 @@ def named(found: Mapping[str, Any], titles: Sequence[str]) -> dict[str, Any]:
 
 
 def conclusions(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield in a sentence each what the named teachers are worth together, and what was chosen of them on dev."""
+    """Yield sentences on what the named teachers are worth together, and on the subset chosen on dev."""
     rows, everyone = {tuple(row["teachers"]): row for row in found["rows"]}, found["teachers"]
     on, all_of_them = _mean_of(found["tasks"]), "both" if len(everyone) == 2 else f"all {len(everyone)}"
     together = rows[tuple(everyone)]
@@ -190,10 +181,10 @@ def _position(gain: Mapping[str, Any]) -> str:
 
 
 def agreement(embeddings: Sequence[np.ndarray], titles: Sequence[str]) -> dict[str, Any]:
-    """Return how much teachers agree, from their embeddings [N, D_k] of the same sentences; at least 100 of them.
+    """Return how much teachers agree, from their embeddings [N, D_k] of the same sentences, N of at least 100.
 
-    The neighbours of a sentence are the ten others with the highest cosines; `shared` is the share in % that both
-    teachers find, `by_chance` what it would be for neighbours drawn by lot.
+    The neighbours of a sentence are the ten others with the highest cosine. `shared` is the percentage that both
+    teachers find, `by_chance` the percentage expected of random neighbours.
     """
     near, count = [_neighbours(unit(np.asarray(x_ND, np.float32))) for x_ND in embeddings], len(embeddings[0])
     pairs = [
@@ -204,7 +195,7 @@ def agreement(embeddings: Sequence[np.ndarray], titles: Sequence[str]) -> dict[s
 
 
 def _neighbours(x_ND: np.ndarray) -> np.ndarray:
-    """Which sentences are among the nearest of each, bool [N, N]."""
+    """Return which sentences are among the nearest of each row, bool [N, N]."""
     cosine_NN = x_ND @ x_ND.T
     np.fill_diagonal(cosine_NN, -np.inf)
     near_NN = np.zeros(cosine_NN.shape, bool)

@@ -1,10 +1,10 @@
-"""95 % intervals of scores, over the sampling of test items and of the models' seeds.
+"""95 % bootstrap intervals of scores, over the sampling of test items and of the models' seeds.
 
-A resample draws as many pairs (queries, texts) as there are, within each subset where a task is a mean over subsets.
-All models are scored on the same ones, so the difference of two is far surer than either.
+A resample draws as many pairs (queries, texts) as there are, within each subset if the task is a mean over subsets. All
+models are scored on the same resamples, so their difference is far more certain than either score.
 
-A V-measure rises when texts are drawn several times: with many classes all resamples can lie above the score. So those
-of clustering are shifted until their mean is the score itself.
+V-measure rises when texts are drawn repeatedly: with many classes, every resample can exceed the score itself.
+Clustering resamples are therefore shifted until their mean is the score.
 
 Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapters 6, 10 (bias) and 13.
 """
@@ -29,10 +29,7 @@ def resample(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> dict[Hashable, np.ndarray]:
-    """Return the mean score x100 over `tasks` of each group of models, float64 [R]; NaN where it is not defined.
-
-    Models of a group differ in their seeds, and are resampled, too.
-    """
+    """Return mean scores x100 over `tasks` by group, float64 [R], NaN if undefined; seeds are resampled, too."""
     models = [model for group in outcomes.values() for model in group]
     generator, scores_MR = np.random.default_rng(seed), np.zeros((len(models), resamples))
     for name in tasks:
@@ -56,7 +53,7 @@ def resample(
 
 
 def interval(difference_R: np.ndarray) -> tuple[float, float] | None:
-    """Return the 95 % interval of resampled scores or of their differences; None where they are not defined.
+    """Return the 95 % interval of resampled scores or differences; None if there are none or any is undefined.
 
     >>> interval(np.arange(1001.0))
     (25.0, 975.0)
@@ -69,18 +66,18 @@ def interval(difference_R: np.ndarray) -> tuple[float, float] | None:
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference of two scores x100, and its interval where one is known."""
+    """Difference of two scores x100, with its interval if known."""
 
     value: float
     ends: Sequence[float] | None = None
 
     @property
     def is_none(self) -> bool:
-        """Whether it is too small to be called one."""
+        """Whether it is too small to report as a difference."""
         return abs(self.value) < NO_DIFFERENCE - 1e-9
 
     def in_brackets(self) -> str:
-        """Return the interval of the amount, in the direction that a sentence gives: ` (0.2 to 1.4)`."""
+        """Return the interval of the absolute difference, as in ` (0.2 to 1.4)`."""
         if self.ends is None:
             return ""
         low, high = self.ends
@@ -90,16 +87,16 @@ class Difference:
         return f" ({low:.1f} to {high:.1f}{chance})"
 
     def position(self) -> str:
-        """Return where one is of the other, in words: `1.2 (0.3 to 2.1) above`."""
+        """Return where the first score is relative to the second, as in `1.2 (0.3 to 2.1) above`."""
         if self.is_none:
             return f"no different{self.in_brackets()} from"
         return f"{abs(self.value):.1f}{self.in_brackets()} {'above' if self.value > 0 else 'below'}"
 
 
 def _over_seeds(scores_RK: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """The mean of K models, of which every resample draws K.
+    """Return the mean of K models, resampling the models too.
 
-    The drawn mean scatters by (K - 1) / K of what the mean of K new models would, hence the factor.
+    The mean of K drawn models has (K - 1) / K of the variance of a mean over K new models, hence the factor.
     """
     rows, count = scores_RK.shape
     mean_R = scores_RK.mean(1)

@@ -1,4 +1,4 @@
-"""Tasks of the MTEB leaderboard, scored by its own library, so that a model's row is the leaderboard's own.
+"""MTEB tasks, scored by the mteb library itself, so that scores match the leaderboard's.
 
 Source: Muennighoff et al., "MTEB: Massive Text Embedding Benchmark", 2023. Needs the extra `mteb`.
 """
@@ -13,12 +13,12 @@ from raysed.errors import UserError, first_line
 
 
 def load_mteb(names: Sequence[str]) -> list[Any]:
-    """Return tasks, named as on the leaderboard, with their data, which the library fetches from the hub."""
+    """Load tasks by their leaderboard names; mteb fetches their data from the hub."""
     try:
-        import mteb  # takes seconds, and is needed here only
+        import mteb  # takes seconds
     except ImportError:
         raise UserError("--mteb needs the mteb library; install it with pip install 'raysed[mteb]'") from None
-    for library in ("mteb", "huggingface_hub"):  # which says six times that there is no network
+    for library in ("mteb", "huggingface_hub"):  # the hub's client reports a missing network six times
         logging.getLogger(library).setLevel(logging.ERROR)
     found = []
     for name in names:
@@ -28,7 +28,7 @@ def load_mteb(names: Sequence[str]) -> list[Any]:
             raise UserError(f"--mteb {name}: the mteb library {mteb.__version__} has no such task") from None
         try:
             task.load_data()
-        except Exception as error:  # whatever the hub's libraries raise
+        except Exception as error:  # the hub's libraries raise anything
             raise UserError(
                 f"--mteb {name}: its data cannot be loaded, which mteb fetches from the Hugging Face hub: "
                 f"{type(error).__name__}: {first_line(error)}"
@@ -38,10 +38,7 @@ def load_mteb(names: Sequence[str]) -> list[Any]:
 
 
 def score_mteb(model: Any, tasks: Sequence[Any], name: str = "model") -> dict[str, float]:
-    """Return the main score x100 on each task of what `load_model` returned.
-
-    A model that the sentence-transformers library computes is given to mteb as it is, with its own prompts.
-    """
+    """Return main scores x100 by task of a `load_model` model; sentence-transformers ones keep their own prompts."""
     import mteb
     from mteb.models import ModelMeta
     from mteb.models.abs_encoder import AbsEncoder

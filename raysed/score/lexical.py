@@ -1,7 +1,7 @@
-"""Lexical baselines: a model that is no better than counting words is not worth its cost.
+"""Lexical baselines: a model that does not beat counting words is not worth its cost.
 
-Word overlap and TF-IDF score tasks of every kind, BM25 retrieval. Frequencies are those of a task's own texts.
-Scikit-learn is imported where it is used: it takes a second, and most processes need none of it.
+Word overlap and TF-IDF score every kind of task, BM25 retrieval only. Document frequencies are those of a task's own
+texts. Scikit-learn is imported inside functions: it takes a second, and most processes never need it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 WORD_OVERLAP, TF_IDF, BM25 = "word-overlap", "tf-idf", "bm25"
 Vectors = Callable[[Sequence[str]], csr_matrix]
-"""N texts to sparse rows of length 1, [N, V]; zero where a text has no words."""
+"""Maps N texts to sparse unit rows [N, V]; zero for a text without words."""
 
 
 def count_vectors(texts: Sequence[str]) -> csr_matrix:
-    """Return word counts at length 1, [N, V]."""
+    """Return word counts scaled to unit length, [N, V]."""
     from sklearn.feature_extraction.text import CountVectorizer
 
     return _unit(CountVectorizer(token_pattern=r"[\w']+"), texts)
@@ -35,7 +35,7 @@ def tf_idf_vectors(texts: Sequence[str]) -> csr_matrix:
 
 
 LEXICAL: Mapping[str, Vectors] = {WORD_OVERLAP: count_vectors, TF_IDF: tf_idf_vectors}
-"""The baselines that fit every kind of task, by the name of their row."""
+"""Baselines that fit every kind of task, by row name."""
 
 
 def _unit(vectorizer: Any, texts: Sequence[str]) -> csr_matrix:
@@ -43,12 +43,12 @@ def _unit(vectorizer: Any, texts: Sequence[str]) -> csr_matrix:
 
     try:
         return normalize(vectorizer.fit_transform(texts))
-    except ValueError:  # there is not one word in them
+    except ValueError:  # no text has a word
         return csr_matrix((len(texts), 1), dtype=vectorizer.dtype)
 
 
 def word_cosines(vectors: Vectors, first: Sequence[str], second: Sequence[str]) -> np.ndarray:
-    """Return the cosine of every pair's vectors, float64 [P], 0 to 1; each distinct sentence is counted once.
+    """Return the cosine of each pair's vectors, float64 [P], 0 to 1; frequencies count each distinct sentence once.
 
     >>> word_cosines(count_vectors, ["The dog sees a cat."], ["A cat sees the dog."]).tolist()
     [1.0]
@@ -60,7 +60,7 @@ def word_cosines(vectors: Vectors, first: Sequence[str], second: Sequence[str]) 
 
 
 def sparse_pair_cosines(x_UV: csr_matrix, rows_P2: np.ndarray) -> np.ndarray:
-    """Return the dot product of every pair of rows, float64 [P], rounded so that equal word counts tie."""
+    """Return the dot product of each pair of rows, float64 [P], rounded so that equal word counts tie."""
     a_PV, b_PV = (x_UV[rows] for rows in rows_P2.T)
     return np.asarray(a_PV.multiply(b_PV).sum(1), np.float64).ravel().round(12)
 
@@ -71,10 +71,7 @@ def sparse_pair_cosines(x_UV: csr_matrix, rows_P2: np.ndarray) -> np.ndarray:
 def baselines(
     evaluation: Evaluation, each: Callable[[list[tuple[str, str]]], Iterable[tuple[str, str]]] = iter
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Return every baseline's outcomes by task, by the name of its row; one that fits no task is not there.
-
-    `each` goes through the names of task and baseline, and may show how far it is.
-    """
+    """Return outcomes by baseline and task; `each` iterates over (task, baseline) names and may show progress."""
     outcomes = {(task.name, name): make for task in evaluation.tasks.values() for name, make in task.lexical().items()}
     found: dict[str, dict[str, np.ndarray]] = {}
     for task, name in each(list(outcomes)):

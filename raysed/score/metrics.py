@@ -1,7 +1,4 @@
-"""Measures of arrays: correlations, cosines, V-measure, and the order from which ranks in resamples follow.
-
-`scipy.stats` has some of them, but importing it takes every worker half a second.
-"""
+"""Correlations, cosines, V-measure and ranks; importing `scipy.stats` would cost each worker half a second."""
 
 import numpy as np
 import pyarrow as pa
@@ -9,17 +6,17 @@ import pyarrow.compute as pc
 
 
 def pearson(a_P: np.ndarray, b_P: np.ndarray) -> float:
-    """Return the linear correlation, -1 to 1; 0 where a side is constant (as SentEval reports it)."""
+    """Return the Pearson correlation, -1 to 1; 0 if a side is constant (as SentEval reports it)."""
     return float(np.clip(_standardise(a_P) @ _standardise(b_P), -1.0, 1.0))
 
 
 def spearman(a_P: np.ndarray, b_P: np.ndarray) -> float:
-    """Return the rank correlation, -1 to 1; ties share their mean rank, and a constant side gives 0."""
+    """Return the Spearman correlation, -1 to 1; ties share their mean rank, and a constant side gives 0."""
     return pearson(ranks(a_P), ranks(b_P))
 
 
 def ranks(values_P: np.ndarray) -> np.ndarray:
-    """Return ranks from 1, the least, float64 [P]; equal values share their mean, NaN makes all NaN."""
+    """Return ranks from 1, the lowest, float64 [P]; ties share their mean, and any NaN makes all NaN."""
     if np.isnan(values_P).any():
         return np.full(len(values_P), np.nan)
     values = pa.array(values_P)
@@ -28,7 +25,7 @@ def ranks(values_P: np.ndarray) -> np.ndarray:
 
 
 def _standardise(values_P: np.ndarray) -> np.ndarray:
-    """Mean 0 and length 1, so that a dot product is a correlation; zeros for a constant."""
+    """Scale to mean 0 and length 1, so that a dot product is a correlation; a constant gives zeros."""
     values_P = np.asarray(values_P, dtype=np.float64)
     if np.ptp(values_P) == 0:
         return np.zeros_like(values_P)
@@ -37,12 +34,12 @@ def _standardise(values_P: np.ndarray) -> np.ndarray:
 
 
 def unit(x_ND: np.ndarray) -> np.ndarray:
-    """Return the rows at length 1; zero rows stay zero."""
+    """Scale rows to length 1; zero rows stay zero."""
     return x_ND / np.maximum(np.linalg.norm(x_ND, axis=1, keepdims=True), 1e-12)
 
 
 def pair_cosines(x_UD: np.ndarray, y_UD: np.ndarray, rows_P2: np.ndarray, block: int = 4096) -> np.ndarray:
-    """Return the cosine of a row of x and a row of y for every pair, float64 [P]; 0 for a zero vector.
+    """Return the cosine of x and y for each pair of rows, float64 [P]; 0 for a zero vector.
 
     Rounded to 12 digits, so that pairs that are equal in exact arithmetic (a sentence with itself) tie.
     """
@@ -57,7 +54,7 @@ def pair_cosines(x_UD: np.ndarray, y_UD: np.ndarray, rows_P2: np.ndarray, block:
 
 
 def v_measure(tables: np.ndarray) -> np.ndarray:
-    """Return the V-measure, 0 to 1, of tables of counts [..., classes, clusters] (Rosenberg and Hirschberg 2007).
+    """Return the V-measure, 0 to 1, of count tables [..., classes, clusters] (Rosenberg and Hirschberg 2007).
 
     Scikit-learn takes one table at a time; intervals need thousands.
     """
@@ -85,12 +82,12 @@ class Order:
         self._starts = np.flatnonzero(new_P)
 
     def sums(self, values_PR: np.ndarray) -> np.ndarray:
-        """Return the sums over equal values, from the smallest value on, [K, R]."""
+        """Return sums over equal values, smallest value first, [K, R]."""
         sorted_PR = values_PR[self._order_P]
         return sorted_PR if len(self._starts) == len(sorted_PR) else np.add.reduceat(sorted_PR, self._starts, axis=0)
 
     def centred_ranks(self, counts_PR: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rank of each distinct value less the mean rank, [K, R], and the sum of squares over all, [R]."""
+        """Return the centred rank of each distinct value, [K, R], and the sum of squares over all values, [R]."""
         ties_KR = self.sums(counts_PR)
         ranks_KR = np.cumsum(ties_KR, axis=0)
         total_R = ranks_KR[-1].astype(np.float64)

@@ -1,7 +1,4 @@
-"""What a linear classifier reads out of frozen features, as in SentEval (Conneau and Kiela, LREC 2018).
-
-A probe is a function of features, labels, settings and seed only.
-"""
+"""Linear probes of frozen features, as in SentEval (Conneau and Kiela, LREC 2018)."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,7 +8,7 @@ import numpy as np
 from scipy.sparse import csr_matrix, issparse
 
 SPLIT_GRID = tuple(2.0**exponent for exponent in range(-2, 4))
-"""Values of C to choose from, as SentEval has them."""
+"""Candidate values of C, as in SentEval."""
 _TOLERANCE, _MAX_ITERATIONS = 1e-5, 1000
 
 Features = np.ndarray | csr_matrix
@@ -29,13 +26,13 @@ class Labelled(NamedTuple):
         return Labelled(self.features[rows], self.labels[rows])
 
     def folds(self, seed: int | None, count: int) -> "Iterator[tuple[Labelled, Labelled]]":
-        """Yield what to train on and what to test on, see `stratified_folds`."""
+        """Yield (train, test) for each fold, see `stratified_folds`."""
         for fit, held_out in stratified_folds(self.labels, seed, count):
             yield self.at(fit), self.at(held_out)
 
 
 class Classified(NamedTuple):
-    """The classes of test rows by the C that had the accuracy `dev` (x100), and whether its last fit converged."""
+    """Predicted test classes, the best C with its dev accuracy x100, and whether the last fit converged."""
 
     predicted: np.ndarray
     c: float
@@ -44,11 +41,8 @@ class Classified(NamedTuple):
 
 
 def stratified_folds(labels_N: np.ndarray, seed: int | None, folds: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return (rows to train on, rows to test on) per fold; each class is spread evenly over the folds.
-
-    Without a seed rows are not shuffled.
-    """
-    from sklearn.model_selection import StratifiedKFold  # takes a second, and most processes need none of it
+    """Return (train rows, test rows) per fold, each class spread evenly; not shuffled without a seed."""
+    from sklearn.model_selection import StratifiedKFold  # takes a second; most processes never need it
 
     splitter = StratifiedKFold(folds, shuffle=seed is not None, random_state=seed)
     return list(splitter.split(np.zeros((len(labels_N), 1)), labels_N))
@@ -61,15 +55,14 @@ def classify(
     parts: Iterable[tuple[Labelled, Labelled]],
     on_fit: Callable[[], None] = lambda: None,
 ) -> Classified:
-    """Predict the test rows by a fit on `train`, with the best C of a grid.
+    """Predict the test rows by a fit on `train` with the best C of `grid`.
 
-    That is the one whose fits on the first of each of `parts` have the best mean accuracy on the second.
+    The best C has the highest mean accuracy over `parts`, pairs of (train, test).
 
-    Dense features are centred and divided by one number s, which makes a fit several times faster; its solution stays
-    that of the plain features, because the intercept, which is not penalised, takes in the shift, and C is multiplied
-    by s * s.
+    Dense features are centred and divided by a scalar s, which makes fits several times faster. The solution is that of
+    the raw features: the unpenalised intercept absorbs the shift, and C is multiplied by s * s.
     """
-    from sklearn.linear_model import LogisticRegression  # takes a second, and most processes need none of it
+    from sklearn.linear_model import LogisticRegression  # takes a second; most processes never need it
 
     mean_D, size = 0.0, 1.0
     if not issparse(train.features):
@@ -81,7 +74,7 @@ def classify(
 
     accuracies = []
     for fit, held_out in parts:
-        # Each fit starts where the one with the smaller C ended.
+        # Start each fit from the solution for the next smaller C.
         model = LogisticRegression(tol=_TOLERANCE, max_iter=_MAX_ITERATIONS, warm_start=True)
         x_ND, held_out_ND = scaled(fit.features), scaled(held_out.features)
         accuracies.append([])
@@ -89,7 +82,7 @@ def classify(
             model.set_params(C=c * size**2).fit(x_ND, fit.labels)
             accuracies[-1].append(100 * np.mean(model.predict(held_out_ND) == held_out.labels))
             on_fit()
-    # Two decimals and then the smallest of equals, as SentEval: far digits do not decide.
+    # As in SentEval: round to two decimals, then take the smallest C.
     means = np.mean(accuracies, axis=0).round(2)
     best = int(means.argmax())
     model = LogisticRegression(C=grid[best] * size**2, tol=_TOLERANCE, max_iter=_MAX_ITERATIONS)

@@ -1,7 +1,7 @@
-"""What tasks share with data that was learnt from with labels, and with the task that choices are made on.
+"""Overlap of tasks with labelled training data and with the dev task.
 
-STS-B was cut from the STS years, and SICK has scores and classes of the same pairs: a model that has learnt from one
-has learnt part of the other.
+STS-B was cut from the STS years, and SICK has scores and classes for the same pairs: a model trained on one has seen
+part of the other.
 """
 
 import logging
@@ -16,11 +16,11 @@ from raysed.score.tasks import Evaluation
 
 log = logging.getLogger(__name__)
 Items = Iterable[Sequence[str]]
-"""Pairs of sentences, or texts alone."""
+"""Sentence pairs or single texts."""
 
 
 def key_of(item: Sequence[str]) -> tuple[str, ...]:
-    """Return what equal items share: their texts in any order, whatever their case, blanks and forms of characters.
+    """Return a key that ignores the order of texts, case, whitespace and Unicode forms.
 
     >>> key_of(["A man  runs.", "He moves."]) == key_of(["he moves.", "A man runs. "])
     True
@@ -29,13 +29,12 @@ def key_of(item: Sequence[str]) -> tuple[str, ...]:
 
 
 def without_seen(evaluation: Evaluation, config: EvaluationConfig, learnt: Mapping[str, Items]) -> Evaluation:
-    """Count what tasks share with what was learnt from and with the dev task, and leave it out of their scores.
+    """Find task items that are also in labelled training data or the dev task, and leave them out of scores.
 
     Args:
-        evaluation: all tasks of `config`.
-        config: `drop_seen` off: everything stays, and is only counted.
-        learnt: what models of the run learn from with labels, by setting. One source after the other is gone through;
-            of the tasks alone there is a table in memory.
+        config: with `drop_seen` off, items are only counted.
+        learnt: labelled training items of the run's models, by setting. Sources are read one after another; only the
+            tasks' items are held in memory.
     """
     places = defaultdict(list)
     for name, task in evaluation.tasks.items():
@@ -52,7 +51,7 @@ def without_seen(evaluation: Evaluation, config: EvaluationConfig, learnt: Mappi
 
 
 def _told(task: Task, seen: Mapping[str, set[int]], drops: bool) -> Task:
-    """Say what of a task has been seen; leave it out if `drops`, unless what is left cannot be scored."""
+    """Log which items of a task have been seen; drop them if `drops`, unless the rest cannot be scored."""
     if not seen:
         return task
     rows = sorted(set().union(*seen.values()))

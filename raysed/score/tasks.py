@@ -1,4 +1,4 @@
-"""All tasks of a run or a command together, and the scores that choices and tables are made of."""
+"""All tasks of a run or command, and the scores behind choices and tables."""
 
 from __future__ import annotations
 
@@ -26,24 +26,23 @@ if TYPE_CHECKING:
     from raysed.model.encoder import Encoder
 
 _WHILE_TRAINING = 8192
-"""Tokens per forward pass at most: memory holds weights and moments, too, maybe of other members on the same GPU."""
+"""Most tokens per forward pass: memory also holds weights and moments, perhaps of other members on the same GPU."""
 Criterion = Literal["spearman", "pearson"]
 Embeddings = np.ndarray | Mapping[str, np.ndarray]
-"""Of one model: a matrix with a row for each of `Evaluation.sentences`; or, where every task has a calibration of its
-own, by task a matrix with a row for each of `Evaluation.rows`."""
+"""One model's embeddings: a matrix with a row for each of `Evaluation.sentences` or, if tasks have their own
+calibrations, a matrix by task with a row for each of `Evaluation.rows`."""
 Outcomes = Mapping[str, np.ndarray]
-"""Of one model: outcomes by task."""
+"""One model's outcomes by task."""
 
 
 class Evaluation:
-    """Scores models on tasks; built once, then given the embeddings of one model after the other."""
+    """Scores models on tasks; built once, then given the embeddings of one model after another."""
 
     def __init__(self, tasks: Sequence[StsTask | Task], aggregation: str = "mean"):
-        """Number the distinct sentences of all tasks."""
         made = [Pairs(task, aggregation) if isinstance(task, StsTask) else task for task in tasks]
         self.tasks: dict[str, Task] = {task.name: task for task in made}
         self.sentences = list(dict.fromkeys(s for task in made for s in task.sentences))
-        """The distinct sentences of all tasks in first-seen order: what a model has to encode."""
+        """Distinct sentences of all tasks in first-seen order: what a model has to embed."""
         row = {sentence: i for i, sentence in enumerate(self.sentences)}
         self._rows = {task.name: np.array([row[s] for s in task.sentences], np.int64) for task in made}
 
@@ -54,13 +53,13 @@ class Evaluation:
 
     @property
     def pair_tasks(self) -> list[str]:
-        """The tasks of graded pairs."""
+        """Names of the tasks of graded pairs."""
         return [name for name, task in self.tasks.items() if task.kind == "pairs"]
 
     def pair_rows(self, tasks: Iterable[str] | None = None) -> np.ndarray:
-        """Return where in `sentences` the two sentences of every pair of some or all tasks are, int64 [P, 2].
+        """Return the indices in `sentences` of each pair's two sentences, int64 [P, 2]; by default of all tasks.
 
-        The texts of a task that is not made of pairs are taken two by two, so that text to fit on comes in one shape.
+        Texts of other tasks are paired two by two, so that text to fit on comes in one shape.
         """
         parts = []
         for name in self.tasks if tasks is None else tasks:
@@ -69,15 +68,15 @@ class Evaluation:
         return np.concatenate(parts) if parts else np.zeros((0, 2), np.int64)
 
     def rows(self, task: str) -> np.ndarray:
-        """Return where in `sentences` the distinct sentences of one task are, rising, int64 [U_task]."""
+        """Return the indices in `sentences` of a task's distinct sentences, ascending, int64 [U_task]."""
         return np.sort(self._rows[task])
 
     def of_task(self, embeddings: Embeddings, task: str) -> np.ndarray:
-        """Return the embeddings of one task's distinct sentences, [U_task, D], in the order of `rows`."""
+        """Return the embeddings of a task's distinct sentences, [U_task, D], in the order of `rows`."""
         return embeddings[task] if isinstance(embeddings, Mapping) else embeddings[self.rows(task)]
 
     def outcome(self, embeddings: Embeddings, task: str) -> np.ndarray:
-        """Return what a model does on every pair, query or text of one task, see `Task.outcome`."""
+        """Return a model's outcome on one task, see `Task.outcome`; raise `UserError` if embeddings are not finite."""
         rows, expected, x_UD = self._rows[task], len(self.sentences), embeddings
         if isinstance(embeddings, Mapping):
             rows, expected, x_UD = np.searchsorted(self.rows(task), rows), len(rows), embeddings[task]
@@ -94,27 +93,27 @@ class Evaluation:
         return self.tasks[task].outcome(x_UD)
 
     def outcomes(self, embeddings: Embeddings) -> dict[str, np.ndarray]:
-        """Return the outcomes of one model by task; where it has a matrix per task, of those that are there."""
+        """Return one model's outcomes by task; of matrices by task, only for the tasks that they cover."""
         there = [t for t in self.tasks if not isinstance(embeddings, Mapping) or t in embeddings]
         return {task: self.outcome(embeddings, task) for task in there}
 
     def score(self, embeddings: Embeddings) -> dict[str, dict]:
-        """Score one model; returns by task what `Task.metrics` returns."""
+        """Return one model's metrics by task, see `Task.metrics`."""
         return self.score_outcomes(self.outcomes(embeddings))
 
     def score_between(self, x_UD: np.ndarray, y_UD: np.ndarray, tasks: Iterable[str]) -> float | None:
-        """Return the mean of `Task.score_between` over some tasks; None where one has no such score."""
+        """Return the mean of `Task.score_between` over `tasks`; None if one has no such score."""
         rows = {name: self._rows[name] for name in tasks}
         scores = [self.tasks[name].score_between(x_UD[at], y_UD[at]) for name, at in rows.items()]
         return None if None in scores else statistics.fmean(scores)
 
     def score_outcomes(self, outcomes: Outcomes) -> dict[str, dict]:
-        """Score outcomes by task; returns what `score` returns."""
+        """Return the metrics of outcomes by task, as `score` does."""
         return {task: self.tasks[task].metrics(outcome) for task, outcome in outcomes.items()}
 
 
 def main_score(metrics: Mapping[str, Any]) -> float | None:
-    """Return the number that is a task's score, x100, of what `Task.metrics` returned; None where it is not defined.
+    """Return a task's main score x100 from its metrics; None if undefined.
 
     >>> main_score({"spearman": 71.2, "pearson": 70.9}), main_score({})
     (71.2, None)
@@ -123,7 +122,7 @@ def main_score(metrics: Mapping[str, Any]) -> float | None:
 
 
 def mean_score(metrics: Mapping[str, Mapping[str, Any]], tasks: Iterable[str]) -> float | None:
-    """Return the mean of a model's scores over some tasks; None where one of them is missing or not finite.
+    """Return a model's mean score over `tasks`; None if there are none, or one is missing or not finite.
 
     >>> found = {"a": {"spearman": 70.0}, "b": {"ndcg@10": 40.0}, "c": {"spearman": None}}
     >>> mean_score(found, ["a", "b"]), mean_score(found, ["a", "c"]), mean_score(found, ["d"]), mean_score(found, [])
@@ -136,12 +135,12 @@ def mean_score(metrics: Mapping[str, Mapping[str, Any]], tasks: Iterable[str]) -
 
 
 def score_by(metrics: Mapping[str, Any], criterion: str = "spearman") -> float | None:
-    """Return the number that choices are made by: a correlation of graded pairs, the score of any other task."""
+    """Return the score for choices: the criterion's correlation for graded pairs, else the main score."""
     return metrics[criterion] if criterion in metrics else main_score(metrics)
 
 
 def mean_embeddings(models: Sequence[Embeddings]) -> Embeddings:
-    """Return the mean of several models' embeddings, per task where theirs are."""
+    """Return the mean of several models' embeddings, by task if theirs are."""
     if isinstance(models[0], Mapping):
         return {task: mean_embeddings([model[task] for model in models]) for task in models[0]}
     return np.mean(models, axis=0)
@@ -153,19 +152,19 @@ def load_any_task(name: str, config: TaskConfig, seed: int = 0, aggregation: str
 
 
 def task_name(source: str, taken: Container[str]) -> str:
-    """Return how a file or directory is called as a task: by its own name, or by its path if another has that name."""
+    """Return the task name of a file or directory: its own name, or its path if that name is taken."""
     name = Path(source.rstrip("/")).name.split(".")[0].removeprefix("bundled:")
     return source if not name or name in taken else name
 
 
 def without_labels(sources: Sequence[str]) -> list[str]:
-    """Return the `.txt` files among some sources that have one sentence per line, and so no labels."""
+    """Return the `.txt` files among `sources` with one sentence per line, and so no labels."""
     files = {source: os.path.expanduser(source) for source in sources if ending(source) == ".txt"}
     return [name for name, path in files.items() if os.path.isfile(path) and len(column_names(local_file(path))) < 2]
 
 
 def tasks_of(sources: Sequence[str] | Mapping[str, str]) -> dict[str, TaskConfig]:
-    """Return a task, or two of labelled texts, of each file or directory, by its name or named by it."""
+    """Return task settings by name for files or directories; labelled texts become two tasks."""
     named: dict[str, str] = {}
     for source in sources:
         named |= {source: sources[source]} if isinstance(sources, Mapping) else {task_name(source, named): source}
@@ -179,7 +178,7 @@ def tasks_of(sources: Sequence[str] | Mapping[str, str]) -> dict[str, TaskConfig
 
 
 def kind_of(config: TaskConfig, setting: str) -> str:
-    """Return the kind of a task: as it is set, or as its files show."""
+    """Return the kind of a task: as set, or as its files show."""
     if config.kind is None:
         return next((kind for kind, task in kinds().items() if task.recognises(config, setting)), Pairs.kind)
     if config.kind not in kinds():
@@ -195,16 +194,16 @@ class DevTask:
     """The dev task, tokenised once for all models."""
 
     evaluation: Evaluation
-    """Of this task alone, with its aggregation."""
+    """This task alone, with its aggregation."""
     tokens: TokenTable | None
-    """None where tokens depend on an encoder that the run makes."""
+    """None if tokens depend on an encoder that the run makes."""
     rows: np.ndarray
-    """Where the sentences are among those of all tasks, int64 [U]."""
+    """Indices of its sentences among those of all tasks, int64 [U]."""
     layers: Layers
 
     @cached_property
     def identity(self) -> Any:
-        """All that a choice on this task depends on, beside the models."""
+        """Everything but the models that a choice on this task depends on."""
         task = next(iter(self.evaluation.tasks.values()))
         return {
             "task": stable_hash(task.content()),
@@ -215,13 +214,13 @@ class DevTask:
     def score(self, x_UD: np.ndarray, criterion: Criterion = "spearman") -> float:
         """Return the score x100 of embeddings of the task's sentences, rounded so that noise breaks no tie.
 
-        One that is not defined is 0: a model that tells no pairs apart is as good as chance.
+        An undefined score is 0: a model that tells no pairs apart is as good as chance.
         """
         (metrics,) = self.evaluation.score(x_UD).values()
         return round(score_by(metrics, criterion) or 0.0, 6)
 
     def scorer(self, criterion: Criterion = "spearman", token_budget: int | None = None) -> Callable[[Encoder], float]:
-        """Return what scores an encoder while it trains, in passes of so many tokens, or what suits the device."""
+        """Return a scorer for encoders in training, in passes of `token_budget` tokens; None: what suits the device."""
         from raysed.model.encoding import default_token_budget, encode
 
         def score(encoder: Encoder) -> float:

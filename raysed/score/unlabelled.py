@@ -1,7 +1,7 @@
-"""Scores without labels: the shape of the embedding space, and whether near-duplicates are found.
+"""Scores without labels: the shape of the embedding space, near-duplicates, and a sanity list of fifty triples.
 
 They show what is broken, not what is good. Source: Wang and Isola, "Understanding Contrastive Representation Learning
-through Alignment and Uniformity", 2020. And a sanity list of fifty triples that a person answers at once.
+through Alignment and Uniformity", 2020.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,9 +16,9 @@ from raysed.score.lexical import tf_idf_vectors, word_cosines
 from raysed.score.metrics import pair_cosines, unit
 
 MOST_SENTENCES = 1000
-"""A space of 768 directions shows in no fewer."""
+"""Fewer do not show the shape of a space of 768 dimensions."""
 MOST_CHANGED = 400
-"""The share that is found is then off by at most 2.5 %, its standard error."""
+"""The standard error of the share found is then at most 2.5 %."""
 CANNOT_BE_TOLD = (
     "Without labels nobody can tell whether sentences that the model finds similar are similar to you. For that, "
     "grade some hundred pairs of your own sentences, or list which documents answer some dozen queries."
@@ -26,7 +26,7 @@ CANNOT_BE_TOLD = (
 _SHOWN, _NEAREST = 5, 2
 _RANDOM_PAIRS = 10_000
 _LONGEST = 200
-"""Characters of a sentence that are shown."""
+"""Characters shown of a sentence."""
 _TRIPLES = Path(__file__).parents[1] / "bundled" / "triples.tsv"
 
 Embed = Callable[[Sequence[str]], np.ndarray]
@@ -36,8 +36,8 @@ Embed = Callable[[Sequence[str]], np.ndarray]
 def isotropy(x_ND: np.ndarray, seed: int = 0) -> dict[str, float]:
     """Return how evenly embeddings fill their space; nothing is centred, see `singular_values`.
 
-    `cosine` is the mean over random pairs of different rows: near 0 for even directions, near 1 in a narrow cone.
-    `first_direction` is the share of the squared lengths that lies along the first singular direction.
+    `cosine` is the mean over random pairs of different rows: near 0 for even directions, near 1 for a narrow cone.
+    `first_direction` is the share of the squared lengths along the first singular direction.
     """
     values_K, rng = singular_values(x_ND), np.random.default_rng(seed)
     a_P = rng.integers(len(x_ND), size=_RANDOM_PAIRS)
@@ -50,9 +50,9 @@ def isotropy(x_ND: np.ndarray, seed: int = 0) -> dict[str, float]:
 
 
 def singular_values(x_ND: np.ndarray) -> np.ndarray:
-    """Return the singular values of the raw matrix, largest first and divided by it, float64 [min(N, D)].
+    """Return the singular values of the raw matrix divided by the largest, descending, float64 [min(N, D)].
 
-    Not centred, so that the common offset shows, which makes embeddings crowd together.
+    The matrix is not centred: a common offset, which crowds embeddings together, must show.
 
     >>> singular_values(np.diag([1.0, 4.0, 2.0])).tolist()
     [1.0, 0.5, 0.25]
@@ -62,19 +62,16 @@ def singular_values(x_ND: np.ndarray) -> np.ndarray:
 
 
 def effective_rank(singular_values_K: np.ndarray) -> float:
-    """Return how many directions carry the embeddings: the exponential of the singular values' entropy.
-
-    K equal values give K, a single one that is not zero gives 1 (Roy and Vetterli 2007).
-    """
+    """Return the exponential of the singular values' entropy: K for K equal ones (Roy and Vetterli 2007)."""
     share_K = singular_values_K / singular_values_K.sum()
     share_K = share_K[share_K > 0]
     return float(np.exp(-(share_K * np.log(share_K)).sum()))
 
 
 def near_duplicates(sentences: Sequence[str], seed: int = 0) -> list[str]:
-    """Return each sentence with one small change that leaves its meaning.
+    """Return each sentence with one small change that keeps its meaning.
 
-    Two letters of a word are swapped, the case is changed, a word is written twice, or a full stop is lost or added.
+    Two letters swapped, lower case, a word repeated, or the full stop removed or added.
 
     >>> near_duplicates(["It rains."] * 4, seed=1)
     ['it rains.', 'It rains', 'It raisn.', 'It rains']
@@ -101,13 +98,13 @@ def _change(sentence: str, generator: np.random.Generator) -> str:
 
 
 def unlabelled_scores(sentences: Sequence[str], embed: Embed, seed: int = 0) -> dict[str, Any]:
-    """Score one model on distinct sentences without labels.
+    """Score one model on distinct sentences without labels, at most `MOST_SENTENCES` of them.
 
     Returns:
-        `found`, the share in % of near-duplicates whose nearest of all sentences is the one that they were made of;
-        `alignment`, the mean squared distance of a sentence and its near-duplicate, and `uniformity`, the logarithm of
-        the mean of exp(-2 d^2) over all pairs, both on the unit sphere and better the lower they are; `cosine` and
-        `effective_rank`, see `isotropy`; and `neighbours`, for some sentences the nearest others.
+        `sentences`, how many were used; `found`, the percentage of near-duplicates whose nearest sentence is their
+        original; `alignment`, the mean squared distance of a sentence and its near-duplicate, and `uniformity`, the
+        logarithm of the mean of exp(-2 d^2) over all pairs, both on the unit sphere and better when lower; `cosine` and
+        `effective_rank`, see `isotropy`; and `neighbours`, the nearest sentences of a few.
     """
     generator = np.random.default_rng(seed)
     if len(sentences) > MOST_SENTENCES:
@@ -135,7 +132,7 @@ def unlabelled_scores(sentences: Sequence[str], embed: Embed, seed: int = 0) -> 
 
 @lru_cache
 def triples() -> tuple[tuple[str, str, str], ...]:
-    """Return (sentence, closer, farther) of every triple; in a third of them the farther one shares more words.
+    """Return triples (sentence, closer, farther); in a third of them the farther one shares more words.
 
     >>> len(triples()), triples()[0]
     (50, ('A man plays the guitar.', 'Someone is making music.', 'It rains.'))
@@ -144,13 +141,13 @@ def triples() -> tuple[tuple[str, str, str], ...]:
 
 
 def answered_by(embed: Embed) -> int:
-    """Return how many triples a model answers as a person does, by cosine; a tie is no answer."""
+    """Return how many triples a model answers as a person does, by cosine; a tie counts as wrong."""
     x_ND, near_ND, far_ND = (unit(np.asarray(embed(side), np.float64)) for side in zip(*triples()))
     return int(((x_ND * near_ND).sum(1).round(12) > (x_ND * far_ND).sum(1).round(12)).sum())
 
 
 def answered_by_words() -> int:
-    """Return how many of them TF-IDF answers, whose frequencies are those of the list."""
+    """Return how many triples TF-IDF answers, with frequencies from the list itself."""
     sentences, closer, farther = zip(*triples())
     near_N, far_N = np.split(word_cosines(tf_idf_vectors, [*sentences, *sentences], [*closer, *farther]), 2)
     return int((near_N > far_N).sum())

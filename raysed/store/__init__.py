@@ -1,1 +1,1 @@
-"""The run directory, what a run writes while it goes (artefacts, progress, status, metrics), and how text looks."""
+"""The run directory, what a run writes to it (artefacts, progress, status, metrics), and how text is formatted."""

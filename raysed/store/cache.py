@@ -1,6 +1,6 @@
-"""This machine's copies of remote artefacts, shared by its processes, and the directories that uploads start from.
+"""Local copies of remote artefacts, shared by all processes of this machine, and staging directories for uploads.
 
-Each process has a lease, a locked file with the names of what it uses: the lock ends with the process. Copies without a
+Each process holds a lease: a locked file that lists what it uses; the lock ends with the process. Copies without a
 lease are removed, least recently used first, while the disk is nearly full; half-written ones always.
 """
 
@@ -17,15 +17,15 @@ from pathlib import Path
 from raysed.errors import UserError
 
 _FREE = 0.25
-"""Share of the disk that copies which nobody uses leave free."""
+"""Share of the disk to keep free by removing copies without a lease."""
 _LEASES = ".leases"
 _HALF = ".half"
 _leases: dict[tuple[int, Path], int] = {}
-"""Descriptor of this process' lease, by process (forks inherit those of their parent) and cache."""
+"""Descriptor of this process's lease, by process id (forks inherit their parent's) and cache directory."""
 
 
 def directory() -> Path:
-    """Return where copies lie, which nobody else can read or write."""
+    """Return the cache directory, private to this user; UserError if it belongs to someone else."""
     path = Path(tempfile.gettempdir(), f"raysed-cache-{os.getuid()}")
     path.mkdir(mode=0o700, exist_ok=True)
     found = path.lstat()
@@ -36,7 +36,7 @@ def directory() -> Path:
 
 
 def lease(key: str) -> Path:
-    """Return the path of a copy, there or not; nobody removes it while this process lives."""
+    """Return the path of a copy, whether it exists or not, and protect it from removal while this process lives."""
     place = directory()
     with _locked(place):
         if (os.getpid(), place) not in _leases:
@@ -53,7 +53,7 @@ def lease(key: str) -> Path:
 
 @contextmanager
 def half_written() -> Iterator[Path]:
-    """Yield an empty directory to fill; it is removed afterwards unless it was renamed."""
+    """Yield an empty directory to fill; it is removed on exit unless it was renamed."""
     path = lease(f"{uuid.uuid4().hex}{_HALF}")
     path.mkdir(mode=0o700)
     try:
@@ -63,7 +63,7 @@ def half_written() -> Iterator[Path]:
 
 
 def install(filled: Path, path: Path, is_intact: Callable[[], bool]) -> None:
-    """Rename a directory from `half_written` to where a copy lies, unless another process was faster."""
+    """Move a directory from `half_written` into place, unless another process has put an intact copy there."""
     with _locked(path.parent):
         if path.exists():
             if is_intact():
@@ -73,7 +73,7 @@ def install(filled: Path, path: Path, is_intact: Callable[[], bool]) -> None:
 
 
 def make_room() -> None:
-    """Remove what nobody uses, as far as needed."""
+    """Remove half-written directories without a lease, and copies without one until enough of the disk is free."""
     place = directory()
     with _locked(place):
         used: set[str] = set()

@@ -1,4 +1,4 @@
-"""States of trainings that are under way, and why an artefact or a state no longer fits its dependencies."""
+"""Checkpoints of trainings in progress, and which changed dependencies make an artefact or checkpoint unusable."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ log = logging.getLogger(__name__)
 
 _DIGEST = re.compile(r'"[0-9a-f]{16,}"')
 _KEPT = 2
-"""States of a training that are kept, in case the newest is damaged."""
+"""Newest checkpoints to retain, in case the last one is damaged."""
 _MOST_CHANGES = 4
 
 
 class Checkpoints:
-    """The newest states of one training; a damaged one is passed over for the one before."""
+    """Checkpoints of one training; if the newest is damaged, the one before it is used."""
 
     def __init__(self, storage: Storage, name: str, depends: dict[str, Any]):
         self._storage, self._name, self._depends = storage, name, depends
         self._starts = f"{name}/starts.json"
 
     def save(self, step: int, write: Writer) -> None:
-        """Publish the state after `step` updates; remove older ones, later ones, and those with other dependencies."""
+        """Publish the checkpoint after `step` updates; keep it and the newest usable earlier one, delete the rest."""
         self._storage.commit(f"{self._name}/step-{step:09d}", write, self._depends, {"step": step})
         entries = self._storage.entries(self._name)
         usable = [e.name for e in entries if e.depends == self._depends and _step_of(e.name) <= step]
@@ -41,19 +41,19 @@ class Checkpoints:
                 self._storage.remove(entry.name)
 
     def begin(self, job: str) -> int:
-        """Count a start of the training; return the number of earlier ones in this job without a new state since."""
+        """Count a start of the training; return this job's number of earlier starts since the last new checkpoint."""
         steps = [_step_of(e.name) for e in self._storage.entries(self._name) if e.depends == self._depends]
         start = {"job": job, "step": max(steps, default=0)}
         before = self._storage.read_json(self._starts)
         count = before.pop("count", 0)
         count = count + 1 if before == start and isinstance(count, int) else 0
-        with suppress(UserError):  # of a full disk, which what the training writes next reports
-            # Also where another job has taken the run over: its starts have to be counted to an end.
+        with suppress(UserError):  # a full disk is reported by the training's next write
+            # `plain` skips the claim check: after a take-over, too, starts have to reach their limit.
             self._storage.plain.write(self._starts, json.dumps({**start, "count": count}).encode())
         return count
 
     def newest(self) -> tuple[int, Path] | None:
-        """Return the step and directory of the newest intact state with the same dependencies."""
+        """Return the step and directory of the newest intact checkpoint with the same dependencies, or None."""
         for entry in reversed(self._storage.entries(self._name)):
             if found := changes(entry.depends, self._depends):
                 log.info("%s cannot be continued after these changes: %s", entry.name, found)
@@ -64,11 +64,11 @@ class Checkpoints:
         return None
 
     def at(self, step: int) -> Path:
-        """Return the directory of the state that `newest` named in another process."""
+        """Return the directory of the checkpoint that `newest` found in another process."""
         return self._storage.fetch(f"{self._name}/step-{step:09d}")
 
     def clear(self) -> None:
-        """Delete all states."""
+        """Delete all checkpoints and the count of starts."""
         self._storage.remove(self._name)
 
 
@@ -77,7 +77,7 @@ def _step_of(name: str) -> int:
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Return which leaves differ, settings with both values, digests without; an empty string for none.
+    """Return which leaves differ, settings with both values, digests without; empty if none do.
 
     >>> changes({"config": {"seed": 1}, "corpus": "0123456789abcdef"}, {"config": {"seed": 2}, "corpus": None})
     'seed was 1, is 2; corpus is gone'

@@ -1,7 +1,7 @@
-"""Files of a run on a local disk or on any pyarrow filesystem, by names that cannot lead out of the run.
+"""Files of a run, on a local disk or any pyarrow filesystem, addressed by names that cannot leave the run.
 
-Only "does not exist" says that something is missing. Every other error of a disk or network is retried for some
-seconds, then raised.
+Only "does not exist" counts as missing. Reads and remote writes retry other errors for some seconds before raising
+them, unless waiting cannot help.
 """
 
 import errno
@@ -26,17 +26,16 @@ log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0)
-"""Before each further attempt."""
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _LASTING = (*_FULL, errno.EROFS, errno.ENAMETOOLONG)
-"""Errors that waiting does not help against."""
+"""Errors that waiting does not fix."""
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
 _HASH_BYTES = 2**20
 
 
 def check_name(name: str) -> str:
-    """Return a relative path; ValueError if it could lead out of its directory."""
+    """Return `name`; ValueError unless it is a relative path that stays in its directory."""
     is_plain = PurePosixPath(name).as_posix() == (name or ".") and name != "."
     if not is_plain or name.startswith("/") or "\0" in name or ".." in name.split("/"):
         raise ValueError(f"{name!r} is no path below a run")
@@ -44,7 +43,7 @@ def check_name(name: str) -> str:
 
 
 class Files:
-    """The files in directory `below` of a location, a local directory or URI."""
+    """The files below subdirectory `below` of `location`, a local directory or URI."""
 
     def __init__(self, location: str, below: str):
         self.fs, base = filesystem(location)
@@ -52,15 +51,15 @@ class Files:
         self.is_local = isinstance(self.fs, pafs.LocalFileSystem)
 
     def path(self, name: str) -> str:
-        """Return a file's path in the filesystem."""
+        """Return a file's path within the filesystem."""
         return f"{self.root}/{check_name(name)}".rstrip("/")
 
     def read(self, name: str) -> bytes:
-        """Return a file's content; FileNotFoundError where there is none."""
+        """Return a file's content; FileNotFoundError if it does not exist."""
         return self._through(name, lambda stream: stream.read())
 
     def digest(self, name: str) -> str:
-        """Return the SHA-256 of a file without storing it on this machine; FileNotFoundError where there is none."""
+        """Return a file's SHA-256 without storing it locally; FileNotFoundError if it does not exist."""
         return self._through(name, _sha256)
 
     def _through(self, name: str, read: Callable[[BinaryIO], _Result]) -> _Result:
@@ -90,7 +89,7 @@ class Files:
             _replace(path, write_beside) if self.is_local else self._put(os.path.dirname(path), put)
 
     def place_copy(self, source: str, target: str) -> None:
-        """Put a copy of a file in another place, on a local disk as a hard link where it can be one."""
+        """Copy a file; on a local disk as a hard link if possible."""
         here, there = self.path(source), self.path(target)
 
         def link(temporary: str) -> None:
@@ -111,7 +110,7 @@ class Files:
         self._put(target, lambda: pafs.copy_files(str(directory), target, destination_filesystem=self.fs))
 
     def _put(self, directory: str, action: Callable[[], None]) -> None:
-        """Write, persistently; object stores need no directories, other filesystems may."""
+        """Write with retries; `directory` is created only if that is needed, as object stores have none."""
 
         def attempt() -> None:
             try:
@@ -128,18 +127,18 @@ class Files:
         _persistently(lambda: pafs.copy_files(path, str(directory), source_filesystem=self.fs), path)
 
     def sizes(self, names: Sequence[str]) -> list[int | None]:
-        """Return the bytes of files, None where there is no such file."""
+        """Return the files' sizes in bytes, None for those that do not exist."""
         infos = self._info([self.path(name) for name in names]) if names else []
         return [info.size if info.type == pafs.FileType.File else None for info in infos]
 
     def sizes_below(self, name: str) -> dict[str, int]:
-        """Return all files below a path with their sizes; temporary ones are left out."""
+        """Return the size in bytes of every file below `name`, by path below the root; temporary files are left out."""
         infos = self._info(pafs.FileSelector(self.path(name), recursive=True, allow_not_found=True))
         files = {info.path.removeprefix(f"{self.root}/"): info for info in infos if info.type == pafs.FileType.File}
         return {path: info.size for path, info in files.items() if not is_temporary(path)}
 
     def modified_at(self, name: str) -> float | None:
-        """Return when a file was written by the storage's clock, in seconds since 1970; None where it is not known."""
+        """Return when a file was written, in seconds since 1970 by the storage's clock; None if unknown."""
         time_ns = self._info(self.path(name)).mtime_ns
         return time_ns / 1e9 if time_ns is not None else None
 
@@ -147,7 +146,7 @@ class Files:
         return _persistently(lambda: self.fs.get_file_info(selection), self.root)
 
     def walk(self) -> Iterator[str]:
-        """Yield all files and directories, temporary ones as well; local links are not followed."""
+        """Yield all files; on a local disk also directories and temporary files, without following links."""
         if not self.is_local:
             yield from self.sizes_below("")
             return
@@ -156,14 +155,14 @@ class Files:
                 yield os.path.relpath(os.path.join(place, child), self.root)
 
     def directories(self) -> list[str]:
-        """Return the names of the directories in this one that are not hidden."""
+        """Return the sorted names of the subdirectories that are not hidden."""
         infos = self.fs.get_file_info(pafs.FileSelector(self.root.rstrip("/"), allow_not_found=True))
         names = (info.base_name for info in infos if info.type == pafs.FileType.Directory)
         return sorted(name for name in names if not name.startswith("."))
 
     def delete(self, name: str) -> None:
-        """Delete a file, or a directory with all that is in it; of a local link the link alone."""
-        path = self.path(name or "/")  # never all of it
+        """Delete a file or a whole directory; a local symbolic link is deleted, not its target."""
+        path = self.path(name or "/")  # `path` refuses "/": an empty name would delete the whole run
         if self.is_local and os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path, ignore_errors=True)
         elif self.is_local:
@@ -178,7 +177,7 @@ class Files:
 
 
 def filesystem(location: str) -> tuple[pafs.FileSystem, str]:
-    """Return the filesystem of a location and the path in it; UserError where it is unusable or holds a password."""
+    """Return a location's filesystem and the path in it; UserError if it is unusable or holds a password."""
     if "://" not in location:
         return pafs.LocalFileSystem(), location
     refuse_secret(location, "storage")
@@ -189,15 +188,15 @@ def filesystem(location: str) -> tuple[pafs.FileSystem, str]:
 
 
 def is_temporary(path: str) -> bool:
-    """Whether a file is being written, or was when its process died."""
+    """Return whether a file is still being written, or was when its process died."""
     return bool(_TEMPORARY.fullmatch(path.rpartition("/")[2]))
 
 
 def matches(directory: Path, files: Mapping[str, str]) -> bool:
-    """Whether a local directory has these files with these digests; OSError where it cannot be told."""
+    """Return whether a local directory has these files with these SHA-256 digests; OSError if it cannot be read."""
 
     def check() -> bool:
-        os.listdir(directory)  # an empty artefact has to be there as well
+        os.listdir(directory)  # an artefact without files must exist, too
         return all(sha256_of(directory / name) == digest for name, digest in files.items())
 
     try:
@@ -207,7 +206,7 @@ def matches(directory: Path, files: Mapping[str, str]) -> bool:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the hex digest of a file's content."""
+    """Return the SHA-256 of a file in hex."""
     with open(path, "rb") as stream:
         return _sha256(stream)
 
@@ -220,7 +219,7 @@ def _sha256(stream: BinaryIO) -> str:
 
 
 def flush_and_hash(directory: Path) -> dict[str, str]:
-    """Flush all files below a local directory to the disk; return their digests by relative path."""
+    """Flush everything below a local directory to disk; return the SHA-256 digests by relative path."""
     paths = sorted(directory.rglob("*"))
     for path in (*paths, directory, directory.parent):
         _fsync(path)
@@ -228,14 +227,14 @@ def flush_and_hash(directory: Path) -> dict[str, str]:
 
 
 def _replace(path: str, write: Callable[[str], None]) -> None:
-    """Write a file beside the old one, because any other directory may be on another disk, and rename it."""
+    """Write a temporary file in the same directory, as any other may be on another disk, and rename it."""
     directory, _, name = path.rpartition("/")
     os.makedirs(directory, exist_ok=True)
     temporary = f"{directory}/.{name}.{uuid.uuid4().hex}.tmp"
     try:
         write(temporary)
         os.replace(temporary, path)
-    finally:  # a rename between two links to one file does nothing
+    finally:  # renaming one hard link over another of the same file does nothing
         with suppress(OSError):
             os.unlink(temporary)
     _fsync(directory)
@@ -265,7 +264,7 @@ def _persistently(action: Callable[[], _Result], where: str) -> _Result:
 
 @contextmanager
 def disk_errors(where: str, remedy: str = "choose another --storage", is_any: bool = False) -> Iterator[None]:
-    """Turn a full or read-only disk into a UserError; with `is_any` every error of the system."""
+    """Turn errors of a full or unwritable disk into a UserError; with `is_any`, every OSError."""
     try:
         yield
     except UserError:
@@ -280,11 +279,11 @@ def disk_errors(where: str, remedy: str = "choose another --storage", is_any: bo
 
 
 def is_full(error: Exception) -> bool:
-    """Whether a disk is full; safetensors says so by text alone, and numpy by counting items."""
+    """Return whether a disk is full; safetensors says so only in its message, and numpy by an item count."""
     full = r"No space left on device|Disk quota exceeded|\d+ requested and \d+ written"
     return getattr(error, "errno", None) in _FULL or bool(re.search(full, str(error)))
 
 
 def reason(error: Exception) -> str:
-    """Return the system's own words, if any, without number and path."""
+    """Return the system's message without number and path, or else the error's first line."""
     return getattr(error, "strerror", None) or first_line(error)

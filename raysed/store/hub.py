@@ -1,4 +1,4 @@
-"""Where models lie: in a directory, in the package, or on the hub and in this machine's cache of it; torch-free."""
+"""Where models are: in a directory, in a package, or on the hub and in its local cache. Imports no torch."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,15 +11,11 @@ from raysed.config import PACKAGE, EncoderConfig, package_folder
 from raysed.errors import UserError, first_line
 
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
-"""What is fetched of a hub model: no code, and no pickled weights."""
+"""What to download of a hub model: no code and no pickled weights."""
 
 
 def cached_commit(model: str, options: Mapping[str, Any]) -> str | None:
-    """Return the commit of a model by the name of its folder; None where nothing of it is there.
-
-    Args:
-        options: of loading it: `cache_dir` and `revision` count, the others do not.
-    """
+    """Return the commit of a locally cached model, or None; of `options`, `cache_dir` and `revision` are used."""
     known = {key: value for key, value in options.items() if key in ("cache_dir", "revision")}
     found = try_to_load_from_cache(model, "config.json", **known)
     return Path(found).parent.name if isinstance(found, str) else None
@@ -39,7 +35,7 @@ def encoder_path(config: EncoderConfig) -> str:
 
 
 def model_directory(name: str, place: str | None = None) -> Path:
-    """Return the local directory of a model, fetched from the hub where it is an id."""
+    """Return the local directory of a model, downloading it if `name` is a hub id; errors name the setting `place`."""
     place = place or f"--model {name}"
     try:
         path = Path(encoder_path(EncoderConfig(path=name))).expanduser()

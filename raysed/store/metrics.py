@@ -1,4 +1,4 @@
-"""What a run records: a history per training, as JSON and for TensorBoard; and whose notices are shown."""
+"""A training's metrics, as JSON lines and for TensorBoard; and whose log messages are shown."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from raysed.store.progress import repeating
 from raysed.store.storage import Storage
 
 _COPY_S = 20.0
-"""Between copies to an object store, so that TensorBoard shows what is half a minute old at most."""
+"""How often to copy to an object store: TensorBoard lags by half a minute at most."""
 
 
 class MetricsLog:
-    """`logs/<name>/metrics.jsonl` and TensorBoard events beside it, written while training goes on.
+    """`logs/<name>/metrics.jsonl` and TensorBoard events beside it, written during training.
 
-    A training that continues hands its whole history in again. Events are written at once and not by tensorboardX's
-    thread, which dies on a full disk and lets its callers wait for ever.
+    A resumed training has to write its whole history again. Events are written directly, because tensorboardX's thread
+    dies on a full disk and leaves its callers waiting forever.
     """
 
     def __init__(self, storage: Storage, name: str):
@@ -48,7 +48,7 @@ class MetricsLog:
             self._events = EventsWriter(str(self._directory / "events"))
 
     def write(self, metrics: Mapping[str, Any]) -> None:
-        """Add one entry; nested numbers become `dev/second` and the like on TensorBoard."""
+        """Add one entry, which has a `step`; nested numbers become `dev/second` and so on in TensorBoard."""
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.summary import scalar
 
@@ -67,7 +67,7 @@ class MetricsLog:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Flush, and copy the files to an object store."""
+        """Close the files, and copy them to an object store."""
         with self._ending, disk_errors(self._place):
             self._lines.close()
             self._events.close()
@@ -75,7 +75,7 @@ class MetricsLog:
                 self._copy()
 
     def _copy_meanwhile(self) -> None:
-        with suppress(Exception):  # no reason to end a training: the next copy comes soon
+        with suppress(Exception):  # must not end a training; the next copy follows soon
             self._copy()
 
     def _copy(self) -> None:
@@ -88,13 +88,13 @@ class MetricsLog:
 
 @contextmanager
 def native_output_to(path: Path) -> Iterator[None]:
-    """Send what C++ libraries write to file descriptor 2 to a file; Python's `sys.stderr` keeps the terminal."""
+    """Redirect file descriptor 2, which C++ libraries write to, to a file; Python's `sys.stderr` keeps the terminal."""
     path.parent.mkdir(parents=True, exist_ok=True)
     kept, python_stderr, raises = os.dup(2), sys.stderr, logging.raiseExceptions
     with open(kept, "w", buffering=1) as terminal, open(path, "ab") as file:
         sys.stderr = terminal
         os.dup2(file.fileno(), 2)
-        logging.raiseExceptions = False  # on a full disk, each record of a library would be a traceback
+        logging.raiseExceptions = False  # on a full disk, every library log record would print a traceback
         try:
             yield
         finally:
@@ -104,7 +104,7 @@ def native_output_to(path: Path) -> Iterator[None]:
 
 
 class _Notes(logging.Handler):
-    """Prints to what standard output is at the time, which notebooks replace."""
+    """Prints to the current `sys.stdout`, which notebooks replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print(self.format(record), flush=True)
@@ -112,7 +112,7 @@ class _Notes(logging.Handler):
 
 @contextmanager
 def notes_shown(wanted: bool = True) -> Iterator[None]:
-    """Show what this package logs as plain lines while the block runs."""
+    """Print what this package logs, as `note: ...` lines, while the block runs."""
     logger = logging.getLogger("raysed")
     if logger.handlers or not wanted:
         yield
@@ -130,7 +130,7 @@ def notes_shown(wanted: bool = True) -> Iterator[None]:
 
 
 def quiet_libraries() -> None:
-    """Turn off third-party progress bars and notices that say nothing about this run; errors stay."""
+    """Turn off third-party progress bars and notices that are irrelevant to this run; errors still show."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -139,7 +139,7 @@ def quiet_libraries() -> None:
     warnings.filterwarnings("ignore", category=UserWarning, module="torch|deepspeed|ray|transformers")
     for name in ("transformers", "deepspeed", "DeepSpeed", "datasets", "huggingface_hub"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    # DeepSpeed sets its level back when it is imported, which accelerate does on its own; a filter stays.
+    # DeepSpeed resets its level when imported, which accelerate does by itself; a filter survives that.
     logging.getLogger("DeepSpeed").addFilter(lambda record: record.levelno >= logging.ERROR)
     from transformers.utils import logging as transformers_logging
 

@@ -1,4 +1,4 @@
-"""What a run reports while it works: where it is, and one line per stage."""
+"""Where a run is: what it reports to listeners, and a progress line per stage."""
 
 import shutil
 import sys
@@ -12,14 +12,14 @@ from raysed.store.text import duration
 
 Item = TypeVar("Item")
 _EVERY_S = 1.0
-"""Between looks at the progress, which knows when it is time for a line."""
+"""How often `steps` updates the progress, which decides itself when to print."""
 _is_shown = True
 _listeners: list[Callable[[dict[str, Any]], None]] = []
 
 
 @contextmanager
 def listening(listener: Callable[[dict[str, Any]], None]) -> Iterator[None]:
-    """Pass what `emit` is given in this process to a listener."""
+    """Pass what `emit` is given in this process to `listener` while the block runs."""
     _listeners.append(listener)
     try:
         yield
@@ -29,7 +29,7 @@ def listening(listener: Callable[[dict[str, Any]], None]) -> Iterator[None]:
 
 @contextmanager
 def shown(wanted: bool) -> Iterator[None]:
-    """Show progress in this block, or none."""
+    """Turn progress output on or off while the block runs."""
     global _is_shown
     before, _is_shown = _is_shown, wanted
     try:
@@ -39,33 +39,33 @@ def shown(wanted: bool) -> Iterator[None]:
 
 
 def emit(**facts: Any) -> None:
-    """Report where the run is, or what a stage took.
+    """Report where the run is, or what a stage took, to the listeners.
 
-    Where it is: `stage`; the `line` of the progress, its `share` and the seconds `left`; how many `trainings` are
-    `trained`. What it took: `sentences`. Once: `totals` of trainings by directory.
+    Where it is: `stage`; the progress `line`, its `share` (0 to 1) and the seconds `left`; how many of the `trainings`
+    are `trained`. What a stage took: `sentences`. Once: `totals` of trainings by directory.
     """
     for listener in _listeners:
         listener(facts)
 
 
 class Progress:
-    """One line per stage: rewritten on a terminal, a new one `every` few seconds elsewhere; `total` may be unknown.
+    """One line per stage: rewritten on a terminal, printed anew `every` few seconds elsewhere; `total` may be unknown.
 
-    Work of an earlier attempt, up to `first`, says nothing about the speed of this one.
+    What an earlier attempt did, up to `first`, does not count towards the speed.
     """
 
     def __init__(
         self, title: str, total: int | None, stream: TextIO | None = None, every: float = 15.0, first: int = 0
     ):
         self._title, self._total, self._stream = title, total, stream or sys.stdout
-        self._terminal = self._stream.isatty() or "ipykernel" in sys.modules  # notebooks rewrite a line, too
+        self._terminal = self._stream.isatty() or "ipykernel" in sys.modules  # notebooks can rewrite lines, too
         self._interval = 0.2 if self._terminal else every
         self._started = time.monotonic()
         self._shown = self._started if not self._terminal else 0.0
         self._first = first
 
     def update(self, done: float, note: str = "") -> None:
-        """Show how far the stage is and the time left, if it is time for a line."""
+        """Report how much is done and the time left; print it if a line is due."""
         now, left = time.monotonic(), None
         if self._total and done > self._first:
             left = (now - self._started) * (self._total - done) / (done - self._first)
@@ -78,7 +78,7 @@ class Progress:
             self._write(line, "")
 
     def close(self, note: str = "") -> None:
-        """Show the end."""
+        """Print the final line."""
         seconds = time.monotonic() - self._started
         self._write(f"{self._title}: done in {duration(seconds)}{' · ' if note else ''}{note}", "\n")
 
@@ -95,7 +95,7 @@ class Progress:
 
 @contextmanager
 def repeating(action: Callable[[], None], every: float, patience: float | None = None) -> Iterator[None]:
-    """Repeat an action in a thread while the block runs, whose end waits `patience` seconds for a running one."""
+    """Repeat an action in a thread while the block runs; on exit, wait up to `patience` seconds for a running one."""
     over = threading.Event()
 
     def repeat() -> None:
@@ -113,11 +113,7 @@ def repeating(action: Callable[[], None], every: float, patience: float | None =
 
 @contextmanager
 def steps(title: str, total: int, part: Callable[[], float] = lambda: 0.0) -> Iterator[Callable[[str], None]]:
-    """Show how far some work is, also while one step of it takes long; yield what takes the name of each step.
-
-    Args:
-        part: tells the share of the step under way that is done.
-    """
+    """Show progress over `total` steps, and within one by `part`, a share; yield a function that names a new step."""
     progress, begun = Progress(title, total), [""]
     with repeating(lambda: progress.update(max(len(begun) - 2, 0) + part(), begun[-1]), _EVERY_S):
         yield begun.append
@@ -127,7 +123,7 @@ def steps(title: str, total: int, part: Callable[[], float] = lambda: 0.0) -> It
 def one_by_one(
     title: str, items: Sequence[Item], names: Sequence[str], part: Callable[[], float] = lambda: 0.0
 ) -> Iterator[Item]:
-    """Yield what is to be done, and show how far that is; see `steps`."""
+    """Yield the items and show progress by name; see `steps`."""
     with steps(title, len(items), part) as begin:
         for item, name in zip(items, names, strict=True):
             begin(name)

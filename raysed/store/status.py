@@ -1,4 +1,4 @@
-"""Where a run is: `status.json`, renewed while it works, and what its directory tells those who look from elsewhere."""
+"""The state of a run: `status.json`, rewritten while it works, and what others can read from the run directory."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ log = logging.getLogger(__name__)
 
 FILE = "status.json"
 _LOCAL_EVERY_S, _REMOTE_EVERY_S = 5.0, 30.0
-"""Between two writings: on an object store each is a request."""
+"""Intervals of writing; on an object store each write is a request."""
 _MISSED = 6
-"""So many missed writings in a row say that the job is gone."""
+"""A job that misses this many writes in a row is considered gone."""
 AT_WORK = ("starting", "running")
 CODES = {"complete": 0, "failed": 1, "starting": 3, "running": 3, "stopped": 4, "gone": 4, "unknown": 4}
 """Exit codes of `jobs/status.py`; 2 is a user's mistake, as everywhere."""
@@ -40,29 +40,29 @@ _SHAPE: dict[str, Any] = {
     **dict.fromkeys(("pid", "trained", "trainings"), int),
     "totals": dict,
 }
-"""What may stand in the file."""
+"""Types of the values in the file."""
 _ALWAYS = {"state", "since", "every", "told", "host", "pid"}
 _NOTHING_YET = {"line": None, "share": None, "left": None, "trained": None, "trainings": None}
-"""Of a stage that has just begun."""
+"""Values for a stage that has just begun."""
 
 
 def finished_report(storage: Storage, depends: Mapping[str, Any]) -> Entry | None:
-    """Return the entry of a report that is there, and its model if any, for exactly these settings and inputs."""
+    """Return the entry of the plots if report and model (unless refused) exist with exactly these dependencies."""
     is_complete = storage.read_json("report.json").get("status") == "complete"
     if not (is_complete and storage.has_files("report.md", "report.html")):
         return None
-    plots = storage.finished("plots", depends)  # which depend on everything, as the model does
+    plots = storage.finished("plots", depends)  # like the model, they depend on everything
     return plots if plots and (plots.meta["refusal"] or storage.finished("model", depends)) else None
 
 
 def refusal(storage: Storage) -> str | None:
-    """Return why a finished run has no model, in a sentence; None where it has one, or is not finished."""
+    """Return the sentence on why a finished run has no model; None if it has one or is not finished."""
     plots = storage.entry("plots")
     return plots.meta.get("refusal") if plots else None
 
 
 class Status:
-    """What `status.json` says of a run, written `every` few seconds."""
+    """The content of `status.json`, written `every` few seconds."""
 
     def __init__(self, storage: Storage, every: float | None = None):
         self._has_begun = False
@@ -74,13 +74,13 @@ class Status:
 
     @property
     def follows_a_complete_run(self) -> bool:
-        """Whether an earlier run of that name is complete, and untouched, as no stage has begun."""
+        """Whether an earlier run of this name is complete and still untouched, as no stage has begun."""
         return not self._has_begun and self._before is not None
 
     def listen(self, facts: dict[str, Any]) -> None:
-        """Take up what `emit` is given."""
+        """Record what `emit` is given."""
         with self._lock:
-            if "stage" in facts:  # the line of the stage before says nothing any more
+            if "stage" in facts:  # progress of the previous stage is out of date
                 self._has_begun = True
                 state = "running" if self._facts["state"] == "starting" else self._facts["state"]
                 self._facts.update(facts, state=state, stage_since=time.time(), **_NOTHING_YET)
@@ -88,13 +88,13 @@ class Status:
                 self._facts.update(facts)
 
     def write(self, **facts: Any) -> None:
-        """Write the file, after a change."""
+        """Update the content and write the file."""
         with self._lock:
             self._facts.update(facts)
             self._write(json.dumps({**self._facts, "told": time.time()}, indent=1))
 
     def end(self, **facts: Any) -> None:
-        """Write how the run ended, or, where no stage has begun, again that an earlier one is complete."""
+        """Write how the run ended; if no stage has begun, restore the status of an earlier, complete run."""
         if self.follows_a_complete_run:
             self._write(self._before)
         else:
@@ -103,13 +103,13 @@ class Status:
     def _write(self, text: str) -> None:
         try:
             self._storage.write_text(FILE, text)
-        except (OSError, UserError, RunFailed) as error:  # a run does not end because it cannot say where it is
+        except (OSError, UserError, RunFailed) as error:  # must not end the run
             log.debug("%s is not written: %s", FILE, error)
 
 
 @contextmanager
 def status_of(storage: Storage, every: float | None = None) -> Iterator[Status]:
-    """Keep `status.json` true while a run works; a file that is no longer renewed says that the job is gone."""
+    """Keep `status.json` current while a run works; a file that is no longer renewed means that the job is gone."""
     status = Status(storage, every)
     stopping = interrupts.Stopping(at_once=lambda: status.end(state="stopped"))
     status.write()
@@ -128,7 +128,7 @@ def status_of(storage: Storage, every: float | None = None) -> Iterator[Status]:
 
 
 def refuse_at_work(storage: Storage) -> None:
-    """Refuse to start on a remote run that another job is at work on, as far as its `status.json` says so.
+    """Refuse to start on a remote run if its `status.json` says that another job is working on it.
 
     A job of this machine whose process is gone does not count. Ages are by the storage's clock, which all jobs share.
     """
@@ -149,7 +149,7 @@ def refuse_at_work(storage: Storage) -> None:
 
 
 def read_status(storage: Storage) -> dict[str, Any]:
-    """Return what of `status.json` is of its shape, and how long it has been `silent`; else the state `unknown`."""
+    """Return the valid values of `status.json` and the seconds it has been `silent`, or the state `unknown`."""
     known = {key: value for key, value in storage.read_json(FILE).items() if isinstance(value, _SHAPE.get(key, object))}
     is_finite = all(math.isfinite(known.get(key) or 0) for key in _NUMBERS)
     if known.get("state") not in CODES or not known.keys() >= _ALWAYS or not is_finite:
@@ -159,13 +159,13 @@ def read_status(storage: Storage) -> dict[str, Any]:
 
 
 def read_timings(storage: Storage) -> dict[str, dict[str, Any]]:
-    """Return what each stage took; entries of `timings.json` that are damaged are left out."""
+    """Return the undamaged entries of `timings.json`: what each stage took."""
     found = storage.read_json("timings.json").items()
     return {k: v for k, v in found if isinstance(v, dict) and isinstance(v.get("seconds"), _NUMBER)}
 
 
 def describe(storage: Storage) -> tuple[list[str], int]:
-    """Return lines for people (state, stage, what is done, the last checkpoints) and the state's exit code."""
+    """Return lines for people (state, stage, what is finished, last checkpoints) and the state's exit code."""
     names, status = storage.names(), read_status(storage)
     if not names and not storage.has_files(FILE):
         raise UserError(f"there is no run at {storage}; without a name, all runs of its storage are listed")
@@ -178,8 +178,8 @@ def describe(storage: Storage) -> tuple[list[str], int]:
         lines += filter(None, [refusal(storage)])
     finished = [name for name in names if not name.startswith("checkpoints/")]
     lines += [f"finished: {', '.join(_summary(finished, status)) or 'nothing yet'}"]
-    newest: dict[str, int] = {}  # names are sorted
-    for name in names if status["state"] != "complete" else ():  # then only bounds that were stopped have some
+    newest: dict[str, int] = {}  # sorted names: the last one wins
+    for name in names if status["state"] != "complete" else ():  # then only bounds that were stopped have any
         training, _, step = name.rpartition("/step-")
         if training.startswith("checkpoints/") and step.isdigit():
             newest[training.removeprefix("checkpoints/")] = int(step)
@@ -191,7 +191,7 @@ def describe(storage: Storage) -> tuple[list[str], int]:
 
 
 def describe_all(location: str) -> list[str]:
-    """Return a line for every run at a location: its name, state and age."""
+    """Return a line per run at a location: name, state and age."""
     storages = [Storage(location, run) for run in runs_at(location)]
     states = {s.run: read_status(s) for s in storages if s.has_files(FILE) or s.files("manifest")}
     if not states:
@@ -205,7 +205,7 @@ def _is_gone(status: Mapping[str, Any]) -> bool:
 
 
 def _in_words(status: Mapping[str, Any]) -> str:
-    """Return the state of a run as a sentence without an end."""
+    """Return a run's state as a sentence without a full stop."""
     if status["state"] == "unknown":
         return "state unknown (no readable status.json)"
     ran, silent = duration(status["told"] - status["since"]), duration(status["silent"])
@@ -220,7 +220,7 @@ def _in_words(status: Mapping[str, Any]) -> str:
 
 
 def _summary(names: list[str], status: Mapping[str, Any]) -> list[str]:
-    """Count what is finished by directory, of all that there will be where that is known.
+    """Count finished artefacts by directory, out of the expected total where known.
 
     >>> _summary(["corpus", "ct/members/00", "ct/members/01"], {"totals": {"ct/members": 9, "ct-sed/learners": 1}})
     ['corpus', '2 of 9 ct/members', '0 of 1 ct-sed/learners']

@@ -1,9 +1,9 @@
 """The run directory, on a local disk or any pyarrow filesystem, and its one commit point.
 
-Every attempt to make an artefact writes to a directory of its own, `<name>/attempt-…`, which is flushed and
-check-summed. Then its manifest entry, one small file that is replaced at once, names the attempt with all that it
-depends on; what it replaces goes afterwards. Readers accept only what the manifest names and the checksums confirm.
-Whether a remote artefact is finished is told by the sizes of its files alone.
+Every attempt at an artefact is written to a directory of its own, `<name>/attempt-…`, flushed and checksummed. Then
+its manifest entry, one small file replaced at once, names the attempt and all that it depends on; the attempt it
+replaces is deleted afterwards. Readers accept only what the manifest names and the checksums confirm. Whether a remote
+artefact is finished is decided by its file sizes alone.
 """
 
 import fcntl
@@ -35,19 +35,19 @@ Writer = Callable[[Path], None]
 _ATTEMPT = r"attempt-[0-9a-f]{12}"
 _CLAIM = ".claim.json"
 _OPENED = ("model", "plots")
-"""Artefacts that people open: their files lie in the artefact's own directory as well."""
+"""Artefacts that people open: their files are also in the artefact's own directory."""
 _IS_OPEN = "open"
-"""File beside the attempts that names the one whose files were put there last."""
+"""File beside the attempts that names the one whose files were last put there."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What the manifest knows of one artefact.
+    """The manifest's record of one artefact.
 
     Attributes:
         depends: every setting and input that the artefact depends on.
         files: SHA-256 of each file, by path below the artefact.
-        meta: small facts that later stages and the report read (scores, seconds, counts).
+        meta: small facts for later stages and the report (scores, seconds, counts).
         sizes: bytes of each file, by the same paths.
     """
 
@@ -60,16 +60,12 @@ class Entry:
 
     @property
     def place(self) -> str:
-        """The directory of its files, below the run directory."""
+        """Directory of the files, below the run directory."""
         return f"{_attempts(self.name)}/{self.attempt}"
 
 
 class Storage:
-    """A run directory below a location, which is a directory or URI.
-
-    Attributes:
-        plain: its files, whichever job has claimed the run.
-    """
+    """A run directory at a location (a path or URI); `plain` accesses its files without checking this job's claim."""
 
     def __init__(self, location: str, run: str, job: str = ""):
         self.location, self.run = _absolute(location), run
@@ -97,13 +93,10 @@ class Storage:
     def commit(
         self, name: str, write: Writer, depends: Mapping[str, Any], meta: Mapping[str, Any] | None = None
     ) -> Entry:
-        """Publish an artefact, e.g. `ct/members/00`, replacing an older one; RunFailed after another job's take-over.
-
-        `meta` is read after `write` ran, which may still add to it.
-        """
+        """Publish an artefact in place of an older one; `write` may add to `meta`. RunFailed after a take-over."""
         attempt = f"attempt-{uuid.uuid4().hex[:12]}"
         place = f"{_attempts(check_name(name))}/{attempt}"
-        # The entry is written outside: where that fails, it may be there all the same.
+        # The entry is written outside this block: if that fails, it may exist all the same and needs its files.
         with disk_errors(self.uri(name)), self._to_fill(place) as directory:
             write(directory)
             digests = flush_and_hash(directory)
@@ -123,7 +116,7 @@ class Storage:
 
     @contextmanager
     def _to_fill(self, place: str) -> Iterator[Path]:
-        """Yield an empty local directory, on a local disk the place itself."""
+        """Yield an empty local directory; on a local disk, `place` itself."""
         if not self.is_local:
             with cache.half_written() as directory:
                 yield directory
@@ -137,7 +130,7 @@ class Storage:
             raise
 
     def _open(self, entry: Entry) -> None:
-        """Put its files in the artefact's own directory; those that are not among them go last."""
+        """Copy the entry's files to the artefact's own directory, then delete others there."""
         for file in entry.files:
             self.plain.place_copy(f"{entry.place}/{file}", f"{entry.name}/{file}")
         for path in self.plain.sizes_below(entry.name).keys() - {f"{entry.name}/{file}" for file in entry.files}:
@@ -145,7 +138,7 @@ class Storage:
         self.plain.write(f"{_attempts(entry.name)}/{_IS_OPEN}", entry.attempt.encode())
 
     def entry(self, name: str) -> Entry | None:
-        """Return the manifest's entry, whether its files are intact or not."""
+        """Return the manifest entry, whether its files are intact or not; None if it is missing or damaged."""
         try:
             text = self.read_text(_manifest(name))
             return _parse_entry(name, text) if text is not None else None
@@ -157,7 +150,7 @@ class Storage:
             return None
 
     def finished(self, name: str, depends: Mapping[str, Any]) -> Entry | None:
-        """Return the entry of an artefact that is intact and has exactly these dependencies; log why it has not."""
+        """Return the entry of an intact artefact with exactly these dependencies; log why another is made again."""
         entry = self.entry(name)
         if entry is None:
             return None
@@ -166,7 +159,7 @@ class Storage:
             return None
         if self.is_local:
             is_complete = self.intact(entry) is not None
-        else:  # asked for the sizes of its files, and not read
+        else:  # by the sizes of its files, which are not read
             sizes = self.plain.sizes([f"{entry.place}/{file}" for file in entry.files])
             is_complete = sizes == [entry.sizes.get(file, -1) for file in entry.files]
         if not is_complete:
@@ -185,11 +178,11 @@ class Storage:
             log.log(level, "%s", message)
 
     def fetch(self, name: str) -> Path:
-        """Return a local directory with the artefact's verified files; FileNotFoundError where there are none."""
+        """Return a local directory with the artefact's verified files; FileNotFoundError if it is not intact."""
         entry = self.entry(name)
         path = self.intact(entry) if entry else None
         if path is None:
-            # Its sizes may be right all the same. But one that was replaced meanwhile is not damaged.
+            # Its sizes may be right, and `finished` checks no more. An entry replaced meanwhile is not damaged.
             if entry and not self.is_local and self._job and self.entry(name) == entry:
                 self.plain.delete(_manifest(name))
                 log.warning("%s is damaged; the same command makes it again", self.uri(name))
@@ -197,26 +190,26 @@ class Storage:
         return path
 
     def names(self, below: str = "") -> list[str]:
-        """Return the names of all artefacts below a path, sorted, without reading their manifest entries."""
+        """Return the sorted names of all artefacts below a path, without reading their manifest entries."""
         paths = self.plain.sizes_below(f"manifest/{below}".rstrip("/"))
         return sorted(path.removeprefix("manifest/").removesuffix(".json") for path in paths)
 
     def entries(self, below: str = "") -> list[Entry]:
-        """Return all manifest entries below a path by name."""
+        """Return all undamaged manifest entries below a path, by name."""
         return [entry for name in self.names(below) if (entry := self.entry(name))]
 
     def remove(self, name: str) -> None:
-        """Take an artefact, or all below a path, out of the manifest, then delete the files."""
+        """Remove an artefact, or all below a path, from the manifest, then delete the files."""
         self._intact.pop(name, None)
         for path in (_manifest(name), f"manifest/{name}", name, *([_attempts(name)] if name in _OPENED else [])):
             self.plain.delete(path)
 
     def checkpoints(self, name: str, depends: Mapping[str, Any]) -> Checkpoints:
-        """Return the states of an artefact that is half done; one with other dependencies is not continued."""
+        """Return the checkpoints of an unfinished artefact; only those with the same dependencies are continued."""
         return Checkpoints(self, f"checkpoints/{name}", _plain(depends))
 
     def intact(self, entry: Entry) -> Path | None:
-        """Return where an artefact's files are, checked once per process; None where they are missing or damaged."""
+        """Return the directory of an artefact's files, verified once per process; None if any is missing or damaged."""
         known, path = self._intact.get(entry.name, (None, None))
         if known == entry and path.is_dir():
             return path
@@ -230,7 +223,7 @@ class Storage:
         return path
 
     def _download(self, entry: Entry) -> Path | None:
-        """Return a verified copy on this machine; what arrives damaged is read once more."""
+        """Return a verified local copy or None, after two damaged downloads; OSError if only the copies are damaged."""
         place = cache.directory()
         with disk_errors(str(place), remedy="set TMPDIR to a directory with more of it"):
             path = cache.lease(stable_hash([str(self), entry.place, entry.files]))
@@ -251,7 +244,7 @@ class Storage:
     # -- plain files -------------------------------------------------------------------------------------------------
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a small file as UTF-8, see `write_bytes`."""
+        """Write a small file as UTF-8; see `write_bytes`."""
         self.write_bytes(name, text.encode())
 
     def write_bytes(self, name: str, data: bytes) -> None:
@@ -260,14 +253,14 @@ class Storage:
         self.plain.write(name, data)
 
     def read_text(self, name: str) -> str | None:
-        """Return a small file's text, or None where there is none."""
+        """Return a small file's text, or None if it does not exist."""
         try:
             return self.plain.read(name).decode()
         except FileNotFoundError:
             return None
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """Return the object in a small JSON file; an empty one where there is none or it cannot be parsed."""
+        """Return the object in a small JSON file, an empty one if the file is missing or damaged."""
         try:
             found = json.loads(self.read_text(name) or "{}")
         except (ValueError, RecursionError):
@@ -278,22 +271,22 @@ class Storage:
         return found
 
     def has_files(self, *names: str) -> bool:
-        """Whether all these files are there."""
+        """Return whether all these files exist."""
         return None not in self.plain.sizes(names)
 
     def files(self, name: str) -> list[str]:
-        """Return all files below a path, as paths below the run directory."""
+        """Return the paths of all files below `name`, relative to the run directory."""
         return list(self.plain.sizes_below(name))
 
     def now(self) -> float | None:
-        """Return the time of the storage's clock, as `Files.modified_at` has it."""
+        """Return the time by the storage's clock, in seconds since 1970; None if unknown."""
         self.plain.write(".clock", b"")
         now = self.plain.modified_at(".clock")
         self.plain.delete(".clock")
         return now
 
     def free_bytes(self) -> int | None:
-        """Return the free space of a local disk, None elsewhere."""
+        """Return the free bytes of a local disk, None for remote storage."""
         if not self.is_local:
             return None
         path = Path(self.uri(""))
@@ -305,10 +298,7 @@ class Storage:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Claim the run for this job: from then on no other job that has claimed it before can write in it.
-
-        On a local disk a second process is refused while the first one lives.
-        """
+        """Claim the run: jobs that claimed it before can no longer write. Locally, refuse while one of them lives."""
         self._job = uuid.uuid4().hex
         claim = json.dumps({"job": self._job, "host": socket.gethostname(), "pid": os.getpid()}).encode()
         with ExitStack() as held:
@@ -331,11 +321,11 @@ class Storage:
                     self.plain.write(_CLAIM, claim)
             self._sweep()
             yield
-            if self.is_owner():  # a worker that was killed as it wrote, and replaced, has left something
+            if self.is_owner():  # workers may have been killed while writing
                 self._sweep()
 
     def reach(self) -> None:
-        """Check that remote storage answers, and has the bucket."""
+        """Raise a UserError unless remote storage answers and has the bucket."""
         fs, root = self.plain.fs, self.plain.root
         has_buckets, bucket = fs.type_name in ("s3", "gcs"), root.lstrip("/").partition("/")[0]
         try:
@@ -347,7 +337,7 @@ class Storage:
             raise UserError(f"storage: {self} cannot be used: {problem}")
 
     def is_owner(self) -> bool:
-        """Whether no other job has taken over the run that this one has claimed."""
+        """Return whether no other job has taken over the run since this one claimed it."""
         return not self._job or self.read_json(_CLAIM).get("job", self._job) == self._job
 
     def _check_claim(self) -> None:
@@ -367,14 +357,14 @@ class Storage:
         for place, found in attempts.items():
             name = place.removeprefix(".")  # see `_attempts`
             if len(found) == 1 and self.has_files(_manifest(name)):
-                continue  # saves a request for each artefact
+                continue  # saves a request per artefact
             entry = self.entry(name)
             for attempt in found - ({entry.attempt} if entry else set()):
                 self.plain.delete(f"{place}/{attempt}")
 
 
 def runs_at(location: str) -> list[str]:
-    """Return the names of the directories at a location, runs or not."""
+    """Return the sorted names of the visible directories at a location, whether runs or not."""
     try:
         return Files(_absolute(location), "").directories()
     except OSError as error:
@@ -382,7 +372,7 @@ def runs_at(location: str) -> list[str]:
 
 
 def check_stays(location: str) -> None:
-    """Refuse Ray's copy of an uploaded working directory, in which relative paths of a submitted job lie."""
+    """Refuse a location in Ray's temporary copy of the working directory, where a job's relative paths would lead."""
     if "/runtime_resources/working_dir_files/" in _absolute(location):
         raise UserError(
             f"storage is {location!r}, which is inside Ray's temporary copy of the working directory and will be "
@@ -391,7 +381,7 @@ def check_stays(location: str) -> None:
 
 
 def _absolute(location: str) -> str:
-    """Workers have other working directories."""
+    """Return an absolute path, as workers have other working directories; URIs stay."""
     return location if "://" in location else os.path.abspath(os.path.expanduser(location))
 
 
@@ -400,12 +390,12 @@ def _manifest(name: str) -> str:
 
 
 def _attempts(name: str) -> str:
-    """Return the directory of an artefact's attempts."""
+    """Return the directory of an artefact's attempts, hidden if people open the artefact."""
     return f".{name}" if name in _OPENED else name
 
 
 def _parse_entry(name: str, text: str) -> Entry:
-    """Read an entry; ValueError, TypeError or AttributeError where it is damaged or leads elsewhere."""
+    """Parse an entry; UserError for an old layout; ValueError, TypeError or AttributeError if damaged or misplaced."""
     content = json.loads(text)
     if content.pop("checksum", None) != stable_hash(content):
         raise ValueError("checksum")

@@ -1,4 +1,4 @@
-"""How tables, numbers and lengths of time look wherever people read them: terminal, report, model card."""
+"""How tables, numbers and durations look wherever people read them: terminal, report, model card."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -7,15 +7,12 @@ from pathlib import Path
 from typing import Any
 
 _MARKS = r"[\\`\[\]$~]|(?<=\S)\*|\*(?=\S)|(?<!\w)_|_(?!\w)"
-"""Characters that Markdown takes for its own, where they stand."""
+"""Characters that Markdown interprets, depending on what is next to them."""
 TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
 def render(template: str, **context: Any) -> str:
-    """Return the text that a file in `raysed/templates/` makes of its context; in `.html` values are escaped.
-
-    Filters are `code`, for what is between backticks, and `md`, see `markdown`.
-    """
+    """Render a file of `raysed/templates/`, `.html` with escaped values; filters are `code` (for backticks), `md`."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
     from markupsafe import Markup, escape
 
@@ -33,7 +30,7 @@ def render(template: str, **context: Any) -> str:
 
 
 def markdown(text: str) -> str:
-    r"""Return a text as a paragraph or cell of Markdown that shows it as it is; between backticks it stays code.
+    r"""Escape a text so that Markdown shows it as it is, in a paragraph or cell; text in backticks stays code.
 
     >>> print(markdown("`a<b` <b>[me](http://x)</b> $5$ ` 2*3 snake_case"))
     `a<b` &lt;b>\[me\](http://x)&lt;/b> \$5\$ \` 2\*3 snake_case
@@ -47,13 +44,13 @@ def markdown(text: str) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """A table, for whatever it is shown on; without lines it is false.
+    """A table for any output; false if it has no lines.
 
     Attributes:
-        text: number of columns of text, from the left; None: a column is one of numbers if all its cells are.
-        names: of the lines, for links to them.
+        text: number of text columns, from the left; None: columns are numeric if all their cells are.
+        names: names of the lines, for links to them.
         has_total: whether the last line is the sum of the others.
-        is_stacked: whether cells are long: on a phone they stand below each other, in Markdown they are not aligned.
+        is_stacked: whether cells are long: phones show them below each other, and Markdown does not align them.
     """
 
     header: Sequence[str]
@@ -68,7 +65,7 @@ class Table:
 
     @classmethod
     def of(cls, rows: Iterable[Any], columns: Mapping[str, Callable[[Any], str]], **options: Any) -> "Table":
-        """Return a table with a line for each row, from the heads of columns and what makes a cell of a row.
+        """Build a table with a line per row; `columns` maps headings to functions that make a row's cell.
 
         >>> print(Table.of([1, 2], {"number": str, "square": lambda row: f"{row * row}"}).plain())
         number  square
@@ -85,7 +82,7 @@ class Table:
         return "\n".join("  ".join(line).rstrip() for line in (first, rule, *rest))
 
     def markdown(self, aligned: bool = True) -> str:
-        """Return the same as Markdown, columns aligned for terminals."""
+        """Return the table as Markdown, with columns `aligned` for terminals."""
         cells = [[markdown(cell) for cell in line] for line in self._cells()]
         aligned = aligned and not self.is_stacked
         first, *rest = self._aligned(cells) if aligned else cells
@@ -94,13 +91,13 @@ class Table:
         return "\n".join(f"| {' | '.join(line)} |" for line in (first, rule, *rest))
 
     def right(self) -> list[bool]:
-        """Return which columns are of numbers."""
+        """Return which columns are numeric and so aligned to the right."""
         if self.text is not None:
             return [place >= self.text for place in range(len(self.header))]
         return [all(map(_is_number, column)) for column in zip(*self.lines)] or [True] * len(self.header)
 
     def _cells(self) -> list[list[str]]:
-        """Line breaks and bars would end a cell."""
+        """Return all cells without line breaks and bars, which would end a cell."""
         return [[" ".join(cell.split()).replace("|", "/") for cell in line] for line in (self.header, *self.lines)]
 
     def _aligned(self, cells: list[list[str]]) -> list[list[str]]:
@@ -116,7 +113,7 @@ def _is_number(cell: str) -> bool:
 
 
 def number(value: float | None, style: str = ".2f") -> str:
-    """Return a number as tables have it.
+    """Format a number for tables.
 
     >>> number(70.126), number(None), number(0.5, "+.1f")
     ('70.13', '-', '+0.5')
@@ -125,7 +122,7 @@ def number(value: float | None, style: str = ".2f") -> str:
 
 
 def size(count: float) -> str:
-    """Return a number of bytes for people.
+    """Format a number of bytes for people.
 
     >>> size(512), size(5e6), size(1.25e10)
     ('0.0 MB', '5.0 MB', '12.5 GB')
@@ -134,7 +131,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float, in_table: bool = False) -> str:
-    """Return a length of time for people; tables have tenths of a second, and two digits of minutes and seconds.
+    """Format a duration for people; tables have tenths of a second, and two digits of minutes and seconds.
 
     >>> duration(7.4), duration(95), duration(7300)
     ('7 s', '1 min 35 s', '2 h 1 min')
@@ -149,7 +146,7 @@ def duration(seconds: float, in_table: bool = False) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return a text, whoever wrote it, so that it moves no cursor and clears no screen.
+    r"""Escape unprintable characters, so that text from anyone moves no cursor and clears no screen.
 
     >>> print(printable("found \x1b[2J"))
     found \x1b[2J
@@ -158,7 +155,7 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, longest: int) -> str:
-    """Return a text of at most so many characters.
+    """Cut a text to `longest` characters.
 
     >>> shortened("It rains.", 9), shortened("It rains.", 5)
     ('It rains.', 'It r…')
@@ -167,7 +164,7 @@ def shortened(text: str, longest: int) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return a text that begins with a capital letter and ends with a full stop; none of none.
+    """Capitalise the first letter and add a full stop; empty text stays empty.
 
     >>> sentence("it rains"), sentence("")
     ('It rains.', '')

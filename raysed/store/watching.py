@@ -1,4 +1,4 @@
-"""One screen that follows a run: its status, and every training under way; from the run directory alone."""
+"""A live screen of a run's status and its trainings under way, from the run directory alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raysed.store.status import CODES, describe
 from raysed.store.storage import Storage
 
 _LOCAL_EVERY_S, _REMOTE_EVERY_S = 1.0, 15.0
-"""Between two looks: on an object store each is several requests."""
+"""Refresh intervals; on an object store each refresh is several requests."""
 _LOG = "/metrics.jsonl"
 
 
@@ -29,7 +29,7 @@ def watch(storage: Storage, console: Console | None = None) -> int:
             if code != CODES["running"]:
                 break
             time.sleep(_LOCAL_EVERY_S if storage.is_local else _REMOTE_EVERY_S)
-    if console.is_terminal:  # what was on the screen is gone with it
+    if console.is_terminal:  # the live screen disappears with its text
         console.print(screen)
     return code
 

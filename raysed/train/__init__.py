@@ -1,1 +1,1 @@
-"""What changes weights, without Ray: the one loop, objectives, optimizers, fits."""
+"""Training without Ray: the loop, objectives, optimizers and fits."""

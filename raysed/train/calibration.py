@@ -1,4 +1,4 @@
-"""The calibration that ends a recipe: one flow, or a chain of affine maps that multiply out to one."""
+"""The calibration that ends a recipe: a flow, or a chain of affine maps multiplied into one."""
 
 from collections.abc import Callable, Sequence
 
@@ -19,7 +19,7 @@ def fit_calibration(
     seed: int,
     on_step: Callable[[int, dict[str, float]], None] | None = None,
 ) -> CalibrationMap:
-    """Fit the calibration that ends a recipe; a chain's stages are each fitted on what the ones before them give.
+    """Fit the calibration that ends a recipe; each stage of a chain is fitted on the output of those before it.
 
     For the flow, rows 2i and 2i + 1 are pairs, and `on_step` is called as by `raysed.train.flow_fit.fit_flow`.
 
@@ -38,9 +38,9 @@ def fit_calibration(
 def choose_natsv_k(
     stages: Sequence[str], embeddings_ND: np.ndarray, score: Callable[[Affine], float], most: int = MOST_DIRECTIONS
 ) -> int:
-    """Return the k of `natsv`, 1 to `most`, by which the whole chain scores best (BERT-flow section 4.3).
+    """Return the k of `natsv`, 1 to `most`, with which the whole chain scores best (BERT-flow section 4.3).
 
-    More is better; of equal scores the smallest k wins, and at least one direction is left.
+    Higher scores are better; ties go to the smallest k, and at least one direction is left.
     """
     counts = range(1, max(1, min(most, largest_k(embeddings_ND))) + 1)
     scores = [score(fit_calibration(stages, embeddings_ND, FlowConfig(), k, seed=0)) for k in counts]

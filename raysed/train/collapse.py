@@ -1,4 +1,4 @@
-"""The watch for collapse, in which the loss falls as all vectors become the same, or come to lie along a line."""
+"""Detection of collapse: the loss falls while all embeddings become equal, or come to lie along a line."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,21 +8,21 @@ import torch
 from torch.nn import functional as F
 
 COLLAPSED = "collapsed"
-"""How the reason begins for which a member is left out."""
+"""First word of the reason why a collapsed member is left out."""
 _LEFT = 0.25
-"""A model counts as collapsed that has not more than this left of what it had at its first update."""
+"""A model has collapsed if at most this share is left of its value at the first update."""
 _LAST = 5
-"""Logged updates that are averaged for the end."""
+"""Logged updates averaged for the final value."""
 _WATCHED = {"spread": "the spread", "directions": "the number of directions"}
-"""What must not fall, and what sentences call it."""
+"""What must not fall, and its name in sentences."""
 
 
 def spread_of(emb_BD: torch.Tensor) -> dict[str, float]:
     """Measure B embeddings of different sentences.
 
-    `spread` is the standard deviation of the normalised embeddings, mean over dimensions, times the root of D: near 1
-    for directions that are spread evenly, 0 for a single one. `directions` counts those that carry it (the
-    participation ratio of the principal components, at most B - 1). `cosine` is the mean over all pairs.
+    `spread` is the standard deviation of the normalised embeddings, averaged over dimensions, times the root of D: near
+    1 if directions are spread evenly, 0 for a single one. `directions` counts those that carry it (participation ratio
+    of the principal components, at most B - 1). `cosine` is the mean over all pairs.
 
     >>> {name: round(value, 3) for name, value in spread_of(torch.ones(4, 3)).items()}
     {'spread': 0.0, 'directions': 0.0, 'cosine': 1.0}
@@ -34,14 +34,14 @@ def spread_of(emb_BD: torch.Tensor) -> dict[str, float]:
     centred_BD = unit_BD - unit_BD.mean(0)
     spread = centred_BD.square().mean(0).sqrt().mean() * width**0.5
     gram_BB = centred_BD @ centred_BD.T
-    # In single precision equal rows leave a rest of about 1e-14, whose directions mean nothing.
+    # In single precision, equal rows leave a residue of about 1e-14, whose directions mean nothing.
     directions = gram_BB.trace() ** 2 / gram_BB.square().sum().clamp(min=1e-16)
     cosine = (unit_BD.sum(0).square().sum() - count) / (count * (count - 1))
     return {"spread": spread.item(), "directions": directions.item(), "cosine": cosine.item()}
 
 
 def collapse(history: Iterable[Mapping[str, Any]]) -> str | None:
-    """Return why a training has collapsed, from its history, which begins with untouched weights; None if not."""
+    """Return why a training has collapsed, or None, given a history that begins with untouched weights."""
     watched = [entry for entry in history if "spread" in entry]
     for name, words in _WATCHED.items() if watched else ():
         start, end = watched[0][name], _end(watched, name)

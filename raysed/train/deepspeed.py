@@ -1,4 +1,4 @@
-"""The engine of learners: updates by DeepSpeed, whose state fits any number of workers and any ZeRO stage."""
+"""The engine of learners: DeepSpeed, with a state that fits any number of workers and any ZeRO stage."""
 
 import logging
 import math
@@ -19,7 +19,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 def prepare_deepspeed(gpu: bool) -> None:
     """Prepare this process for DeepSpeed, before anything else imports it.
 
-    Without a GPU it would compile a shared-memory operation; gloo does the same without a compiler.
+    Without a GPU, DeepSpeed would compile a shared-memory operation; gloo does the same without a compiler.
     """
     if not gpu:
         os.environ["DS_ACCELERATOR"] = "cpu"
@@ -39,7 +39,7 @@ class DeepSpeedEngine:
     """Updates by DeepSpeed, ZeRO stage 0 to 2; see `engine.TorchEngine`.
 
     Moments are gathered whole and in fp32 for saving, so a state fits any number of workers and any ZeRO stage.
-    DeepSpeed takes weights over when it is initialised, so the first update initialises it.
+    DeepSpeed takes over the weights when initialised, which happens at the first update.
     """
 
     def __init__(self, objective: Distillation, sed: SedConfig, world: int, bf16: bool):
@@ -66,14 +66,14 @@ class DeepSpeedEngine:
                 if self._sed.zero_stage:
                     self._engine.step()
                     mean = mean if self._engine.was_step_applied() else torch.full_like(mean, math.nan)
-                else:  # DeepSpeed does not look whether gradients are finite
+                else:  # DeepSpeed does not check whether gradients are finite
                     optimizer, parameters = self._engine.optimizer, self._parameters.values()
                     mean = step_if_finite(mean, parameters, optimizer, self.is_async, lambda _: self._engine.step())
             self._updates += 1
         return mean if self.is_async else mean.item()
 
     def _backward(self, batch: TargetBatch, loss: torch.Tensor) -> None:
-        """With ZeRO the workers exchange gradients meanwhile, so one of them cannot start over alone."""
+        """Compute the gradient. With ZeRO, workers exchange it meanwhile, so none can retry alone."""
         if self._sed.zero_stage:
             self._engine.backward(loss)
             return
@@ -82,14 +82,14 @@ class DeepSpeedEngine:
         def backward() -> None:
             if losses:
                 self._engine.backward(losses.pop())
-            else:  # a second try, because memory ran out: the gradient is incomplete
+            else:  # retry after running out of memory: the gradient is incomplete
                 self._engine.zero_grad()
                 self._engine.backward(self._engine(batch))
 
         in_parts_if_needed(self._objective, backward)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state; every worker has to call it. Before the first update it is what was loaded."""
+        """Return the state, or what was loaded before the first update; every worker has to call it."""
         moments = self._loaded
         if self._engine is not None:
             from deepspeed.utils import safe_get_full_optimizer_state
@@ -104,13 +104,13 @@ class DeepSpeedEngine:
         return {"objective": weights, "moments": moments, "updates": self._updates, "bf16": self._bf16}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put a state back when the first update is made."""
+        """Load a state; moments are restored at the first update."""
         self._objective.load_state_dict(state["objective"])
         self._updates, self._loaded = state["updates"], state["moments"]
         self._bf16 = state.get("bf16", self._bf16)
 
     def close(self) -> None:
-        """Take DeepSpeed's hooks and buffers away, so that another engine can follow in this process."""
+        """Remove DeepSpeed's hooks and buffers, so that another engine can follow in this process."""
         if self._engine is not None:
             self._engine.destroy()
 
@@ -119,16 +119,16 @@ class DeepSpeedEngine:
 
         parameters, sed = list(self._parameters.values()), self._sed
         optimizer = torch.optim.AdamW(parameters, lr=0.0, weight_decay=sed.weight_decay, fused=True)
-        part = math.ceil(sed.batch_size / self._world)  # DeepSpeed wants equal parts, and does not look at them
+        part = math.ceil(sed.batch_size / self._world)  # DeepSpeed wants equal parts, but ignores their size
         config = {
             "train_batch_size": part * self._world,
             "train_micro_batch_size_per_gpu": part,
             "gradient_accumulation_steps": 1,
             "zero_optimization": {"stage": sed.zero_stage},
             "zero_allow_untested_optimizer": True,
-            "gradient_clipping": sed.clip or 0.0,  # DeepSpeed clips at 1 where it is not told otherwise
+            "gradient_clipping": sed.clip or 0.0,  # DeepSpeed's default is 1
             "steps_per_print": 10**9,
-            "timers": {"throughput": {"enabled": False}},  # which would wait for the GPU twice in each update
+            "timers": {"throughput": {"enabled": False}},  # would synchronise with the GPU twice per update
             "torch_autocast": {"enabled": self._bf16, "dtype": "bfloat16"},
         }
         self._engine, *_ = deepspeed.initialize(
@@ -136,13 +136,13 @@ class DeepSpeedEngine:
         )
         make_moments(self._torch_optimizer())
         if self._world == 1 and sed.zero_stage == 0:
-            self._engine.enable_backward_allreduce = False  # with one worker it would copy all gradients to no avail
+            self._engine.enable_backward_allreduce = False  # with one worker, it only copies all gradients
         if self._loaded is not None:
             self._put_moments(batch, self._loaded)
             self._loaded = None
 
     def _torch_optimizer(self) -> torch.optim.Optimizer:
-        """Return torch's optimizer, which ZeRO wraps: its groups hold the parts of this worker."""
+        """Return torch's optimizer, which ZeRO wraps; its groups hold this worker's parts."""
         return getattr(self._engine.optimizer, "optimizer", self._engine.optimizer)
 
     def _set_rate(self, rate: float) -> None:
@@ -150,9 +150,9 @@ class DeepSpeedEngine:
             group["lr"] = rate
 
     def _put_moments(self, batch: TargetBatch, moments: dict[str, dict[str, torch.Tensor]]) -> None:
-        """ZeRO knows whose moments they are only after a step, so it makes one with rate 0.
+        """Restore the moments. ZeRO can assign them only after a step, so it makes one with rate 0.
 
-        Its random numbers are given back: the update that follows draws the masks that it would have drawn.
+        The random state is restored afterwards, so the next update draws the masks that it would have drawn.
         """
         from deepspeed.utils import safe_set_full_optimizer_state
 

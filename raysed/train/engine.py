@@ -1,4 +1,4 @@
-"""What makes updates: plain torch here, DeepSpeed in deepspeed.py."""
+"""Engines make updates: plain torch here, DeepSpeed in deepspeed.py."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -14,8 +14,8 @@ from raysed.train.out_of_memory import in_parts_if_needed, oom_as_user_error
 class TorchEngine:
     """Updates by a torch optimizer in this process.
 
-    `is_async`: an update returns before the device has made it, which needs one of torch's fused Adams. On CUDA nothing
-    then waits for the GPU, and whether loss and gradient are finite is decided there.
+    With `is_async` (CUDA and a fused Adam of torch), an update returns before the device has finished. Nothing waits
+    for the GPU, which itself decides whether loss and gradient are finite.
     """
 
     def __init__(
@@ -29,9 +29,9 @@ class TorchEngine:
         self.is_async = self._parameters[0].is_cuda and bool(optimizer.defaults.get("fused"))
 
     def update(self, batch: Any, learning_rate: float) -> float | torch.Tensor:
-        """Make one update and return the loss over all workers; NaN, and no weight changes, where it is not finite.
+        """Make one update and return the loss over all workers; NaN, with unchanged weights, if it is not finite.
 
-        A loss that is still on its way on a GPU is returned as a tensor, so that nobody waits before it is needed.
+        With `is_async` the loss is a tensor on the GPU, so that nobody waits for it before it is needed.
         """
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
@@ -58,22 +58,22 @@ class TorchEngine:
         return loss.detach()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return weights, moments by the names of parameters, and precision; `deepspeed.DeepSpeedEngine` takes it."""
+        """Return weights, moments by parameter name, and precision; `deepspeed.DeepSpeedEngine` accepts it."""
         moments = {name: dict(self.optimizer.state.get(parameter, {})) for name, parameter in self._named.items()}
         weights = self.objective.state_dict()
         return {"objective": weights, "moments": moments, "updates": self._updates, "bf16": self.bf16}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put a state back, of either engine; updates go on in the precision in which they began."""
+        """Load the state of either engine; updates continue in the precision they began in."""
         self.objective.load_state_dict(state["objective"])
         self._updates, self.bf16 = state["updates"], state.get("bf16", self.bf16)
         for name, kept in (state["moments"] or {}).items():
             parameter = self._named[name]
-            kept = {"step": torch.tensor(float(self._updates)), **kept}  # which DeepSpeed's moments lack
+            kept = {"step": torch.tensor(float(self._updates)), **kept}  # DeepSpeed's moments lack it
             self.optimizer.state[parameter] = {key: value.to(parameter.device) for key, value in kept.items()}
 
     def close(self) -> None:
-        """Nothing is left behind."""
+        """Do nothing: nothing is left behind."""
 
 
 def step_if_finite(
@@ -83,14 +83,14 @@ def step_if_finite(
     is_async: bool,
     step: Callable[[torch.Tensor], None],
 ) -> torch.Tensor:
-    """Update by `step`, given the norm of the gradient, and return the loss; or NaN, leaving the weights as they are.
+    """Call `step` with the gradient's norm and return the loss; if not finite, change no weight and return NaN.
 
     With `is_async` the device decides, and the optimizer must be one of torch's fused Adams.
     """
     parts = []
     for parameter in parameters:
         gradient = parameter.grad
-        if gradient is not None and gradient.is_sparse:  # whose rows count once each
+        if gradient is not None and gradient.is_sparse:  # merge repeated rows
             parameter.grad = gradient = gradient.coalesce()
             gradient = gradient.values()
         if gradient is not None:
@@ -98,7 +98,7 @@ def step_if_finite(
     norm = nn.utils.get_total_norm(parts)
     is_broken = ~torch.isfinite(loss + norm)
     if is_async:
-        optimizer.found_inf = is_broken.float()  # for torch's fused kernels, which then do nothing
+        optimizer.found_inf = is_broken.float()  # makes torch's fused kernels do nothing
     elif is_broken:
         return torch.full_like(loss, math.nan)
     step(norm)

@@ -1,8 +1,8 @@
-"""The fit of BERT-flow, an invertible map that makes sentence embeddings look Gaussian.
+"""Fit BERT-flow, an invertible map that makes sentence embeddings look Gaussian.
 
-Where paper and released code disagree, `FlowConfig.variant` chooses: `paper` has 2 levels and starts from the data's
-own means and deviations; `released` has 3 and starts from small random values, because the released script never runs
-its initialisation. Source: Li et al., EMNLP 2020, section 3.2, table 7 and appendices A and B.
+Where paper and released code disagree, `FlowConfig.variant` chooses: `paper` has 2 levels, initialised from the data;
+`released` has 3, left at small random values because the released script never runs its initialisation. Source: Li et
+al., EMNLP 2020, section 3.2, table 7 and appendices A and B.
 """
 
 import math
@@ -31,13 +31,13 @@ def fit_flow(
 ) -> Flow:
     """Fit a flow to embeddings by maximum likelihood (BERT-flow section 3.2 and appendix B).
 
-    Rows 2i and 2i + 1 are a pair (A, B), as in the released code; a last row without a partner is left out, and pairs
-    are shuffled anew for every epoch. The loss is the mean bits per dimension of the As plus that of the Bs; `on_step`
-    is told of update 1, 2, ... the `loss`, `bits_per_dim` (half of it) and `gradient_norm`. The released code runs the
-    encoder in every step, with its dropout on.
+    Rows 2i and 2i + 1 are a pair (A, B), as in the released code; a last row without a partner is dropped, and pairs
+    are reshuffled every epoch. The loss is the mean bits per dimension of the As plus that of the Bs. After update 1,
+    2, ... `on_step` gets `loss`, `bits_per_dim` (half of it) and `gradient_norm`. The released code runs the encoder in
+    every step, with its dropout on.
 
-    On a CPU the fit takes one thread, because a second one gains a seventh of the time, and loses several times of it
-    where other processes want the cores. The result is a function of the arguments alone there, bit for bit.
+    On a CPU the fit uses one thread: a second one saves a seventh of the time, but costs several times as much when
+    other processes compete for the cores. There the result depends on the arguments alone, bit for bit.
     """
     require_finite(embeddings_ND)
     if (count := len(embeddings_ND)) < 2:
@@ -62,8 +62,8 @@ def _fit_flow(
     x_P2D = x_ND.view(len(x_ND) // 2, 2, -1)
     size, updates = _updates(len(x_P2D), config)
     objective = FlowObjective(flow, 2 * size)
-    optimizer = UncorrectedAdamW([objective.vector], config.learning_rate)  # as released: biases are decayed, too
-    order = torch.empty(0, dtype=torch.long)  # of the pairs: a stream of epochs, each in its own order
+    optimizer = UncorrectedAdamW([objective.vector], config.learning_rate)  # as released: decays biases, too
+    order = torch.empty(0, dtype=torch.long)  # of pairs: a stream of separately shuffled epochs
     for step in range(1, updates + 1):
         if len(order) < size:
             order = torch.cat([order, torch.randperm(len(x_P2D), generator=generator)])
@@ -85,7 +85,7 @@ def _fit_flow(
 
 
 def distinct_pairs(pairs: int, config: FlowConfig) -> int:
-    """Return how many of the pairs a fit uses at all: fewer than there are where `epochs` is below 1.
+    """Return how many of the pairs a fit uses: fewer than all if `epochs` is below 1.
 
     >>> distinct_pairs(1000, FlowConfig(epochs=0.15)), distinct_pairs(1000, FlowConfig(epochs=2))
     (128, 1000)
@@ -97,7 +97,6 @@ def distinct_pairs(pairs: int, config: FlowConfig) -> int:
 
 
 def _updates(pairs: int, config: FlowConfig) -> tuple[int, int]:
-    """Return the pairs per update, and the updates in all."""
     size = min(config.batch_size, pairs)
-    # The small term keeps a product such as 0.29 * 100 from being cut to 28.
+    # Without the small term, 0.29 * 100 would be cut to 28.
     return size, max(1, int(pairs * config.epochs / size + 1e-9))

@@ -1,4 +1,4 @@
-"""The flow's loss with its gradient written out: 2.7 times the updates per second of autograd (2 cores)."""
+"""The flow's loss with a hand-written gradient: 2.7 times the updates per second of autograd (2 cores)."""
 
 import math
 from collections.abc import Sequence
@@ -10,16 +10,17 @@ from raysed.model import glow
 
 
 class FlowObjective:
-    """The loss of a batch, its gradient written out.
+    """The loss of a batch and its hand-written gradient.
 
-    The time goes into memory, so whatever is as wide as a batch is made once and overwritten; all batches have one
-    size. Parameters lie in one vector, and so do gradients (`vector` and its `grad`). Instead of batches, the
-    parameters of what would see reversed channels are reversed, once, and every other step keeps the right half.
+    Memory traffic dominates, so everything as wide as a batch is allocated once and overwritten; all batches have one
+    size. Parameters lie in one vector, gradients in another (`vector` and its `grad`). Channels are not reversed in
+    batches; instead, parameters that would see reversed channels are reversed once, and every other step keeps the
+    right half.
 
-    An actnorm y = (x + shift) * exp(3 * log_scale) has the gradients scale * sum(dy) and 3 * sum(dy * y), sums over
-    rows. The steps write the sums; the factors are applied to those of all steps at once.
+    An actnorm y = (x + shift) * exp(3 * log_scale) has the gradients scale * sum(dy) and 3 * sum(dy * y), summed over
+    rows. Each step writes the sums; the factors are applied to all steps at once.
 
-    Shapes: B rows, D channels of a level, H = hidden; d before a name: the loss's gradient by it.
+    Shapes: B rows, D channels of a level, H = hidden. A leading d marks the gradient of the loss by that name.
     """
 
     def __init__(self, flow: glow.Glow, rows: int):
@@ -28,7 +29,7 @@ class FlowObjective:
         self.vector = nn.Parameter(nn.utils.parameters_to_vector(flow.parameters()).detach())
         self.vector.grad = torch.zeros_like(self.vector)
         self.bits = 2 / (math.log(2) * flow.width)
-        """What a nat of a row adds to the loss, which has two rows."""
+        """Contribution of one nat of a row to the loss, which has two rows."""
         self.shift, self.log_scale, *weights = self._parts(self.vector.detach())
         self.sums, self.dots, *gradients = self._parts(self.vector.grad)
         self.scale, self.offset = torch.empty_like(self.shift), torch.empty_like(self.shift)
@@ -47,7 +48,7 @@ class FlowObjective:
         self.latents.append((step.kept, step.dkept))
 
     def _parts(self, vector: Tensor) -> list[Tensor]:
-        """Return the views of a vector that have the shapes of the flow's parameters."""
+        """Return views of a vector with the shapes of the flow's parameters."""
         parameters = list(self.flow.parameters())
         parts = vector.split([parameter.numel() for parameter in parameters])
         return [part.view_as(parameter) for part, parameter in zip(parts, parameters)]
@@ -74,7 +75,7 @@ class FlowObjective:
 
     @torch.no_grad()
     def write_back(self) -> None:
-        """Give the flow the parameters as they are now."""
+        """Copy the current parameters into the flow."""
         for parameter, part in zip(self.flow.parameters(), self._parts(self.vector)):
             parameter.copy_(part)
         _reverse_parameters_(self.flow)
@@ -82,7 +83,7 @@ class FlowObjective:
 
 @torch.no_grad()
 def _reverse_parameters_(flow: glow.Glow) -> None:
-    """Turn to the order of channels of a flow that reverses nothing, or from it."""
+    """Convert to the channel order of a flow that reverses nothing, or back."""
     for vector in (flow.shift, flow.log_scale):
         pieces = vector.split(flow.sizes)
         for index in range(flow.steps):
@@ -95,15 +96,15 @@ def _reverse_parameters_(flow: glow.Glow) -> None:
 
 
 class _Step:
-    """One step of the flow: views into what the steps share, and what `backward` needs of `forward`.
+    """One step of the flow: views into shared buffers, and what `backward` needs from `forward`.
 
-    The order of the lines matters: most of them overwrite the input of an earlier one. Run
+    The order of the lines matters: most of them overwrite an earlier line's input. Run
     `test_loss_and_gradient_are_those_of_autograd` after any change.
 
     Args:
-        keeps_right: whether the right half of the channels is the one that is kept.
-        pieces: of scale, offset, sums and dots; each those of the actnorm, of the two inner ones, of the last layer.
-        dy_BD: given to `backward` as the gradient by the step's output; it leaves there that by its input.
+        keeps_right: whether the coupling keeps the right half of the channels.
+        pieces: of scale, offset, sums and dots; each has those of the actnorm, the two inner ones and the last layer.
+        dy_BD: holds the gradient by the step's output when `backward` is called, and that by its input afterwards.
     """
 
     def __init__(
@@ -139,7 +140,6 @@ class _Step:
         return self.output
 
     def backward(self) -> None:
-        """Write sums, dots and the gradients of the weights."""
         first, second, last = self.gradients
         torch.mm(self.dmoved.T, self.hidden2_BH, out=last)
         torch.sum(self.dmoved, 0, out=self.sums[3])
@@ -152,12 +152,12 @@ class _Step:
         self.dkept.addmm_(d_BH, self.weights[0])
         torch.sum(self.dy, 0, out=self.sums[0])
         torch.sum(torch.mul(self.dy, self.y, out=self.products), 0, out=self.dots[0])
-        # The moved half of y holds what was added to it, whose share of the dots is that of the last layer.
+        # The moved half of y includes the last layer's output, whose share of the dots is not the actnorm's.
         self.moved_dots.sub_(self.dots[3])
         self.dy.mul_(self.scale[0])
 
     def _through_actnorm(self, place: int, d_BH: Tensor, y_BH: Tensor) -> Tensor:
-        """Carry the gradient back through ReLU, whose output is y, and an inner actnorm."""
+        """Propagate the gradient back through ReLU, whose output is y, and an inner actnorm."""
         d_BH.mul_(y_BH.sign())
         torch.sum(d_BH, 0, out=self.sums[place])
         torch.sum(d_BH * y_BH, 0, out=self.dots[place])

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 STATISTICS = {"mean": statistics.fmean, "max": max}
-"""What stands for the scores of a bound's models."""
+"""How the scores of a bound's models become one."""
 
 
 class Choice(NamedTuple):
-    """The bound whose models become the ensemble, and by how much it is better than the `runner_up`."""
+    """The bound whose models become the ensemble, and its margin over the `runner_up`."""
 
     lower_bound: float
     score: float
@@ -18,7 +18,7 @@ class Choice(NamedTuple):
 
 
 def choose_bound(scores: Mapping[float, Sequence[float]], statistic: str = "mean") -> Choice:
-    """Choose the bound whose models have the best dev scores; of equal ones the smallest.
+    """Choose the bound whose models have the best dev scores; ties go to the smallest.
 
     >>> choose_bound({0.0: [70, 72], 0.5: [75, 73], 0.9: [60, 76]})
     Choice(lower_bound=0.5, score=74.0, runner_up=0.0, margin=3.0)
@@ -31,7 +31,7 @@ def choose_bound(scores: Mapping[float, Sequence[float]], statistic: str = "mean
 
 
 def rungs_of(steps: int, count: int, reduction: int, evaluate_every: int) -> list[int]:
-    """Return the updates at each rung: multiples of `evaluate_every`, because a score is needed there.
+    """Return the updates at each rung: multiples of `evaluate_every`, where scores exist.
 
     >>> rungs_of(1440, 3, 3, 50), rungs_of(90, 3, 3, 50), rungs_of(100, 1, 3, 50)
     ([200, 500, 1440], [50, 90], [100])

@@ -1,7 +1,7 @@
-"""The one training loop: update, evaluate, save, continue exactly.
+"""The training loop: update, evaluate, save, continue exactly.
 
-Batches are a function of the step, and all randomness is seeded from (seed, step) before each update; so the state to
-save is weights, optimizer and step, and a continued run is the undisturbed run.
+Batches are a function of the step, and all randomness is seeded from (seed, step) before each update. So weights,
+optimizer and step suffice as state, and a continued run equals an uninterrupted one.
 """
 
 import math
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _NAMED_ROWS = 40
 _WARNING_EVERY = 10
-"""Updates between two checks for a preemption notice: each costs a message between workers."""
+"""Updates between two checks for a preemption notice, each of which costs a message between workers."""
 
 
 @dataclass
@@ -35,12 +35,12 @@ class Run:
     """One training; `train` makes its updates.
 
     Attributes:
-        objective: left holding the kept weights.
-        batch_at: the batch of a step; must not depend on anything else.
+        objective: holds the kept weights afterwards.
+        batch_at: the batch of a step; must depend on nothing else.
         evaluate: dev score of a candidate, x100; without it the last weights are kept.
-        is_writer: whether this process writes states (rank 0); every rank takes part in gathering.
-        until: stop here and save the state, so that another training goes on; None: go to the end.
-        warned: whether this machine is about to be taken away. Every rank asks every ten updates, and saves on a yes.
+        is_writer: whether this process writes states (rank 0); all ranks take part in gathering them.
+        until: stop here and save the state, to be continued by another training; None: go to the end.
+        warned: whether this machine is about to be taken away. All ranks ask every ten updates, and save on a yes.
     """
 
     objective: nn.Module
@@ -64,12 +64,12 @@ class Run:
         self._pending: list[tuple[int, Iterable[int], float | torch.Tensor]] = []
 
     def train(self) -> Result:
-        """Make all updates that are left, from the newest saved state on; return how the training ended."""
+        """Make the remaining updates, from the newest saved state; return how the training ended."""
         self._restore()
         self.objective.train()
         for entry in self._result.history:
             self.on_metrics(entry)
-        with ThreadPoolExecutor(1, "checkpoint") as self._writer:  # whatever happens, no state is left half written
+        with ThreadPoolExecutor(1, "checkpoint") as self._writer:  # on any exit, finishes a state being written
             while self._step < self._until and not self._selection.out_of_patience(self._result):
                 self._update()
             self._synchronize()
@@ -83,7 +83,6 @@ class Run:
         return self._result
 
     def _update(self) -> None:
-        """Make one update; log, evaluate and save where that is due."""
         seed_everything(self.plan.seed, self._step)
         batch, rate = self.batch_at(self._step), self.plan.learning_rate(self._step)
         loss = self.engine.update(batch, rate)
@@ -111,7 +110,7 @@ class Run:
         return entry
 
     def _synchronize(self) -> float:
-        """Wait for the updates so far; return the newest loss, if all are finite."""
+        """Wait for the updates so far; return the latest loss. Raise UserError if any is not finite."""
         losses = [loss for _, _, loss in self._pending]
         if losses and isinstance(losses[0], torch.Tensor):
             losses = torch.stack(losses).tolist()
@@ -125,7 +124,7 @@ class Run:
         return losses[-1] if losses else math.nan
 
     def _save(self) -> None:
-        """Copy the state, and have it written while training goes on."""
+        """Copy the state and write it while training continues."""
         if self.checkpoints is None:
             return
         self._synchronize()
@@ -133,7 +132,7 @@ class Run:
         state |= {"step": self._step, "result": vars(self._result)}
         if not self.is_writer:
             return
-        self._wait_for_writer()  # before there are two copies in memory
+        self._wait_for_writer()  # at most one copy in memory
         text, tensors = copied(state)
         self._writing = self._writer.submit(
             self.checkpoints.save, self._step, lambda path: write_state(text, tensors, path)
@@ -144,7 +143,7 @@ class Run:
             self._writing.result()
 
     def _restore(self) -> None:
-        """Take the newest state; the first worker says which that is."""
+        """Load the newest state; rank 0 decides which that is."""
         if self.checkpoints is None:
             return
         is_first = not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0

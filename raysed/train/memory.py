@@ -1,6 +1,6 @@
-"""The memory that a training needs, in bytes, from the sizes of its encoder and its batches.
+"""The memory that a training needs, in bytes, from the sizes of its encoder and batches.
 
-What an update keeps for its gradients was counted on the tensors that torch saves; a test counts them again.
+What an update keeps for its gradients was counted on the tensors that torch saves; a test recounts them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from raysed.train.stage import Size, Stage
 
 _FP32, _BF16 = 4, 2
 _ADAM = 2 * _FP32
-"""Two moments; the optimizer of CT keeps as much."""
+"""Two moments; CT's optimizer stores as much."""
 _SLACK = 1.1
-"""Memory that an allocator holds and cannot use."""
+"""Memory that an allocator holds but cannot use."""
 
 
 def training_need(stage: Stage, settings: Block, shape: Shape, tokens: float, *, gpu: bool, bf16: bool) -> Need:
@@ -23,7 +23,7 @@ def training_need(stage: Stage, settings: Block, shape: Shape, tokens: float, *,
     size, workers = stage.size(settings, shape), getattr(settings, "workers", None) or 1
     zero_stage, dropout = getattr(settings, "zero_stage", 0), bool(getattr(settings, "dropout", False))
     per_token = saved_per_token(shape, bf16=bf16, dropout=dropout)
-    per_token += _FP32 * (4 * shape.width + 2 * shape.inner)  # gradients of one block, which are gone at the next
+    per_token += _FP32 * (4 * shape.width + 2 * shape.inner)  # gradients of one block, freed at the next
     per_token += 3 * _FP32 * size.outputs_per_token  # these outputs, their gradient and their softmax
     moments = _ADAM / (workers if zero_stage >= 1 else 1)
     gradients = _FP32 / (workers if zero_stage >= 2 else 1)
@@ -33,22 +33,22 @@ def training_need(stage: Stage, settings: Block, shape: Shape, tokens: float, *,
     what = "a learner" if stage.name == "sed" else f"a member of {stage.name}"
     if not gpu:
         return Need(what, 0.0, PROCESS_BYTES + memory + checkpoint_bytes(size, shape))
-    # A checkpoint, for which one worker gathers the moments, passes through the machine's memory; the smallest parts of
-    # a batch are a sixteenth.
+    # A checkpoint, for which one worker gathers the moments, passes through host memory. The least that a GPU must
+    # have is planned for a batch in 16 parts.
     least = CUDA_CONTEXT + memory - _SLACK * per_token * tokens * 15 / 16
     return Need(what, CUDA_CONTEXT + memory, PROCESS_BYTES + checkpoint_bytes(size, shape), least)
 
 
 def checkpoint_bytes(size: Size, shape: Shape) -> int:
-    """Return the size of a training's checkpoint: weights and moments of what is trained, weights of the rest."""
+    """Return the size of a checkpoint: weights and moments of trained models, weights of the others."""
     trained = size.trained * shape.parameters + size.parameters
     return (_FP32 + _ADAM) * trained + _FP32 * size.kept * shape.parameters
 
 
 def saved_per_token(shape: Shape, *, bf16: bool, dropout: bool) -> float:
-    """Return the bytes that an update keeps for its gradients, for each token of a batch.
+    """Return the bytes that an update keeps for its gradients, per token of a batch.
 
-    A block keeps eight tensors as wide as the states, and the inner layer before and after its activation. With bf16,
+    A block keeps eight tensors as wide as the states, and the inner layer before and after its activation. In bf16,
     sums, normalisations and, on CPUs, attention stay in fp32.
     """
     block = 39 * shape.width + 5 * shape.inner if bf16 else _FP32 * (8 * shape.width + 2 * shape.inner)

@@ -1,4 +1,4 @@
-"""What objectives have in common apart from their loss."""
+"""What objectives share, apart from their loss."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ if TYPE_CHECKING:
 
 
 class EncoderObjective(nn.Module):
-    """A module that turns a batch into a loss over encoders, which are in training mode where dropout is wanted."""
+    """A module that turns a batch into a loss over encoders, which train with dropout only if asked to."""
 
     def __init__(self, dropout: bool):
         super().__init__()
         self._dropout = dropout
         self.watched: torch.Tensor | None = None
-        """Embeddings of different sentences of the last batch, whose spread is logged, see `collapse.spread_of`."""
+        """Embeddings of different sentences of the last batch, whose spread is logged; see `collapse.spread_of`."""
 
     def loss(self, batch: Any) -> torch.Tensor:
         """Return the mean loss of a batch."""
         raise NotImplementedError
 
     def candidates(self) -> dict[str, nn.Module]:
-        """Return the encoders of which one becomes the result, by name, the usual one last; all else is dropped."""
+        """Return by name the encoders that may become the result, the default one last."""
         return {"encoder": self.encoder}
 
     def encoders(self) -> list[nn.Module]:
-        """Return all encoders, also those that cannot become the result."""
+        """Return all encoders, including those that cannot become the result."""
         return list(self.candidates().values())
 
     def train(self, mode: bool = True) -> Any:
-        """Set the mode of the heads, and of the encoders if their dropout is wanted."""
+        """Set the mode of the heads, and of the encoders if they use dropout."""
         super().train(mode)
         for encoder in self.encoders():
             encoder.train(mode and self._dropout)
         return self
 
     def after_update(self) -> None:
-        """Called after each update of the weights."""
+        """Run after each update of the weights; does nothing by default."""
 
     def measures(self) -> dict[str, float]:
-        """Return what is worth logging beside the loss of the last batch."""
+        """Return what to log about the last batch besides its loss."""
         return {} if self.watched is None else spread_of(self.watched)
 
 
@@ -58,5 +58,5 @@ class Siamese(EncoderObjective):
         self.encoder = encoder
 
     def embed(self, batch: LabelledBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the embeddings of the first and the second sentences of B pairs, [B, D] each."""
+        """Return the embeddings of the first and second sentences of B pairs, [B, D] each."""
         return self.encoder(batch.tokens.to(self.encoder.transformer.device)).chunk(2)

@@ -1,4 +1,4 @@
-"""RMSprop, and Adam with decoupled decay; biases and normalisations are not decayed."""
+"""RMSprop, and Adam with decoupled weight decay, which spares biases and normalisations."""
 
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
@@ -7,15 +7,15 @@ import torch
 from torch import nn
 
 _MANY = 1e9
-"""Steps after which Adam corrects no bias."""
+"""Step count at which Adam's bias correction vanishes."""
 
 
 class UncorrectedAdamW(torch.optim.AdamW):
     """Adam without bias correction, with decoupled weight decay (BERT's own optimizer; SBERT and BERT-flow use it).
 
-    Each update is p -= rate * (m / (sqrt(v) + 1e-6) + decay * p), betas 0.9 and 0.999; the first are about three times
-    the rate. Adam's correction vanishes as the step count grows, so torch's fused kernel gives exactly this when it is
-    told that many steps have passed. The moments are made at once, so parameters must be on their device already.
+    Each update is p -= rate * (m / (sqrt(v) + 1e-6) + decay * p), betas 0.9 and 0.999; the first ones are about three
+    times the rate. Adam's correction vanishes as the step count grows, so a large initial count makes torch's fused
+    kernel compute exactly this. The moments are allocated at once, so parameters must already be on their device.
     """
 
     def __init__(self, parameters: Iterable[Any], learning_rate: float, weight_decay: float = 0.01):
@@ -24,14 +24,14 @@ class UncorrectedAdamW(torch.optim.AdamW):
 
 
 class RMSprop(torch.optim.AdamW):
-    """RMSprop that spends on an embedding only what the rows of the batch cost.
+    """RMSprop whose cost for an embedding depends only on the rows in the batch.
 
-    Each update is v = alpha * v + (1 - alpha) * g^2, then p -= rate * g / (sqrt(v) + eps). A row whose gradient is zero
-    does not move, and its v only shrinks by alpha; so where gradients are sparse, the rows of other batches are left
-    alone, and the updates that a row has missed are made good when it is met again. That is exact.
+    Each update is v = alpha * v + (1 - alpha) * g^2, then p -= rate * g / (sqrt(v) + eps). A row with zero gradient
+    does not move, and its v only shrinks by alpha. So with sparse gradients, rows outside the batch are left alone, and
+    the shrinking they missed is made up, exactly, when they next occur.
 
-    For everything else this is Adam whose first moment is the gradient (beta 0) and whose moments are not corrected, so
-    torch's fused kernel does it in one pass. Its state is made at once, of those in `sparse` for sparse gradients.
+    Dense gradients use torch's fused Adam kernel with beta 0, whose first moment is the gradient, and no correction.
+    The state is allocated at once, for parameters in `sparse` in the form for sparse gradients.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class RMSprop(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Make one update; gradients may be sparse, and are gone afterwards where they were."""
+        """Make one update; sparse gradients are allowed, and are cleared afterwards."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -55,7 +55,7 @@ class RMSprop(torch.optim.AdamW):
         return super().step(closure)
 
     def _prepare(self, parameter: nn.Parameter, alpha: float) -> None:
-        """Make the state for the other kind of gradient where those change, as between CPU and GPU."""
+        """Convert the state when gradients turn sparse or dense, as between CPU and GPU."""
         is_sparse, state = parameter.grad.is_sparse, self.state[parameter]
         if state and ("seen" in state) == is_sparse:
             return
@@ -77,26 +77,26 @@ class RMSprop(torch.optim.AdamW):
 
 
 def bert_optimizer(module: nn.Module, weight_decay: float) -> UncorrectedAdamW:
-    """Return BERT's optimizer of a module's trainable parameters; its rate is 1 until the training loop sets one."""
+    """Return BERT's optimizer for a module's trainable parameters; the training loop sets its rate (initially 1)."""
     return UncorrectedAdamW(_groups(module, weight_decay), learning_rate=1.0)
 
 
 def adam_optimizer(module: nn.Module, weight_decay: float) -> torch.optim.AdamW:
-    """Return Adam with bias correction, decoupled decay and epsilon 1e-6 (BSL table 8); its rate is 1, too."""
+    """Return Adam with bias correction, decoupled decay and epsilon 1e-6 (BSL table 8); its initial rate is 1."""
     optimizer = torch.optim.AdamW(_groups(module, weight_decay), lr=1.0, eps=1e-6, fused=True)
     make_moments(optimizer)
     return optimizer
 
 
 def make_moments(optimizer: torch.optim.Optimizer, steps: float = 0) -> None:
-    """Make the state of a fused Adam that is not there, as its first update does, which so cannot lack memory."""
+    """Allocate a fused Adam's missing state now, so that its first update cannot run out of memory."""
     for parameter in (p for group in optimizer.param_groups for p in group["params"]):
         if not optimizer.state[parameter]:
             optimizer.state[parameter] = _moments(parameter, steps)
 
 
 def _groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Do not decay biases and normalisations: the parameters of fewer than two dimensions, whatever they are called."""
+    """Exempt biases and normalisations, i.e. all parameters with fewer than two dimensions, from decay."""
     trained = [p for p in module.parameters() if p.requires_grad]
     return [
         {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},
@@ -113,7 +113,6 @@ def _moments(parameter: nn.Parameter, steps: float = _MANY) -> dict[str, torch.T
 
 
 def _rows_state(parameter: nn.Parameter) -> dict[str, torch.Tensor]:
-    """Return the state for sparse gradients."""
     return {
         "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
         "seen": torch.zeros(len(parameter), dtype=torch.float32, device=parameter.device),

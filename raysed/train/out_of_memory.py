@@ -1,4 +1,4 @@
-"""What a training does when a batch does not fit into memory: it encodes the batch in parts, or says what to change."""
+"""What to do when a batch does not fit into memory: encode it in parts, or tell the user what to change."""
 
 import logging
 import random
@@ -19,21 +19,21 @@ log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 CUDA_CONTEXT = 6e8
-"""What a process takes of a GPU before its first tensor: context, kernels and workspaces, in bytes."""
+"""Bytes of GPU memory that a process takes before its first tensor: context, kernels, workspaces."""
 _MOST_PARTS = 64
 _BLAMED_BYTES = 1e9
-"""Other processes are blamed for a GPU without room if they hold more than this."""
+"""Blame other processes for a full GPU if they hold more than this."""
 _SHARED = "raise resources.gpus_per_member, so that fewer members share a GPU, or end what else runs on it"
 
 
 def in_parts_if_needed(objective: nn.Module, action: Callable[[], _Result]) -> _Result:
-    """Do something with a batch; if memory runs out, halve what encoders process at once and try again.
+    """Run `action` on a batch; if memory runs out, halve what encoders process at once and try again.
 
-    The batch and its loss stay the same, in-batch negatives included: only the encoders' inner states are held for one
-    part of the batch at a time, and computed twice. `action` must have no effects that a second try would have to undo.
+    Batch and loss stay the same, including in-batch negatives: encoders hold activations for one part of the batch at a
+    time and compute them twice. A failed `action` is repeated, so it must leave no effects behind.
     """
-    # The failed try has used up random numbers, which are put back: an update does not depend on how much memory there
-    # is, but for dropout, whose masks are others in parts.
+    # Undo the random draws of a failed try, so that an update does not depend on the free memory (except for dropout,
+    # whose masks differ in parts).
     restore = random_state(next(objective.parameters()).device)
     while True:
         try:
@@ -41,13 +41,13 @@ def in_parts_if_needed(objective: nn.Module, action: Callable[[], _Result]) -> _
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-        # Outside of the except block, whose traceback keeps the tensors of the failed try alive.
+        # Outside the except block, whose traceback keeps the failed try's tensors alive.
         _halve_parts(objective)
         restore()
 
 
 def random_state(device: torch.device) -> Callable[[], None]:
-    """Return what sets random numbers back to where they are now: those of Python, numpy, the CPU and the device."""
+    """Return a function that restores the current random state of Python, numpy, the CPU and the device."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     on_gpu = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
@@ -79,7 +79,7 @@ def _halve_parts(objective: nn.Module) -> None:
 
 @contextmanager
 def oom_as_user_error(objective: nn.Module) -> Iterator[None]:
-    """Turn a lack of memory into a sentence where nothing can be done in parts and no try can be repeated."""
+    """Turn out-of-memory into a UserError where work can be neither split nor repeated."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -91,7 +91,7 @@ def oom_as_user_error(objective: nn.Module) -> Iterator[None]:
 
 
 def _held_by_others(device: torch.device) -> str:
-    """Say how much of a GPU's memory other processes hold; nothing where that is little."""
+    """Describe how much of a GPU's memory other processes hold; empty if that is little."""
     if device.type != "cuda":
         return ""
     free, total = torch.cuda.mem_get_info(device)

@@ -1,4 +1,4 @@
-"""Which weights a training keeps, and when it may end: evaluations on a dev task or on held-out batches."""
+"""Which weights a training keeps and when it may stop: evaluations on a dev task or held-out batches."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,12 +21,12 @@ class Result:
     """How a training ended.
 
     Attributes:
-        history: one entry per logged step: step, loss, learning_rate, what the objective measures (then the first
-            update, too) and, where evaluated, scores by candidate and the loss on held-out batches.
-        kept: name of the candidate whose module holds the kept weights, those after `kept_step` updates.
-        score: its dev score, None without a dev task.
-        resumed_at: the step at which a saved state was picked up, 0 for a fresh start.
-        held_out: the lowest loss on held-out batches.
+        history: one entry per logged step: step, loss, learning_rate, what the objective measures (then also for the
+            first update) and, where evaluated, dev scores by candidate and the loss on held-out batches.
+        kept: name of the candidate that holds the kept weights, those after `kept_step` updates.
+        score: its dev score; None without a dev task.
+        resumed_at: step of the saved state it continued from; 0 for a fresh start.
+        held_out: lowest loss on held-out batches.
     """
 
     history: list[Metrics] = field(default_factory=list)
@@ -38,13 +38,13 @@ class Result:
     held_out: float | None = None
 
     def score_by(self, step: int) -> float | None:
-        """Return the best dev score of any candidate after one to `step` updates."""
+        """Return the best dev score of any candidate after 1 to `step` updates."""
         scores = [max(entry["dev"].values()) for entry in self.history if "dev" in entry and 0 < entry["step"] <= step]
         return max(scores, default=None)
 
 
 class Selection:
-    """Evaluates the candidates of an objective, and holds the weights of the best one so far on the CPU."""
+    """Evaluates the candidates of an objective and keeps the best weights so far on the CPU."""
 
     def __init__(self, objective: nn.Module, plan: Plan, evaluate: Callable[[nn.Module], float] | None):
         names = list(objective.candidates())
@@ -54,14 +54,14 @@ class Selection:
         self.best: dict[str, torch.Tensor] = {}
 
     def is_due(self, step: int) -> bool:
-        """Whether something is evaluated after so many updates."""
+        """Whether something is evaluated after this many updates."""
         is_time = step % self._plan.evaluate_every == 0 or step == self._plan.steps
         return is_time and bool(self._evaluate or self._plan.held_out)
 
     def evaluate(self, result: Result, step: int) -> Metrics:
-        """Evaluate all candidates; note the best one in `result` and return what the history gets.
+        """Evaluate all candidates, note the best one in `result`, and return the history's entry.
 
-        Of equal ones the later counts as better, as in the released CT code.
+        Ties go to the later one, as in the released CT code.
         """
         loss = self._held_out_loss() if self._plan.held_out else None
         scores = {}
@@ -85,14 +85,14 @@ class Selection:
         return candidates if keep in ("best", ISOTROPIC) else {keep: candidates[keep]}
 
     def out_of_patience(self, result: Result) -> bool:
-        """Whether the last `patience` evaluations brought nothing better."""
+        """Whether the last `patience` evaluations brought no improvement."""
         if self._plan.patience is None or self._plan.keep != "best":
             return False
         evaluated = [entry for entry in result.history if "dev" in entry or "held_out" in entry]
         return sum(entry["step"] > result.kept_step for entry in evaluated) >= self._plan.patience
 
     def put_back(self, result: Result, step: int) -> None:
-        """Put the kept weights into their candidate."""
+        """Load the kept weights into their candidate."""
         candidates = self._objective.candidates()
         if self._plan.keep == ISOTROPIC:
             result.kept, result.kept_step = min(candidates, key=lambda name: self._mean_cosine(candidates[name])), step
@@ -103,7 +103,6 @@ class Selection:
             result.kept, result.kept_step = next(iter(self._wanted())), step
 
     def _mean_cosine(self, encoder: nn.Module) -> float:
-        """Return the mean cosine of all pairs of different sentences of the sample."""
         return spread_of(torch.from_numpy(encode(encoder, self._plan.sample)[0]))["cosine"]
 
     @torch.no_grad()
@@ -121,10 +120,9 @@ def before_training(
     evaluate: Callable[[nn.Module], float] | None,
     known: float | None = None,
 ) -> list[Metrics]:
-    """Return the history's entry of the untouched weights, step 0, or nothing without a dev task.
+    """Return the history's entry for the untouched weights, step 0; nothing without a dev task.
 
-    It is for people who look at the curve, and counts neither for the choice of weights nor for early stopping. `known`
-    is the dev score of `start`, if it has been computed already.
+    It is for readers only and affects no choice or early stopping. `known` is the dev score of `start`, if computed.
     """
     if evaluate is None:
         return []

@@ -1,4 +1,4 @@
-"""What a stage and a training are. Settings are made of these files, so nothing here loads transformers."""
+"""Stages and trainings. The settings are built from these files, so nothing here loads transformers."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 
 BEST_ON_DEV, ISOTROPIC = "best_on_dev", "isotropic"
-"""What `keep` may be set to, beside the last weights of the usual candidate."""
+"""Values of `keep`, besides the last weights of the default candidate."""
 _COMPARED = 512
-"""Sentences whose cosines say how isotropic embeddings are."""
+"""Sentences whose cosines measure isotropy."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where a training starts from: weights on the device that trains, and directories by table (`Stage.tables`).
+    """What a training starts from: weights on the device that trains, and directories by table (`Stage.tables`).
 
-    `share` is that of the corpus which a member reads; `config` names the pre-trained encoder.
+    `share` is the share of the corpus that a member reads; `config` names the pre-trained encoder.
     """
 
     encoder: Encoder
@@ -47,7 +47,7 @@ class Start:
     config: EncoderConfig | None = None
 
     def read_corpus(self) -> TokenTable | PartOfTable:
-        """Map the corpus, of which each seed has a share of its own."""
+        """Map the corpus, or this seed's share of it."""
         from raysed.data.tokens import PartOfTable, read_tokens
 
         table = read_tokens(self.data["corpus"])
@@ -58,7 +58,7 @@ class Start:
 
 
 def rows_of(share: float, rows: int) -> int:
-    """Return how many rows a share of them is, one at least."""
+    """Return the number of rows in a share, at least one."""
     return max(1, int(share * rows))
 
 
@@ -68,12 +68,11 @@ class Plan:
 
     Attributes:
         learning_rate: rate of an update, by step (0-based).
-        evaluate_every: updates between evaluations; the last update is always evaluated.
-        log_every: updates between entries of the loss in the history.
-        keep: name of the candidate that is the result; `best`: the best one at its best evaluation; `isotropic`: in the
-            end the one whose embeddings of `sample` have the lowest mean cosine.
-        patience: with `best`, the training ends after so many evaluations without a better score; None: never.
-        held_out: batches that nothing is learnt from; the loss on them, not the dev score, then says what is best.
+        log_every: updates between losses in the history.
+        keep: name of the candidate to keep; `best`: the best one at its best evaluation; `isotropic`: the one whose
+            final embeddings of `sample` have the lowest mean cosine.
+        patience: with `best`, stop after this many evaluations without a better score; None: never.
+        held_out: batches kept out of training; with any, `best` is decided by the loss on them, not by the dev score.
     """
 
     steps: int
@@ -90,9 +89,9 @@ class Plan:
 
 @dataclass(frozen=True)
 class Size:
-    """What a training holds: encoders that are trained, those that only compute, and trained numbers beside them.
+    """What a training holds: encoders it trains, encoders it only runs (`kept`), and other trained parameters.
 
-    `outputs_per_token` are numbers that a token is turned into beside its states, such as logits over a vocabulary.
+    `outputs_per_token` counts the numbers computed per token besides its states, such as logits over a vocabulary.
     """
 
     trained: int = 1
@@ -102,17 +101,16 @@ class Size:
 
 
 class Stage:
-    """A stage of a recipe: everything that the package knows about it, but for the loop that trains it.
+    """A stage of a recipe: all that the package knows about it, except the training loop.
 
-    By default it makes epochs of shuffled batches, with a warm-up and BERT's own optimizer.
+    By default it trains for epochs of shuffled batches, with a warm-up and BERT's own optimizer.
 
     Attributes:
-        name: in recipes, and of its block of settings.
         words: what it trains for, completing "the members were trained by ...".
-        labels: what the labels of the pairs that it learns from are called in reports; None: it learns from the corpus.
-        is_grid: whether it trains models for each of several bounds, of which one is chosen.
+        labels: name in reports of the labels of its pairs; None: it learns from the corpus.
+        is_grid: whether it trains models for several lower bounds, one of which is chosen.
         masks: whether it needs a tokenizer with a mask token.
-        target: what a learner of its members has as its target unless `sed.target` says so.
+        target: what a learner of its members regresses on unless `sed.target` says otherwise.
     """
 
     name: ClassVar[str]
@@ -125,51 +123,51 @@ class Stage:
     target: ClassVar[Literal["mean", "centred_mean"]] = "mean"
 
     def tables(self, settings: Any) -> list[str]:
-        """Return the artefacts that it learns from: `corpus`, `pairs/NAME`, `views/KIND`."""
+        """Return the artefacts it learns from: `corpus`, `pairs/NAME`, `views/KIND`."""
         return [f"pairs/{self.name}"] if self.labels else ["corpus"]
 
     def needs(self, settings: Any) -> list[tuple[str, str]]:
-        """Return settings that must not be empty, each with the sentence to say if it is."""
+        """Return the settings that must not be empty, each with the error message if it is."""
         source = f"{self.name}.train"
         return [(source, f"{self.name} needs labelled sentence pairs; name them in {source}")] if self.labels else []
 
     def load_pairs(self, settings: Any) -> PairRows | None:
-        """Read the labelled pairs that it learns from, if any."""
+        """Read the labelled pairs it learns from, if any."""
         return None
 
     def criterion(self, settings: Any) -> str:
-        """Return the correlation that its dev scores are."""
+        """Return which correlation its dev scores are."""
         return getattr(settings, "criterion", "spearman")
 
     def keeps(self, settings: Any, has_dev: bool) -> str:
-        """Return which weights become the member, see `keep` of the stage's settings."""
+        """Return which weights become the member; see `keep` in the stage's settings."""
         return BEST_ON_DEV if self.is_grid else getattr(settings, "keep", "last")
 
     def rows_per_update(self, settings: Any) -> int:
-        """Return the rows of a batch: sentences or pairs."""
+        """Return the rows (sentences or pairs) of a batch."""
         return settings.batch_size
 
     def steps(self, settings: Any, rows: int) -> int:
-        """Return the updates of one member, with so many rows in its tables: `settings.steps`, or whole epochs."""
+        """Return the updates of a member with this many rows in its tables: `settings.steps`, or whole epochs."""
         if getattr(settings, "steps", None) is not None:
             return settings.steps
-        # The small term keeps a product such as 0.29 * 100 from being cut to 28.
+        # Without the small term, 0.29 * 100 would be cut to 28.
         return max(1, int(rows // min(settings.batch_size, rows) * settings.epochs + 1e-9))
 
     def rows_read(self, settings: Any, share: float, rows: Mapping[str, int]) -> int:
-        """Return how many rows a member learns from, by the sizes of all tables: all but of the corpus, a share."""
+        """Return the rows a member learns from, given the sizes of all tables; `share` applies to the corpus only."""
         return sum(rows_of(share, rows[name]) if name == "corpus" else rows[name] for name in self.tables(settings))
 
     def size(self, settings: Any, shape: Shape) -> Size:
-        """Return what a member holds and computes; of an encoder of this shape."""
+        """Return what a member with an encoder of this shape holds and computes."""
         return Size()
 
     def objective(self, settings: Any, start: Start) -> EncoderObjective:
-        """Return the objective; whatever it has beside the encoder starts at random, by torch's generator."""
+        """Return the objective; its parts besides the encoder start at random, from torch's generator."""
         raise NotImplementedError
 
     def batches(self, settings: Any, start: Start) -> Any:
-        """Return a function from the step to its batch, which has the `table` that the rows come from."""
+        """Return a function from step to batch, with the `table` its rows come from."""
         from raysed.data.pairs import PairBatches, read_pairs
         from raysed.data.tokens import EpochBatches
 
@@ -192,7 +190,7 @@ class Stage:
         from raysed.train.engine import TorchEngine
         from raysed.train.loop import Run
 
-        torch.manual_seed(start.seed % 2**63)  # heads that are thrown away afterwards start at random
+        torch.manual_seed(start.seed % 2**63)  # temporary heads start at random
         device = start.encoder.transformer.device
         objective = self.objective(settings, start).to(device)
         batches = self.batches(settings, start)
@@ -233,26 +231,26 @@ def warmup_schedule(rate: float, steps: int, warmup: float, decay: str) -> Calla
 
 
 def log_every(steps: int) -> int:
-    """Return the updates between two entries of a history."""
+    """Return the updates between two entries of the history."""
     return max(1, min(100, steps // 50))
 
 
 class TuningConfig(Block):
-    """What most stages have in common: epochs of shuffled batches with AdamW."""
+    """Settings that most stages share: epochs of shuffled batches with AdamW."""
 
     epochs: float = Field(1.0, gt=0)
-    """Passes over the corpus, or over the pairs. A fraction is allowed."""
+    """Passes over the corpus or pairs. May be a fraction."""
     batch_size: int = Field(16, ge=1)
     """Pairs of sentences per update."""
     learning_rate: float = Field(2e-5, gt=0)
-    """Peak rate of AdamW without bias correction (see docs/methods.md#siamese-nli-nli)."""
+    """Peak rate of AdamW without bias correction (docs/methods.md#siamese-nli-nli)."""
     warmup: float = Field(0.1, ge=0, le=1)
-    """Share of the updates over which the rate rises linearly."""
+    """Share of updates over which the rate rises linearly."""
     decay: Literal["constant", "linear"] = "linear"
-    """What the rate does after the warm-up: `linear` falls to zero, `constant` stays."""
+    """Rate after the warm-up: `linear`, down to zero, or `constant`."""
     weight_decay: float = Field(0.01, ge=0)
-    """Weight decay of AdamW. Biases and layer norms have none."""
+    """Weight decay of AdamW, except for biases and layer norms."""
     clip: float | None = Field(1.0, gt=0)
     """Largest global gradient norm. `null`: no clipping."""
     dropout: bool = True
-    """Whether the encoder's dropout is on while it trains."""
+    """Use the encoder's dropout in training."""

@@ -1,4 +1,4 @@
-"""The state of a training as files, and what makes a continued training the undisturbed one."""
+"""The state of a training as files, and what makes a continued training equal an uninterrupted one."""
 
 import json
 import random
@@ -15,12 +15,12 @@ def seed_everything(seed: int, step: int) -> None:
     """Seed Python, numpy and torch from (seed, step)."""
     words = np.random.SeedSequence([seed, step]).generate_state(2, np.uint64)
     random.seed(int(words[0]))
-    np.random.seed(int(words[0]) % 2**32)  # noqa: NPY002  (objectives of others may use the global state)
+    np.random.seed(int(words[0]) % 2**32)  # noqa: NPY002  (third-party objectives may use the global state)
     torch.manual_seed(int(words[1]) % 2**63)
 
 
 def broadcast_from_rank0(value: float, device: torch.device) -> float:
-    """Return the first worker's value to all workers of a training, so that all stop early or none does."""
+    """Return rank 0's value on all workers of a training, so that all stop early or none does."""
     if not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
         return value
     shared = torch.tensor(value, dtype=torch.float64, device=device)
@@ -29,7 +29,7 @@ def broadcast_from_rank0(value: float, device: torch.device) -> float:
 
 
 def copied(state: Mapping[str, Any]) -> tuple[str, dict[str, torch.Tensor]]:
-    """Return a nested state as it is now: what JSON holds as text, and tensors on the CPU that share no memory."""
+    """Return a snapshot of a nested state: JSON text, and tensors on the CPU that share no memory with it."""
     tensors: dict[str, torch.Tensor] = {}
 
     def put_aside(value: Any) -> dict[str, str]:
@@ -43,13 +43,13 @@ def copied(state: Mapping[str, Any]) -> tuple[str, dict[str, torch.Tensor]]:
 
 
 def write_state(text: str, tensors: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Write what `copied` returned: tensors as safetensors, all else as JSON."""
+    """Write what `copied` returned: tensors as safetensors, the rest as JSON."""
     save_file(tensors, path / "state.safetensors")
     (path / "state.json").write_text(text)
 
 
 def load_state(path: Path) -> dict[str, Any]:
-    """Read what `write_state` wrote; keys of mappings come back as text."""
+    """Read what `write_state` wrote; keys of mappings become strings."""
     tensors = load_file(path / "state.safetensors")
     text = (path / "state.json").read_text()
     return json.loads(text, object_hook=lambda part: tensors[part["__tensor__"]] if "__tensor__" in part else part)

@@ -1,4 +1,4 @@
-"""What stages have in common that learn from two views of the same meaning."""
+"""Stages that learn from two views of the same meaning."""
 
 from __future__ import annotations
 
@@ -18,30 +18,29 @@ if TYPE_CHECKING:
 
 
 class TwoViewsConfig(TuningConfig):
-    """What `bsl` and `contrastive` have in common."""
+    """Settings that `bsl` and `contrastive` share."""
 
     views: Annotated[list[ViewKind], AfterValidator(distinct)] = ["mlm"]
-    """Kinds of views, put together: `mlm`, `synonym`, `back_translation`, `files`, `entailment`, `same`."""
+    """Kinds of views: `mlm`, `synonym`, `back_translation`, `files`, `entailment`, `same`."""
     keep: Literal["last", "best_on_dev"] = "last"
-    """`last`: the member as trained to the end. `best_on_dev`: at its best evaluation (BSL's released code), which
-    needs `evaluation.dev` and uses its labels."""
+    """`last`: the final weights. `best_on_dev`: those with the best score on `evaluation.dev` (BSL's released code)."""
     steps: int | None = Field(None, ge=1)
     """Number of updates, instead of `epochs`."""
 
 
 class TwoViewsStage(Stage):
-    """A stage that learns from pairs of views; its Adam corrects the bias of its moments (BSL table 8)."""
+    """A stage that learns from pairs of views, with bias-corrected Adam (BSL table 8)."""
 
     def optimizer(self, settings: TwoViewsConfig, objective: EncoderObjective) -> torch.optim.Optimizer:
-        """Return Adam with the bias of its moments corrected."""
+        """Return Adam with bias correction."""
         return adam_optimizer(objective, settings.weight_decay)
 
     def tables(self, settings: TwoViewsConfig) -> list[str]:
-        """Return a table for each kind of views; the same sentence twice needs the corpus only."""
+        """Return one table per kind of views; `same` needs the corpus only."""
         return ["corpus" if kind == "same" else f"views/{kind}" for kind in settings.views]
 
     def needs(self, settings: TwoViewsConfig) -> list[tuple[str, str]]:
-        """Return where the views come from that are not made of the corpus."""
+        """Return the sources of views that are not made from the corpus."""
         sources = {"files": "views.files", "entailment": "nli.train"}
         return [
             (source, f"{self.name}.views has {kind}, whose pairs come from {source}; name them there")
@@ -50,7 +49,7 @@ class TwoViewsStage(Stage):
         ]
 
     def batches(self, settings: TwoViewsConfig, start: Start) -> PairBatches:
-        """Return batches of all kinds together; dropout tells the two views of the same sentence apart (SimCSE)."""
+        """Return batches of all kinds together; the two views of `same` differ by dropout (SimCSE)."""
         from raysed.data.pairs import PairBatches, PairTable, read_pairs
         from raysed.data.tokens import PartOfTable
 

@@ -1,1 +1,1 @@
-"""Kinds of teachers, a file each; `raysed.model.teacher` finds them."""
+"""Kinds of teachers, one per file; `raysed.model.teacher` discovers them."""

@@ -1,7 +1,4 @@
-"""A file of embeddings that were made elsewhere as a teacher.
-
-It may be larger than memory: 16 bytes per sentence are held, and vectors are read when asked for, by row groups.
-"""
+"""A file of precomputed embeddings as a teacher: memory holds 16 bytes per sentence, row groups are read on demand."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -20,7 +17,7 @@ from raysed.store.files import sha256_of
 
 _SENTENCE, _EMBEDDING = ("sentence", "text"), "embedding"
 _BATCH = 4096
-"""Rows that are decoded at a time."""
+"""Rows to decode at a time."""
 
 
 class EmbeddingFile(Teacher):
@@ -30,17 +27,17 @@ class EmbeddingFile(Teacher):
 
     @classmethod
     def takes(cls, path: str) -> bool:
-        """Return whether it is a Parquet file."""
+        """Return whether it names a Parquet file."""
         return path.endswith(".parquet")
 
     @cached_property
     def identity(self) -> str:
-        """A digest of the file."""
+        """Digest of the file."""
         return sha256_of(Path(self.config.path))[:16]
 
     @cached_property
     def width(self) -> int:
-        """Size of the first row's vector, which `check` compares with all others."""
+        """Size of the first row's vector; `check` compares it with all others."""
         for _, x_BD in self._vectors(range(self._file.num_row_groups)):
             return x_BD.shape[1]
         raise self._refused("has no rows")
@@ -69,10 +66,7 @@ class EmbeddingFile(Teacher):
 
     @cached_property
     def _index(self) -> tuple[np.ndarray, np.ndarray]:
-        """Hashes of the sentences in ascending order, and the row of each; equal sentences in the order of the rows.
-
-        Two of ten million sentences share a hash with a probability of 3 in a million.
-        """
+        """Sorted hashes of sentences, and their rows (ascending if equal). Ten million clash with probability 3e-6."""
         name = next(name for name in _SENTENCE if name in self._file.schema_arrow.names)
         batches = self._file.iter_batches(batch_size=_BATCH, columns=[name])
         hashes_N = np.concatenate([np.empty(0, np.int64), *(_hashes(batch.column(0).to_pylist()) for batch in batches)])
@@ -80,14 +74,14 @@ class EmbeddingFile(Teacher):
         return hashes_N[rows_N], rows_N
 
     def _rows_of(self, sentences: Sequence[str]) -> np.ndarray:
-        """Return the row of each sentence, -1 where there is none."""
+        """Return the row of each sentence, -1 if it has none."""
         known_N, rows_N = self._index
         asked = _hashes(sentences)
         places = np.minimum(np.searchsorted(known_N, asked), len(known_N) - 1)
         return np.where(known_N[places] == asked, rows_N[places], -1)
 
     def embed(self, sentences: Sequence[str]) -> np.ndarray:
-        """Return the file's vectors of these sentences, float32 [N, D]; MissingSentence where it lacks one."""
+        """Return the file's vectors, float32 [N, D]; raise MissingSentence if it lacks one."""
         rows = self._rows_of(sentences)
         missing = np.flatnonzero(rows < 0)
         if len(missing):
@@ -103,11 +97,11 @@ class EmbeddingFile(Teacher):
         return x_ND
 
     def knows(self, sentences: Sequence[str]) -> bool:
-        """Whether the file has a vector for each of them."""
+        """Return whether the file has a vector for every sentence."""
         return bool((self._rows_of(sentences) >= 0).all())
 
     def check(self) -> None:
-        """Read the whole file once: widths, finite numbers, and one vector per sentence."""
+        """Read the whole file: equal widths, finite numbers, one vector per distinct sentence."""
         digests = []
         for start, x_BD in self._vectors(range(self._file.num_row_groups)):
             broken = np.flatnonzero(~np.isfinite(x_BD).all(1))
@@ -119,7 +113,7 @@ class EmbeddingFile(Teacher):
                 raise self._of_other_widths()
             digests.append(_hashes([row.tobytes() for row in x_BD]))
         super().check()
-        known_N, rows_N = self._index  # the same sentence twice is no harm where it has the same vector
+        known_N, rows_N = self._index  # a repeated sentence is fine if its vector is the same
         sorted_N = np.concatenate(digests)[rows_N]
         differ = np.flatnonzero((known_N[1:] == known_N[:-1]) & (sorted_N[1:] != sorted_N[:-1]))
         if len(differ):
@@ -134,14 +128,14 @@ class EmbeddingFile(Teacher):
         return [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]
 
     def _vectors(self, groups: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the first row and the vectors of batch after batch, float32 [B, D]."""
+        """Yield each batch's first row number and vectors, float32 [B, D]."""
         for group in groups:
             start = sum(self._group_sizes[:group])
             for batch in self._file.iter_batches(batch_size=_BATCH, row_groups=[group], columns=[_EMBEDDING]):
                 if not len(batch):
                     continue
                 lists = batch.column(0)
-                lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False)  # NaN of a missing list
+                lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False)  # NaN for null
                 if (lengths != lengths[0]).any():
                     raise self._of_other_widths()
                 with np.errstate(over="ignore"):

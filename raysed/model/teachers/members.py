@@ -12,19 +12,19 @@ from raysed.model.teacher import MissingSentence, Teacher
 class Members(Teacher):
     """Mean of the members that another recipe of the run trains: `members`, or `members:RECIPE`.
 
-    Its vectors of the corpus are a target table of the run, so it is never asked for them.
+    The run writes its vectors of the corpus as a target table; `embed` always raises.
     """
 
     is_made_by_run = True
 
     @classmethod
     def takes(cls, path: str) -> bool:
-        """Return whether the path names members."""
+        """Return whether the path is `members` or `members:RECIPE`."""
         return path.split(":")[0] == MEMBERS
 
     @property
     def identity(self) -> str:
-        """Its path; what the members are is known from the artefacts that they are made of."""
+        """The path; the artefacts that the members are made of identify the rest."""
         return self.config.path
 
     @property
@@ -33,5 +33,5 @@ class Members(Teacher):
         return width_of(self.encoder)
 
     def embed(self, sentences: Sequence[str]) -> np.ndarray:
-        """Refuse: the run computes the members' mean itself."""
+        """Raise MissingSentence: the run computes the members' mean itself."""
         raise MissingSentence(f"teachers: {self.config.path!r} has vectors of the corpus only")

@@ -1,4 +1,4 @@
-"""A sentence-transformers model, an export of this project or a plain transformer as a teacher."""
+"""A model as a teacher: sentence-transformers, an export of this project, or a plain transformer."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,13 +16,13 @@ _IDENTIFYING = {".json", ".safetensors", ".txt", ".model", ".bin", ".spm"}
 
 
 class ModelTeacher(Teacher):
-    """Any model that can be evaluated, asked with a prompt."""
+    """Any model that `load_model` loads, with a prompt before each sentence."""
 
     is_model = True
 
     @classmethod
     def takes(cls, path: str) -> bool:
-        """Return True: whatever is nothing else is the name of a model."""
+        """Return True: a path of no other kind names a model."""
         return True
 
     @cached_property
@@ -36,14 +36,14 @@ class ModelTeacher(Teacher):
 
     @cached_property
     def identity(self) -> str:
-        """A digest of its files and of how it is asked."""
+        """Digest of its files and settings."""
         directory = model_directory(self.config.path, f"teachers: {self.config.path!r}")
         paths = [path for path in sorted(directory.rglob("*")) if path.suffix in _IDENTIFYING and path.is_file()]
         return self._digest({str(path.relative_to(directory)): path for path in paths})
 
     @property
     def parameters(self) -> int:
-        """How many numbers it was trained to."""
+        """Number of parameters."""
         return self._model.parameters
 
     def embed(self, sentences: Sequence[str]) -> np.ndarray:
@@ -51,7 +51,7 @@ class ModelTeacher(Teacher):
         return self._model.embed([f"{self.config.prompt}{sentence}" for sentence in sentences])[0]
 
     def check(self) -> None:
-        """Load it and ask it once."""
+        """Load it, embed a sentence and require finite numbers."""
         super().check()
         if not np.isfinite(self.embed(["A sentence."])).all():
             raise UserError(f"teachers: the embeddings of {self.config.path!r} are not finite")

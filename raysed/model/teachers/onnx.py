@@ -1,4 +1,4 @@
-"""A model in an ONNX file, with the tokenizer beside it, as a teacher; ONNX Runtime computes it on the CPU."""
+"""An ONNX file, with its tokenizer beside it, as a teacher; ONNX Runtime runs it on the CPU."""
 
 import importlib.util
 import os
@@ -22,22 +22,22 @@ from raysed.model.teacher import Teacher
 
 _SUFFIX, _USUAL = ".onnx", "model.onnx"
 _NOT_READ = {_SUFFIX, ".md", ".metadata", ".lock"}
-"""Endings of files that change no vector: other models, words, and what the hub's client notes on downloads."""
+"""Suffixes of files that change no vector: other models, documentation, the hub client's download records."""
 _OF_TOKENS, _OF_SENTENCE = ("last_hidden_state", "token_embeddings"), "sentence_embedding"
 _TYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _LONGEST_TRIED = 1024
-"""Tokens of the longer sentence that a model is tried with."""
+"""`check` tries a model with a sentence of at most this many tokens."""
 
 
 @dataclass(frozen=True)
 class _Graph:
-    """An ONNX file that is loaded.
+    """A loaded ONNX file.
 
     Attributes:
-        output: what is read of the graph: a vector for each token, or for each sentence.
-        following: modules of sentence-transformers that lead from it to the vector of a sentence. Where there are none,
-            that is the mean over tokens.
+        output: name of the output to read: vectors of tokens, or of sentences.
+        following: sentence-transformers modules that turn it into a sentence's vector; if empty, the mean over tokens
+            does, unless the output is the sentence's vector already.
     """
 
     session: Any
@@ -47,7 +47,7 @@ class _Graph:
     max_length: int
 
     def embed(self, table: TokenTable) -> np.ndarray:
-        """Return one vector per sentence, padded to the longest of them."""
+        """Return one vector per sentence, computed as one batch padded to the longest; UserError for a bad shape."""
         mask_BL = np.arange(table.lengths.max()) < table.lengths[:, None]
         ids_BL = np.full(mask_BL.shape, self.tokenizer.pad_token_id or 0)
         ids_BL[mask_BL] = table.input_ids
@@ -71,20 +71,20 @@ class _Graph:
 
 
 class OnnxModel(Teacher):
-    """An `.onnx` file, or a directory that has one and no weights for torch."""
+    """An `.onnx` file, or a directory that has one and no safetensors."""
 
     @classmethod
     def takes(cls, path: str) -> bool:
-        """Return whether it names or holds an ONNX file, with no weights that torch could load beside it."""
+        """Return whether it names an ONNX file, or a directory with one and no safetensors for torch."""
         place = Path(path).expanduser()
-        if not os.path.isdir(place):  # which takes whatever a path cannot be for none
+        if not os.path.isdir(place):  # False, not an error, for strings that cannot be a path
             return place.suffix == _SUFFIX
         has_weights = any(any(place.glob(pattern)) for pattern in ("*.safetensors", "0_*/*.safetensors"))
         return bool(_files(place)) and not has_weights
 
     @cached_property
     def _places(self) -> tuple[Path, Path]:
-        """The file, and the directory of the model that it belongs to."""
+        """The ONNX file and its model's directory."""
         path = Path(self.config.path).expanduser()
         if path.is_dir():
             files = _files(path)
@@ -98,7 +98,7 @@ class OnnxModel(Teacher):
 
     @cached_property
     def identity(self) -> str:
-        """A digest of its files and of how it is asked."""
+        """Digest of its files and settings."""
         file, directory = self._places
         paths = [path for path in sorted(directory.rglob("*")) if path.suffix not in _NOT_READ and path.is_file()]
         return self._digest({str(path.relative_to(directory)): path for path in [*paths, file]})
@@ -110,7 +110,7 @@ class OnnxModel(Teacher):
         file, directory = self._places
         try:
             session = open_session(file)
-        except Exception as error:  # whatever ONNX Runtime meets
+        except Exception as error:  # ONNX Runtime may raise anything
             raise self._refused(f"cannot be loaded by ONNX Runtime: {first_line(error)}") from None
         wrong = [
             f"{each.name} ({each.type})"
@@ -124,7 +124,7 @@ class OnnxModel(Teacher):
         of_tokens = [name for name in _OF_TOKENS if name in names]
         if of_tokens and (modules or _OF_SENTENCE not in names):
             output, following = of_tokens[0], modules
-        elif _OF_SENTENCE in names:  # what pools is in the graph
+        elif _OF_SENTENCE in names:  # pooling is part of the graph
             output, following = _OF_SENTENCE, [each for each in modules if type(each).__name__ == "Normalize"]
         else:
             wanted = f"{', '.join(_OF_TOKENS)} or {_OF_SENTENCE}"
@@ -150,7 +150,7 @@ class OnnxModel(Teacher):
             tokenizer = AutoTokenizer.from_pretrained(directory)
         except LOAD_ERRORS:
             tokenizer = ()
-        if len(tokenizer) == 0 or len(tokenizer) <= len(tokenizer.all_special_ids):  # of a missing vocabulary
+        if len(tokenizer) == 0 or len(tokenizer) <= len(tokenizer.all_special_ids):  # vocabulary is missing
             raise self._refused(f"has no tokenizer; add its files, such as tokenizer.json, to {directory}")
         return tokenizer
 
@@ -166,7 +166,7 @@ class OnnxModel(Teacher):
         return x_ND[np.argsort(np.concatenate(passes))]
 
     def check(self) -> None:
-        """Load it, and ask it about a short and a long sentence at once, as in any pass."""
+        """Load it and embed a short and a long sentence in one batch: it must take any batch size and length."""
         if self.config.layers != 1:
             raise self._refused(f"gives its last layer only, but layers is {self.config.layers}; leave layers out")
         pair = self._tokens(["A sentence.", "word " * min(self._model.max_length, _LONGEST_TRIED)])
@@ -174,7 +174,7 @@ class OnnxModel(Teacher):
             x_BD = self._model.embed(pair)
         except UserError as error:
             raise error.at(f"teachers: {self.config.path!r}") from None
-        except Exception as error:  # whatever ONNX Runtime meets
+        except Exception as error:  # ONNX Runtime may raise anything
             lengths = " and ".join(map(str, pair.lengths))
             raise self._refused(
                 f"fails on two sentences of {lengths} tokens ({first_line(error)}); export it for any number of "

@@ -1,7 +1,7 @@
-"""An object of this Python process as a teacher: a function, or a loaded model with `encode`.
+"""A Python object as a teacher: a function, or a loaded model with `encode`.
 
-It cannot be written into a config or sent to another machine, so its path is made of what it says: the same path is the
-same vectors, for all that a sample of sentences can tell.
+It cannot be written into a config or sent to another machine. Its path is a digest of its vectors of sample sentences:
+equal paths mean equal vectors, as far as the sample shows.
 """
 
 import hashlib
@@ -18,29 +18,29 @@ from raysed.model.teacher import Teacher
 
 _SAMPLE = 32
 given_objects: dict[str, Any] = {}
-"""Objects by path, for as long as a run may ask them."""
+"""Objects by path, while a run may need them."""
 
 
 class PythonTeacher(Teacher):
-    """What `raysed.distill` was given beside paths."""
+    """An object that was passed to `raysed.distill` or `raysed.evaluate` instead of a path."""
 
     @classmethod
     def takes(cls, path: str) -> bool:
-        """Return whether it is a path that `settings_of` has made."""
+        """Return whether it is a path from `settings_of`."""
         return path.startswith(PYTHON)
 
     @property
     def identity(self) -> str:
-        """A digest of its vectors of some sentences, and the prompt that is put before others."""
+        """Digest of its path, which is a digest of its vectors, and its prompt."""
         return stable_hash([self.config.path, self.config.prompt])
 
     @property
     def width(self) -> int:
-        """Size of its vectors, which its path ends in."""
+        """Size of its vectors, from the end of its path."""
         return int(self.config.path.rpartition("-")[2])
 
     def embed(self, sentences: Sequence[str]) -> np.ndarray:
-        """Return one vector per sentence, float32 [N, D]; refuse what the object gives beside that."""
+        """Return one vector per sentence, float32 [N, D]; raise UserError if the object returns anything else."""
         given = given_objects.get(self.config.path)
         if given is None:
             problem = f"{self.config.title} is an object of a Python process that has ended, or no longer needs it"
@@ -52,13 +52,13 @@ class PythonTeacher(Teacher):
         return x_ND
 
     def check(self) -> None:
-        """Ask it once."""
+        """Embed a sentence."""
         super().check()
         self.embed(["A sentence."])
 
 
 def settings_of(teacher: Any) -> dict[str, Any]:
-    """Return the block of settings of a path, of an object, or of a mapping whose `path` is one of them."""
+    """Return the block of settings for a path, an object, or a mapping whose `path` is either."""
     block = dict(teacher) if isinstance(teacher, Mapping) else {"path": teacher}
     given = block.get("path", "")
     if isinstance(given, str | os.PathLike):
@@ -68,7 +68,7 @@ def settings_of(teacher: Any) -> dict[str, Any]:
 
 
 def _registered(given: Any, name: str) -> str:
-    """Ask the object about sentences of the package, one by one and as one long text; keep it under what it says."""
+    """Register the object under a digest of its vectors of bundled sentences and of the long text they form."""
     if not (callable(given) or hasattr(given, "encode")):
         problem = "is neither a path nor an object that embeds: a function of a list of sentences, or one with encode"
         raise UserError(f"teachers: {given!r} {problem}")
@@ -82,7 +82,7 @@ def _registered(given: Any, name: str) -> str:
 
 def _vectors(given: Any, sentences: list[str], name: str) -> np.ndarray:
     found = getattr(given, "encode", given)(sentences)
-    if hasattr(found, "detach"):  # a tensor, on any device and of any precision
+    if hasattr(found, "detach"):  # a torch tensor on any device, in any precision
         found = found.detach().float().cpu()
     try:
         x_ND = np.asarray(found, np.float32)

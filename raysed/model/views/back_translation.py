@@ -1,7 +1,7 @@
-"""Translations of the sentence into other languages and back, greedily (BSL section 3.2).
+"""Views by greedy translation into another language and back (BSL section 3.2).
 
-With two pairs of models the views are the two back-translations, as in the paper; with one, they are the sentence and
-its back-translation. A translation may have twice as many tokens as `encoder.max_length`.
+With two pairs of models the views are two back-translations, as in the paper; with one, the sentence and its
+back-translation. A translation has at most twice as many tokens as `encoder.max_length`.
 """
 
 import importlib.util
@@ -24,11 +24,11 @@ from raysed.store.hub import encoder_path
 UNIT = "sentences"
 _SETTING = "views.pivots"
 _TOKENIZERS = {"marian": ("sentencepiece", "sacremoses"), "fsmt": ("sacremoses",)}
-"""Types of models of one direction, and the packages of their tokenizers; other types must be told the languages."""
+"""Types of models with one fixed direction, and their tokenizers' packages; other types need the languages named."""
 
 
 def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "cpu") -> Maker:
-    """Return what makes the views, in which nothing is drawn; the models run in bf16 on a GPU that has it."""
+    """Return the maker, which draws nothing; the models run in bf16 on a GPU that has it."""
     translators = {config.path: _translator(config, encoder.max_length, device) for _, config in models(views, encoder)}
 
     def make(sentences: Sequence[str], ids: np.ndarray) -> Made:
@@ -40,13 +40,13 @@ def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "
 
 
 def check(views: ViewsConfig, encoder: EncoderConfig) -> None:
-    """Load configurations and tokenizers, and look for weights."""
+    """Load configurations and tokenizers; look for weights."""
     for _, config in models(views, encoder):
         _load_tokenizer(config)
 
 
 def models(views: ViewsConfig, encoder: EncoderConfig) -> list[tuple[str, EncoderConfig]]:
-    """Return the models of all pivots."""
+    """Return the models of all pivots, each once."""
     names = dict.fromkeys(name for pair in views.pivots for name in pair)
     return [(_SETTING, EncoderConfig(path=name)) for name in names]
 
@@ -57,7 +57,7 @@ def _translator(config: EncoderConfig, max_length: int, device: str) -> Callable
         options = {"use_safetensors": True, "dtype": common.dtype_on(device)}
         model = AutoModelForSeq2SeqLM.from_pretrained(encoder_path(config), **options)
     model = model.to(device).eval()
-    model.generation_config.max_length = None  # it would be said for each batch that max_new_tokens goes before it
+    model.generation_config.max_length = None  # avoids a warning per batch that max_new_tokens overrides it
     positions = longest_input(model.config, common.UNUSED_POSITIONS)
     longest = min(max_length, positions)
     options = dict(num_beams=1, do_sample=False, max_new_tokens=min(2 * max_length, positions))
@@ -80,7 +80,7 @@ def _translator(config: EncoderConfig, max_length: int, device: str) -> Callable
 
 
 def _load_tokenizer(config: EncoderConfig) -> PreTrainedTokenizerBase:
-    """Load configuration and tokenizer of a translation model, and look for its weights."""
+    """Load a translation model's configuration and tokenizer; raise UserError if it cannot be used."""
     name, tokenizer = config.path, None
     with common.loading(_SETTING, name):
         path = encoder_path(config)
@@ -100,7 +100,7 @@ def _load_tokenizer(config: EncoderConfig) -> PreTrainedTokenizerBase:
         if needed and not getattr(tokenizer, "is_fast", False):
             packages = f"{' and '.join(needed)}: run pip install {' '.join(needed)}"
             raise UserError(f"the tokenizer of {name!r} needs {packages}", setting=_SETTING)
-        # A hub that can be reached may convert a model's weights when they are asked for.
+        # Online, the hub may convert weights to safetensors on request, so only look for them in local files.
         is_final = Path(path).is_dir() or is_offline_mode()
         if is_final and not any(Path(cached_file(path, CONFIG_NAME)).parent.glob("*.safetensors")):
             raise common.no_safetensors(_SETTING, name)

@@ -1,9 +1,9 @@
-"""The sentence, and the sentence with a share of its tokens filled by a masked language model (BSL section 4.4).
+"""Views: the sentence, and the same with a share of its tokens filled by a masked language model (BSL section 4.4).
 
-The paper gives the share and the model. Here the tokens are drawn from all that stand for text, punctuation included;
-they are masked together, and each becomes the likeliest token of its own kind: one that begins a word where one did,
-punctuation for punctuation. The rest of the sentence stays as it is written, and so do the tokens beyond
-`encoder.max_length`, which are not counted.
+The paper gives only the share and the model. Here tokens are drawn from all that stand for text, punctuation included,
+and masked together. Each becomes the likeliest token of its kind (`_texts_and_kinds`): a word's beginning for a
+beginning, punctuation for punctuation. The rest keeps its spelling, also beyond `encoder.max_length`, where tokens are
+not counted.
 """
 
 import re
@@ -23,13 +23,13 @@ from raysed.store.hub import encoder_path
 
 UNIT = "tokens"
 _RESERVED = re.compile(r"\[.+\]|<.+>")
-"""Entries of a vocabulary that stand for no text: `[unused7]`, `<0x0A>`, `<extra_id_3>`."""
+"""Vocabulary entries that stand for no text: `[unused7]`, `<0x0A>`, `<extra_id_3>`."""
 _CONTINUES, _BYTES_START, _STARTS = "##", "Ġ", "▁"
-"""How vocabularies tell tokens that begin a word: WordPiece marks the others; byte-level BPE and SentencePiece them."""
+"""WordPiece marks tokens that continue a word; byte-level BPE and SentencePiece mark those that begin one."""
 
 
 def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "cpu") -> Maker:
-    """Return what makes the views; the model runs in bf16 on a GPU that has it."""
+    """Return the maker; the model runs in bf16 on a GPU that has it."""
     model, tokenizer = _load(views, encoder)
     model, seed = model.to(device, common.dtype_on(device)).eval(), derive_seed(seed, "mlm")
     longest = longest_input(model.config, common.UNUSED_POSITIONS)
@@ -41,10 +41,10 @@ def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "
     def rewritten(sentence: str, tokens: np.ndarray, spans: np.ndarray, chosen: np.ndarray, filled: np.ndarray) -> str:
         replacements = []
         for place, token in zip(chosen.tolist(), filled.tolist()):
-            if token == tokens[place]:  # its spelling, such as capitals or accents, may not be in the vocabulary
+            if token == tokens[place]:  # keep capitals and accents that the vocabulary may lack
                 continue
             start, stop = spans[place].tolist()
-            old = sentence[start:stop].lstrip()  # some tokenizers take the blank before a word as a part of it
+            old = sentence[start:stop].lstrip()  # some tokenizers include the space before a word
             new = common.capital_as(old, texts[token]) if is_lower_case else texts[token]
             replacements.append((stop - len(old), stop, new))
         return common.replace_spans(sentence, replacements)
@@ -70,19 +70,19 @@ def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "
 
 
 def check(views: ViewsConfig, encoder: EncoderConfig) -> None:
-    """Load the model once; whether it has its head is seen in no other way."""
+    """Load the model: only that shows whether it has its head."""
     _load(views, encoder)
 
 
 def models(views: ViewsConfig, encoder: EncoderConfig) -> list[tuple[str, EncoderConfig]]:
-    """Return the masked language model: that of `views.mlm_model`, or the run's encoder."""
+    """Return `views.mlm_model`, or else the run's encoder."""
     if views.mlm_model is not None:
         return [("views.mlm_model", EncoderConfig(path=views.mlm_model))]
     return [("encoder.path", encoder)]
 
 
 def _alone(spans_L2: np.ndarray) -> np.ndarray:
-    """Return the places of tokens that have text, except where a character became several of them; ascending."""
+    """Return ascending places of tokens with text, without tokens that share a character with another."""
     starts, stops = spans_L2.T
     real = np.flatnonzero(starts < stops)
     shared = starts[real[1:]] < stops[real[:-1]]
@@ -97,7 +97,7 @@ def _fill(
     tokens: list[np.ndarray],
     chosen: list[np.ndarray],
 ) -> list[np.ndarray]:
-    """Return the likeliest tokens of the chosen places of each sentence, of the kind that was there."""
+    """Return, for each sentence, the likeliest tokens of the original kind at its chosen places."""
     filled = [np.empty(0, np.int64)] * len(tokens)
     for rows in common.padded_batches([len(row) for row in tokens]):
         some = {"input_ids": [tokens[row].tolist() for row in rows]}
@@ -115,10 +115,10 @@ def _fill(
 
 
 def _texts_and_kinds(tokenizer: PreTrainedTokenizerBase) -> tuple[list[str], np.ndarray]:
-    """Return what each token of the vocabulary stands for, and its kind, int64 [V].
+    """Return each vocabulary entry's text and kind, int64 [V].
 
-    Kinds: 2 for a token that begins a word, plus 1 for one with a letter or digit; -1 for one that stands for no
-    text of its own, such as special tokens and parts of a character.
+    Kinds: 2 if it begins a word, plus 1 if it has a letter or digit; -1 if it has no text of its own, such as special
+    tokens and parts of a character.
     """
     tokens = [token or "" for token in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))]
     mark = max((_CONTINUES, _BYTES_START, _STARTS), key=lambda mark: sum(token.startswith(mark) for token in tokens))
@@ -127,7 +127,7 @@ def _texts_and_kinds(tokenizer: PreTrainedTokenizerBase) -> tuple[list[str], np.
     if mark == _BYTES_START:
         texts = [decoders.ByteLevel().decode([text]) for text in texts]
     kinds = 2 * begins + np.array([any(map(str.isalnum, text)) for text in texts])
-    for index, text in enumerate(texts):  # bytes that are no character have become the replacement character
+    for index, text in enumerate(texts):  # incomplete characters decode to the replacement character
         is_whole = text.isprintable() and "\ufffd" not in text and _STARTS not in text
         if not is_whole or text != text.strip() or not text or _RESERVED.fullmatch(text):
             kinds[index] = -1

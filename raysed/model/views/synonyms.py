@@ -1,8 +1,8 @@
-"""The sentence, and the sentence with a share of its words replaced by WordNet synonyms (BSL section 4.4).
+"""Views: the sentence, and the same with a share of its words replaced by WordNet synonyms (BSL section 4.4).
 
-The paper gives the share only. Here the words are drawn from those that have a synonym; function words and names (words
-with a capital within a sentence) have none. The synonym is drawn from the most frequent sense, over all parts of
-speech, in which WordNet has another word, and is not inflected as the replaced word was.
+The paper gives only the share. Here words are drawn from those with a synonym; single letters, function words and names
+(capitalised within a sentence) are left alone. Synonyms come from the word's most frequent sense, over all parts of
+speech, that has another word. They are not inflected.
 """
 
 import re
@@ -37,7 +37,7 @@ _FUNCTION_WORDS = frozenset(
 
 
 def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "cpu") -> Maker:
-    """Return what makes the views."""
+    """Return the maker."""
     seed, synonyms_of = derive_seed(seed, "synonym"), lru_cache(_CACHED_WORDS)(partial(_synonyms, _wordnet()))
 
     def make(sentences: Sequence[str], ids: np.ndarray) -> Made:
@@ -45,7 +45,7 @@ def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "
         for sentence, key in zip(sentences, ids.tolist()):
             words = list(_WORD.finditer(sentence))
             common = words
-            if not (sentence.isupper() or sentence.istitle()):  # a capital within a sentence is that of a name
+            if not (sentence.isupper() or sentence.istitle()):  # capitals within a sentence mark names
                 common = words[:1] + [match for match in words[1:] if not match[0][0].isupper()]
             options = [(match, synonyms) for match in common if (synonyms := synonyms_of(match[0].lower()))]
             rng = np.random.default_rng([seed, key])
@@ -63,22 +63,22 @@ def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "
 
 
 def check(views: ViewsConfig, encoder: EncoderConfig) -> None:
-    """Look for WordNet."""
+    """Raise UserError if WordNet is not installed."""
     _wordnet()
 
 
 def models(views: ViewsConfig, encoder: EncoderConfig) -> list[tuple[str, EncoderConfig]]:
-    """Return none."""
+    """Return an empty list: no model is needed."""
     return []
 
 
 def wordnet_version() -> str:
-    """Return the version of the WordNet that synonyms are taken from."""
+    """Return the version of the installed WordNet."""
     return _wordnet().get_version()
 
 
 def _synonyms(wordnet: Any, word: str) -> tuple[str, ...]:
-    """Return the other words of the most frequent sense that has any."""
+    """Return the other words of the most frequent sense that has any; function words and single letters have none."""
     senses = []
     parts = (wordnet.NOUN, wordnet.VERB, wordnet.ADJ, wordnet.ADV)
     for part in () if len(word) == 1 or word in _FUNCTION_WORDS else parts:

@@ -1,1 +1,1 @@
-"""The sections of a report, a file for each or for a few that belong together; `raysed.report.section` finds them."""
+"""Sections of the report, one or a few related ones per file; `raysed.report.section` finds them."""

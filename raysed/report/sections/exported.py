@@ -1,4 +1,4 @@
-"""The exported model, or why there is none: its choice, its worth, the sanity list, its formats."""
+"""The exported model, or why there is none: choice, worth, sanity list, formats."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from raysed.store.text import Table, number, sentence, size
 
 
 def sanity_words(sanity: Mapping[str, int]) -> str:
-    """Return the exported model's result on the sanity list, in words.
+    """Describe the exported model's result on the sanity list.
 
     >>> sanity_words({"triples": 50, "exported": 48, "base": 40, "words": 23})
     'it answers 48 of 50 English triples correctly (untouched encoder 40, TF-IDF 23, guessing 25)'
@@ -22,7 +22,7 @@ def sanity_words(sanity: Mapping[str, int]) -> str:
 
 
 def formats_table(formats: Sequence[Mapping[str, Any]], dev: str | None) -> Table:
-    """Return the formats of an exported model, from `raysed.report.formats.compare_formats`, as a table."""
+    """Return the formats from `raysed.report.formats.compare_formats` as a table."""
     columns = {
         "format": lambda row: row["format"],
         "file": lambda row: row["file"],

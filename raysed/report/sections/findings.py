@@ -1,4 +1,4 @@
-"""The conclusion of the run, sentence by sentence."""
+"""The findings of the run, sentence by sentence."""
 
 from raysed.report.section import Section
 

@@ -1,4 +1,4 @@
-"""Grids of lower bounds: which bound won, by how much, and whether that is more than noise."""
+"""Grids of lower bounds: which bound won, by how much, and whether that exceeds noise."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -42,7 +42,7 @@ def _tables(grids: Sequence[Mapping[str, Any]], report: Report) -> Iterator[Bloc
 
 
 def _noise(grid: Mapping[str, Any]) -> str:
-    """The margin of means against what chance does to it, where there are several models per bound."""
+    """Compare the margin of means with its standard error, if both bounds have several models."""
     bounds = {bound["lower_bound"]: bound for bound in grid["bounds"]}
     pair = [bounds[grid["winner"]], bounds[grid["runner_up"]]]
     if grid["statistic"] != "mean" or min(len(bound["scores"]) for bound in pair) < 2:
@@ -53,10 +53,7 @@ def _noise(grid: Mapping[str, Any]) -> str:
 
 
 def grid_chart(grid: Mapping[str, Any]) -> Chart | None:
-    """Return the dev scores against the lower bounds: a dot per model, and a line of means.
-
-    Bounds that were stopped early are no part of the line: their scores are those of fewer updates.
-    """
+    """Return dev scores by lower bound: a dot per model, and a line of means of bounds not stopped early."""
     bounds = sorted((bound for bound in grid["bounds"] if bound["scores"]), key=lambda bound: bound["lower_bound"])
     if len(bounds) < 2:
         return None

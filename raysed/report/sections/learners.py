@@ -1,4 +1,4 @@
-"""How far learners are from the members' mean, which they learn."""
+"""How far learners are from the members' mean, their target."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,11 +14,11 @@ from raysed.store.text import Table
 def _learners(run: Run) -> list[dict[str, Any]]:
     """Return mean squared distances per dimension on the evaluation's sentences, by recipe.
 
-    At the pooling that learners are trained with where the run has it; less each model's mean, which
-    `sed.target: centred_mean` leaves out.
+    Each model's mean is subtracted (`sed.target: centred_mean` leaves it out). The pooling is the one that learners
+    train with, if the run has it.
     """
     found = []
-    # Not of external teachers, which have other widths, and a pooling of their own.
+    # External teachers have other widths and their own pooling.
     recipes = {recipe.uncalibrated: recipe for recipe in run.job.recipes if recipe.distils and recipe.members}
     for recipe in recipes.values():
         learners, members = run.of(recipe.uncalibrated), run.of(recipe.ensemble)

@@ -1,6 +1,6 @@
-"""Pairs of sentences that say most about the model: those where it changed most, and those on which it fails.
+"""The pairs that say most about the model: where it changed most, and where it fails.
 
-A model's error on a pair is the difference of two ranks: that of its cosine, and that of the graded score.
+A model's error on a pair is the difference between the ranks of its cosine and of the graded score.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,11 +17,11 @@ from raysed.score.metrics import ranks, spearman
 from raysed.store.text import Table, shortened
 
 _LONGEST = 80
-"""Characters of a sentence that are shown."""
+"""Characters shown of a sentence."""
 
 
 def worst_pairs(judged: Judged, count: int = 10) -> list[dict[str, Any]]:
-    """Return the pairs that the chosen model ranks most differently than people do, the worst first."""
+    """Return the pairs that the chosen model ranks least like people do, worst first."""
     if not np.isfinite(judged.after_P).all():
         return []
     gold_P, cosine_P = _ranks(judged.gold_P), _ranks(judged.after_P)
@@ -30,7 +30,7 @@ def worst_pairs(judged: Judged, count: int = 10) -> list[dict[str, Any]]:
 
 
 def changed_pairs(judged: Judged, count: int = 5) -> dict[str, list[dict[str, Any]]]:
-    """Return the pairs whose error the chosen model lowered most, as `better`, and raised most, as `worse`.
+    """Return the pairs whose error the chosen model lowered most (`better`) and raised most (`worse`).
 
     >>> texts = ["It rains.", "It snows.", "It hails."]
     >>> gold, before, after = np.array([1.0, 2.0, 3.0]), np.array([0.3, 0.2, 0.1]), np.array([0.1, 0.3, 0.2])
@@ -57,7 +57,7 @@ def _largest(by_P: np.ndarray, count: int, numbers: Mapping[str, np.ndarray], ju
 
 
 def _ranks(values_P: np.ndarray) -> np.ndarray:
-    """Return ranks from 0, the least, to 100, the most; equal values share their mean."""
+    """Return ranks from 0 (least) to 100 (most); ties share their mean."""
     return (ranks(values_P) - 1) / max(len(values_P) - 1, 1) * 100
 
 
@@ -90,12 +90,12 @@ def _changes_tables(changes: Mapping[str, Any], report: Report) -> Iterator[Bloc
 
 
 def agreement_chart(judged: Judged) -> Chart | None:
-    """Return cosines against graded scores, a panel per model whose cosines are finite, with the means of ten bins."""
+    """Return cosines against graded scores with the means of ten bins, a panel per model with finite cosines."""
     gold_P, cosines = judged.gold_P, {BASE: judged.before_P, judged.model: judged.after_P}
     cosines = {model: cosine_P for model, cosine_P in cosines.items() if np.isfinite(cosine_P).all()}
     if not cosines:
         return None
-    # Few scores are possible: moved apart a little, equal ones do not hide each other.
+    # Jitter: with few distinct scores, dots would hide each other.
     moved_P = gold_P + np.random.default_rng(0).uniform(-0.006, 0.006, len(gold_P)) * np.ptp(gold_P)
     edges = np.linspace(gold_P.min(), gold_P.max(), 11)
     bin_P = np.minimum(np.searchsorted(edges, gold_P, side="right") - 1, 9)

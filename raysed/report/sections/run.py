@@ -1,4 +1,4 @@
-"""The run itself: what was left out, its corpus, time, environment and settings, and how to repeat it."""
+"""The run itself: what was left out, corpus, time, environment, settings, and how to repeat it."""
 
 import platform
 import shlex
@@ -17,7 +17,6 @@ from raysed.store.text import Table, duration
 
 
 def _members(run: Run) -> list[dict[str, Any]]:
-    """Return members, and calibrations, that were left out."""
     named = [(*name.split("/"), reason) for name, reason in run.facts.left_out.items()]
     return [{"recipe": recipe, "index": int(index), "reason": reason} for recipe, *_, index, reason in named]
 
@@ -50,14 +49,14 @@ def _facts_tables(facts: Mapping[str, Any], report: Report) -> Iterator[Block]:
 
 
 def how_to_repeat(location: str, run: str, job: Sequence[str] = ("python", "jobs/ensemble_then_distill.py")) -> str:
-    """Return what to type to do a run again, under another name, from the settings that lie in its directory."""
+    """Return the command that repeats a run, under another name, from the settings in its directory."""
     settings = f"{run}.yaml" if "://" in location else f"{location}/{run}/config.yaml"
-    again = f"{run[:94]}-again"  # names have 100 characters at most
+    again = f"{run[:94]}-again"  # names have at most 100 characters
     return shlex.join([*job, "--config", settings, "--run", again, "--storage", location])
 
 
 def _repeat(run: Run) -> dict[str, str]:
-    """What was typed, and the main job as the user would type it: the script beside this one, or the command."""
+    """Return the command that was typed, and one that repeats the run: the script beside it, or `raysed run`."""
     words = ["raysed"] if Path(sys.argv[0]).name == "raysed" else ["python", sys.argv[0]]
     path = Path(sys.argv[0]).with_name("ensemble_then_distill.py")
     job = ["python", str(path)] if path.is_file() else ["raysed", "run"]

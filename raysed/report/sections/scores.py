@@ -1,4 +1,4 @@
-"""The scores: the headline table with its chart, and the same by task, pooled layers, width and aggregation."""
+"""Scores: the headline table with its chart, and the same by task, pooled layers and width."""
 
 import statistics
 from collections import Counter
@@ -24,9 +24,9 @@ _COLOURS: Mapping[str, Colour] = {
 
 
 def headline_table(scores: Scores) -> Table:
-    """Return the main result as a table (shaped like SED tables 3 and 4), with the columns that the run has.
+    """Return the main result as a table (like SED tables 3 and 4), without columns that the run does not fill.
 
-    Groups that have no score on all headline tasks follow at the end; a baseline that fits none of them is left out.
+    Groups not scored on all headline tasks come last; a baseline that fits none of them is left out.
     """
     fitting = [row for row in scores.counted if row.kind != "baseline" or set(scores.tasks) & set(row.metrics)]
     counts = Counter((row.recipe, row.kind) for row in fitting if row.kind != "grid")
@@ -51,12 +51,12 @@ def headline_table(scores: Scores) -> Table:
 
 
 def in_words(entry: Mapping[str, Any]) -> str:
-    """Return the interval of an entry of the summary."""
+    """Return the interval of a summary entry."""
     return f"{entry['low']:.1f} to {entry['high']:.1f}" if "low" in entry else "-"
 
 
 def layers_table(scores: Scores) -> Table:
-    """Return the mean headline score by pooled layers (SED table 8) of models that were scored at several depths."""
+    """Return mean headline scores by pooled layers (SED table 8), of models scored at several depths."""
     depths = sorted({row.layers for row in scores.rows}, key=lambda depth: (isinstance(depth, str), depth))
     models: dict[tuple, dict[str, float]] = {}
     for depth in depths:
@@ -68,7 +68,7 @@ def layers_table(scores: Scores) -> Table:
 
 
 def _means_table(models: Mapping[tuple, Mapping[Hashable, float | None]], *heads: str) -> Table:
-    """Return means over like models, from numbers by model: recipe, kind, cells under further `heads`, and index."""
+    """Return means over like models; a model's key is recipe, kind, cells under further `heads`, and index."""
     groups: dict[tuple, list[Mapping[Hashable, float | None]]] = {}
     for (*group, _), numbers in models.items():
         groups.setdefault(tuple(group), []).append(numbers)
@@ -82,7 +82,7 @@ def _means_table(models: Mapping[tuple, Mapping[Hashable, float | None]], *heads
 
 
 def widths_table(report: Report) -> Table:
-    """Return the mean score of a recipe's learners by width, a line for the dev task and each headline task."""
+    """Return the mean score of a recipe's learners by width, one line for the dev task and each headline task."""
     models: dict[tuple, dict[int, float | None]] = {}
     for entry in sorted(report.data.get("widths", ()), key=lambda entry: entry["width"]):
         for task in dict.fromkeys(filter(None, [report.dev, *report.scores.tasks])):
@@ -92,7 +92,7 @@ def widths_table(report: Report) -> Table:
 
 
 def _widths(run: Run) -> list[dict[str, Any]]:
-    """Scores on all tasks of learners whose embeddings may be cut short, at the widths of `sed.widths` and in full."""
+    """Score learners on all tasks with embeddings cut to the widths of `sed.widths`, and in full."""
     found = []
     for model in run.models if run.config.sed.widths else ():
         if model.kind == "learner":
@@ -110,7 +110,7 @@ def _depth_name(layers: int | str) -> str:
 
 
 def scores_chart(scores: Scores) -> Chart | None:
-    """Return a band per group with a dot per model, the mean as a bar, and its interval as a line."""
+    """Return a band per group: a dot per model, the mean as a bar, and its interval as a line."""
     if not scores.groups:
         return None
     series: list[Series] = []
@@ -122,7 +122,7 @@ def scores_chart(scores: Scores) -> Chart | None:
         found = [(row.average(scores.tasks), row.index) for row in scores.of(group)]
         found = sorted((score, f"{group[0]} {index}: {score:.2f}") for score, index in found if score is not None)
         values, texts = zip(*found)
-        # Equal ones do not hide each other.
+        # Spread, so that equal scores do not hide each other.
         spread_M = y + np.linspace(-0.1, 0.1, len(values)) if len(values) > 1 else np.array([y])
         series.append(Series(np.array(values), spread_M, _COLOURS[group[1]], texts=texts))
         if len(values) > 1:

@@ -14,10 +14,10 @@ from raysed.store.text import Table
 
 
 def _of_task(run: Run) -> dict[str, np.ndarray]:
-    """Embeddings of a task's sentences by the base and the last recipe, without and with its calibration.
+    """Return one task's embeddings by the base and by the last recipe, each with and without its calibration.
 
-    The task is the first one of graded pairs where there is one. Of each recipe the first model that has not collapsed
-    counts, or the first one.
+    The task is the first of graded pairs, if any. A recipe is represented by its first model that has not collapsed, or
+    else by its first.
     """
     names = [name for name in (run.config.evaluation.dev, *run.config.evaluation.report_tasks()) if name]
     task = next((name for name in names if name in run.evaluation.pair_tasks), names[0])
@@ -41,7 +41,7 @@ def _tables(models: Mapping[str, Mapping[str, float]], report: Report) -> Iterat
 
 def spectrum_chart(spectra: Mapping[str, np.ndarray]) -> Chart | None:
     """Return the singular values of up to four embedding matrices on a logarithmic axis."""
-    # What is below is rounding noise.
+    # Smaller values are rounding noise.
     kept = {label: values[values > 1e-6] for label, values in spectra.items() if (values > 1e-6).any()}
     if not kept:
         return None

@@ -15,7 +15,7 @@ from raysed.store.text import Table, number
 _LEARNT = f"{TEACHERS}-{SED}"
 _NOTHING = {"width": None, "parameters": None, "sentences_per_second": None}
 Models = Sequence[Mapping[str, Any]]
-"""The teachers, what they say together, and at last the exported model; see docs/report.md."""
+"""Teachers, what they give together, and last the exported model; see docs/report.md."""
 
 
 def _teachers(run: Run) -> list[dict[str, Any]]:
@@ -33,20 +33,20 @@ def _teachers(run: Run) -> list[dict[str, Any]]:
     size = sum(tensor.numel() for tensor in encoder.parameters())
     own = {"model": run.choice.title, "width": encoder.width, "parameters": size, "sentences_per_second": run.speed}
     own["score"] = run.scores.average_of(model.recipe, model.kind, model.index)
-    # How well the learners' queries find what their only teacher has embedded, whose space they share.
+    # Learners that share their only teacher's space can search what it has embedded.
     teacher, documents = run.facts.shares_space_of, [model for model in run.models if model.recipe == TEACHERS]
     if teacher and documents:
         learners = [model for model in run.models if model.recipe == _LEARNT]
         x_UD, *others = (np.asarray(run.embeddings(model)) for model in [*documents, *learners])
         scores = [run.evaluation.score_between(y_UD, x_UD, run.scores.tasks) for y_UD in others]
-        if None not in scores:  # as where a headline task is neither of graded pairs nor retrieval
+        if None not in scores:  # None: a headline task is neither pairs nor retrieval
             about = {"score": statistics.fmean(scores), "searches": teacher}
             found.append({"model": f"{_LEARNT} searching {teacher}", **_NOTHING, **about})
     return [*found, own]
 
 
 def teachers_table(models: Models) -> Table:
-    """Return models as a table; of teachers it says what the last one, which learnt from them, keeps of their score."""
+    """Return models as a table, with the share of each teacher's score that the last one, their learner, keeps."""
 
     def keeps(model: Mapping[str, Any]) -> str:
         is_teacher = model is not models[-1] and "searches" not in model
@@ -65,7 +65,7 @@ def teachers_table(models: Models) -> Table:
 
 
 def worth_blocks(found: Mapping[str, Any]) -> Iterator[Block]:
-    """Yield what named teachers are worth together, see `raysed.score.ensemble`: words and tables."""
+    """Yield words and tables on what named teachers are worth together, see `raysed.score.ensemble`."""
     yield " ".join(conclusions(found))
     dev, everyone, columns = found.get("dev", []), found["teachers"], list(found["rows"][0]["scores"])
     best_on = "best" if set(dev) & set(found["tasks"]) else "best on dev"
@@ -92,7 +92,7 @@ def worth_blocks(found: Mapping[str, Any]) -> Iterator[Block]:
 
 
 def agreement_blocks(found: Mapping[str, Any]) -> Iterator[Block]:
-    """Yield how much teachers agree, as `raysed.score.ensemble` found it."""
+    """Yield how much teachers agree, from `raysed.score.ensemble.agreement`."""
     columns = {
         "teachers": lambda pair: " and ".join(pair["teachers"]),
         "neighbours that both find": lambda pair: f"{pair['shared']:.1f}%",

@@ -1,4 +1,4 @@
-"""The trainings of members and learners: losses, dev scores and the directions of embeddings over the updates."""
+"""Training curves of members and learners: losses, dev scores and directions of embeddings by update."""
 
 import math
 import statistics
@@ -14,9 +14,9 @@ from raysed.report.results import Run
 from raysed.report.section import Section
 
 Curves = Mapping[str, Sequence[Mapping[str, Any]]]
-"""By training its records: `step` and, where measured, `loss`, `dev` (x100) and others."""
+"""Records by training: `step` and, where measured, `loss`, `dev` (x100) and others."""
 _FEW_RECORDS = 15
-"""Each record of a shorter curve has a mark."""
+"""Curves with no more records have a mark at each."""
 _MEASURES = {
     "loss": "training loss",
     "held_out": "loss on held-out sentences",
@@ -26,10 +26,7 @@ _MEASURES = {
 
 
 def training_chart(node: str, curves: Curves, references: Mapping[str, float] | None = None) -> Chart | None:
-    """Return the curves of the members or learners of a node, a panel for each thing that was measured.
-
-    The panel of dev scores has lines at `references`, the scores of up to three models.
-    """
+    """Return a node's training curves, a panel per measure; `references` are lines in the panel of dev scores."""
     panels, ends = [], []
     for key, label in _MEASURES.items():
         points = {}
@@ -57,7 +54,7 @@ def training_chart(node: str, curves: Curves, references: Mapping[str, float] | 
 
 
 def _charts(run: Run, data: None) -> Iterator[Chart | None]:
-    """Yield the trainings of the members of every node, and of the learners of every recipe that distils."""
+    """Yield a chart for the members of each node, and for the learners of each recipe that distils."""
     of_dev = run.scores.groups_of(run.config.evaluation.dev)
     base = {"base": of_dev[BASE, "base"]["mean"]} if (BASE, "base") in of_dev else {}
     for node, names in run.facts.members.items():
@@ -73,7 +70,7 @@ def _charts(run: Run, data: None) -> Iterator[Chart | None]:
 
 
 def _curves(run: Run, what: str, names: Sequence[str]) -> Curves:
-    """Histories by `member 00` and the like; the models of a grid's winner are its members."""
+    """Return histories by names such as `member 00`; the models of a grid's winner are its members."""
     return {f"{what} {name.rpartition('/')[2]}": run.history(name) for name in names}
 
 

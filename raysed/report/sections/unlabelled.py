@@ -11,11 +11,11 @@ from raysed.score.unlabelled import CANNOT_BE_TOLD, unlabelled_scores
 from raysed.store.text import Table
 
 Models = Mapping[str, Mapping[str, Any]]
-"""By model what `unlabelled_scores` returned."""
+"""By model, what `unlabelled_scores` returned."""
 
 
 def unlabelled_table(models: Models) -> Table:
-    """Return the scores that need no labels, a line per model."""
+    """Return the scores that need no labels, one line per model."""
     columns = {
         "models": lambda model: model[0],
         "near-duplicates found": lambda model: f"{model[1]['found']:.1f}%",

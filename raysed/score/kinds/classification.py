@@ -1,4 +1,4 @@
-"""Labelled texts: how well SentEval's linear probe tells the labels, see `probes`."""
+"""Labelled texts: how well SentEval's linear probe predicts the labels, see `probes`."""
 
 import os
 from collections.abc import Sequence
@@ -18,21 +18,21 @@ from raysed.score.lexical import Vectors
 from raysed.score.probes import Features, Labelled
 
 FOLDS = 5
-"""Of a classification without a test part: each text is predicted by a probe that has not seen it."""
+"""Without a test part: each text is predicted by a probe that has not seen it."""
 _LEXICAL_GRID = tuple(2.0**exponent for exponent in range(-2, 8, 2))
 """Unit vectors of words need weaker regularisation than embeddings."""
 
 
 TEXT_COLUMNS = ("text", "sentence", "utterance", "title")
 LABEL_COLUMNS = ("label", "class", "category", "intent", "topic")
-"""What the columns are often called; the first that is there is taken."""
+"""Common names; the first column found is used."""
 FEWEST_TEXTS = 5
-"""Texts of each class: every fold of a classification needs one."""
+"""Per class: every fold of a classification needs one."""
 _part = 0.0
 
 
 def part_done() -> float:
-    """Return which share of its fits a task that is being scored has behind it, for whoever shows progress."""
+    """Return the share of its fits that the current task has done, for progress."""
     return _part
 
 
@@ -42,7 +42,7 @@ def _set_part(share: float) -> None:
 
 
 def classes_schema(config: TaskConfig, setting: str) -> Schema:
-    """Return what is wanted of a file of labelled texts."""
+    """Return the schema of a file of labelled texts."""
     text, label = config.columns.text, config.columns.label
     return Schema(
         setting=setting,
@@ -73,16 +73,10 @@ def _check_classes(classes: Sequence[str], ids: np.ndarray, source: str, setting
 
 
 class LabelledTask(Task):
-    """N texts with one label each.
-
-    Attributes:
-        labels: class ids, int64 [N].
-        classes: names of the classes, by id.
-        scored: which texts are scored, bool [N].
-    """
+    """N texts with class ids `labels`, int64 [N]; `scored`, bool [N], marks the texts that are scored."""
 
     has_test_part: ClassVar[bool] = False
-    """Whether only the test part of texts that have one is scored."""
+    """Whether only the test rows are scored, if there are any."""
 
     def __init__(
         self,
@@ -98,16 +92,16 @@ class LabelledTask(Task):
         self.sentences = list(dict.fromkeys(texts))
         row = {sentence: i for i, sentence in enumerate(self.sentences)}
         self.rows = np.array([row[text] for text in texts])
-        """Where in `sentences` each text is, int64 [N]."""
+        """Index in `sentences` of each text, int64 [N]."""
         self.scored = test if self.has_test_part and test is not None else np.ones(len(texts), bool)
 
     @classmethod
     def load(cls, name: str, config: TaskConfig, seed: int, aggregation: str) -> "LabelledTask":
-        """Read texts with a label: a file or a hub dataset with a column for each.
+        """Read texts with a label: a file or hub dataset with a column for each.
 
-        Where a column `split` has rows of `test` and of another name, the test rows are what is predicted;
-        `config.split` takes the rows of one split alone. Rows without text or label are left out. At least two labels
-        are needed, and five texts of each.
+        If a column `split` has both `test` and other rows, a classification predicts only the test rows. `config.split`
+        selects one split instead. Rows without text or label are dropped. At least two labels with five texts each are
+        required.
         """
         setting = f"evaluation.tasks.{name}"
         rows = read_source(config, classes_schema(config, setting), "test")
@@ -126,7 +120,7 @@ class LabelledTask(Task):
         return [self.kind, self.texts, self.labels.tolist(), self.scored.tolist(), self._seed]
 
     def items(self) -> list[tuple[str, ...]]:
-        """Return the texts that are scored; the others are there to learn from."""
+        """Return the texts that are scored; the others are only trained on."""
         return [(self.texts[i],) for i in np.flatnonzero(self.scored)]
 
     def without(self, rows: Sequence[int]) -> "LabelledTask | None":
@@ -145,8 +139,8 @@ class LabelledTask(Task):
 class Classification(LabelledTask):
     """Scores models by the accuracy of a logistic regression on their embeddings.
 
-    A source with a test part is learnt from its other rows; of any other source each of five folds is predicted from
-    the rest. The strength of regularisation is chosen by folds of the training rows.
+    With a test part, the probe learns from the other rows; without one, each of five folds is predicted from the rest.
+    Folds of the training rows choose the strength of regularisation.
     """
 
     kind, main, measure = "classification", "accuracy", "accuracy of a linear probe"
@@ -173,12 +167,12 @@ class Classification(LabelledTask):
         return self._predict(vectors(self.texts), _LEXICAL_GRID, None, 3)
 
     def _predict(self, features: Features, grid: Sequence[float], seed: int | None, count: int) -> np.ndarray:
-        """The predicted classes, from the features of all texts; `count` folds, drawn by the seed, choose C."""
+        """Return predicted classes from the features of all texts; `count` folds drawn by `seed` choose C."""
         labels_N, predicted_N = self.labels, np.zeros_like(self.labels)
         folds = [(np.flatnonzero(~self.scored), np.flatnonzero(self.scored))]
         if self.scored.all():
             folds = probes.stratified_folds(labels_N, self._seed, FOLDS)
-        fits = len(folds) * count * len(grid)  # of up to half a minute each
+        fits = len(folds) * count * len(grid)  # up to half a minute each
         on_fit = map(_set_part, (done % fits / fits for done in range(1, fits + 1))).__next__
         for rows, held_out in folds:
             train = Labelled(features[rows], labels_N[rows])
@@ -187,8 +181,8 @@ class Classification(LabelledTask):
         return predicted_N[self.scored]
 
     def metrics(self, outcome: np.ndarray) -> dict[str, float | int]:
-        """Return accuracy and the mean F1 of the classes, x100, and the number of texts that were predicted."""
-        from sklearn.metrics import f1_score  # takes a second, and most processes need none of it
+        """Return accuracy and macro F1, x100, and the number of predicted texts and of classes."""
+        from sklearn.metrics import f1_score  # takes a second; most processes never need it
 
         gold = self.labels[self.scored]
         return {

@@ -1,4 +1,4 @@
-"""Labelled texts: how well k-means finds the labels, by V-measure (Rosenberg and Hirschberg 2007)."""
+"""Labelled texts: how well k-means recovers the labels, by V-measure (Rosenberg and Hirschberg 2007)."""
 
 import statistics
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from raysed.score.lexical import Vectors
 from raysed.score.metrics import unit, v_measure
 
 SEEDS = 5
-"""Runs of k-means, whose mean counts."""
+"""Runs of k-means to average."""
 
 
 class Clustering(LabelledTask):
-    """Scores models by how well k-means on unit vectors, with as many clusters as classes, finds the classes."""
+    """Scores models by how well k-means on unit vectors, one cluster per class, recovers the classes."""
 
     kind, main, measure = "clustering", "v_measure", "V-measure of k-means"
     rises_when_resampled = True
@@ -24,14 +24,13 @@ class Clustering(LabelledTask):
         return self.lexical_outcome(lambda texts: unit(np.asarray(x_UD, np.float32)[self.rows]))
 
     def lexical_outcome(self, vectors: Vectors) -> np.ndarray:
-        from sklearn.cluster import KMeans  # takes a second, and most processes need none of it
+        from sklearn.cluster import KMeans  # takes a second; most processes never need it
 
         features, count = vectors(self.texts), len(self.classes)
         runs = [KMeans(count, n_init=1, random_state=self._seed + run).fit(features) for run in range(SEEDS)]
         return np.stack([run.labels_.astype(np.int64) for run in runs], axis=1)
 
     def metrics(self, outcome_NS: np.ndarray) -> dict[str, float | int]:
-        """Return the mean V-measure x100 of the runs of k-means, its deviation, and the counts."""
         values = v_measure(self._tables(outcome_NS, np.ones((len(outcome_NS), 1))))[0].tolist()
         return {
             "v_measure": 100 * statistics.fmean(values),
@@ -44,7 +43,7 @@ class Clustering(LabelledTask):
         return np.stack([100 * v_measure(self._tables(outcome_NS, counts_PR)).mean(1) for outcome_NS in outcomes])
 
     def _tables(self, outcome_NS: np.ndarray, counts_NR: np.ndarray) -> np.ndarray:
-        """How often class and cluster meet, [R, S, classes, clusters]."""
+        """Return how often class and cluster meet, [R, S, classes, clusters]."""
         count = len(self.classes)
         tables = np.zeros((counts_NR.shape[1], outcome_NS.shape[1], count * count))
         for run, cluster_N in enumerate(outcome_NS.T):

@@ -1,4 +1,4 @@
-"""Labelled texts: how often the nearest neighbours of a text have its label. Nothing is fitted, so it takes seconds."""
+"""Labelled texts: how often a text's nearest neighbours share its label. Nothing is fitted, so it takes seconds."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ _BLOCK_CELLS = 2**24
 
 
 class Neighbours(LabelledTask):
-    """Scores models by the label that most of the five nearest other texts have, by cosine; nearer ones break ties."""
+    """Scores models by a vote of each text's five nearest others, by cosine; nearer ones break ties."""
 
     kind, main, measure = "neighbours", "neighbours", "accuracy of the 5 nearest neighbours"
 
@@ -43,7 +43,6 @@ class Neighbours(LabelledTask):
         return np.concatenate(predicted)
 
     def metrics(self, outcome: np.ndarray) -> dict[str, Any]:
-        """Return the accuracy x100, and the counts."""
         accuracy = 100 * float(np.mean(outcome == self.labels))
         return {"neighbours": accuracy, "texts": len(outcome), "classes": len(self.classes)}
 

@@ -1,8 +1,8 @@
 """Graded pairs (semantic textual similarity): cosine of two embeddings against a human score.
 
-A task often has several subsets (a SemEval year). How the subsets become one number is what makes published tables hard
-to compare, so all three ways are computed every time: `all` concatenates the subsets (SBERT, BSL), `mean` averages
-their correlations (SED), `wmean` weights that average by subset size (BERT-flow).
+A task often has several subsets (a SemEval year), and published tables combine them differently. All three ways are
+always computed: `all` concatenates the subsets (SBERT, BSL), `mean` averages their correlations (SED), and `wmean`
+weights that average by subset size (BERT-flow).
 """
 
 import logging
@@ -24,7 +24,7 @@ _CORRELATIONS = {"spearman": spearman, "pearson": pearson}
 
 
 class Pairs(Task):
-    """Scores models on graded pairs; the aggregation is that of a task that does not name its own."""
+    """Scores models on graded pairs; `aggregation` is the default for tasks that set none."""
 
     kind, main = "pairs", "spearman"
     measure = "Spearman correlation between cosine and gold score"
@@ -36,7 +36,7 @@ class Pairs(Task):
         self.sentences = list(dict.fromkeys(s for pair in zip(self.first, self.second) for s in pair))
         row = {sentence: i for i, sentence in enumerate(self.sentences)}
         self.pair_rows = np.array([[row[s] for s in side] for side in (self.first, self.second)], dtype=np.int64).T
-        """Where in `sentences` the two sentences of every pair are, int64 [P, 2]."""
+        """Indices in `sentences` of each pair's two sentences, int64 [P, 2]."""
         self._subsets, start = {}, 0
         for name, (_, _, gold_P) in task.subsets.items():
             self._subsets[name] = slice(start, start := start + len(gold_P))
@@ -88,23 +88,23 @@ class Pairs(Task):
         return sparse_pair_cosines(vectors(self.sentences), self.pair_rows)
 
     def score_between(self, x_UD: np.ndarray, y_UD: np.ndarray) -> float | None:
-        """Return the mean of both ways: each sentence of a pair is the query once."""
+        """Return the mean of both directions: each sentence of a pair is the query once."""
         ways = [pair_cosines(a_UD, b_UD, self.pair_rows) for a_UD, b_UD in ((x_UD, y_UD), (y_UD, x_UD))]
         scores = [self.metrics(similarity_P)[self.main] for similarity_P in ways]
         return None if None in scores else sum(scores) / 2
 
     def metrics(self, similarity_P: np.ndarray) -> dict[str, Any]:
-        """Score any similarity of the pairs; with several subsets under every aggregation, and each subset alone.
+        """Score similarities of the pairs; several subsets are also scored one by one and by every aggregation.
 
-        A correlation is None where all pairs are equally similar, and for a subset with fewer than three pairs or one
-        score only. Such a subset is in no mean, and `subsets_left_out` lists it.
+        A correlation is None if all pairs are equally similar, and for a subset with fewer than three pairs or only one
+        gold score. Means exclude such subsets, which `subsets_left_out` lists.
         """
         if similarity_P.shape != self.gold.shape or not np.isfinite(similarity_P).all():
             raise ValueError(f"{len(self.gold)} finite similarities expected, got shape {similarity_P.shape}")
         subsets = {name: _correlate(similarity_P[at], self.gold[at]) for name, at in self._subsets.items()}
         counted = [metrics for name, metrics in subsets.items() if name not in self._left_out]
         whole, sizes = _correlate(similarity_P, self.gold), [metrics["pairs"] for metrics in counted]
-        # A mean without the subsets on which this one model fails could not be compared with that of another.
+        # A mean without the subsets on which this model alone fails could not be compared with other models'.
         defined = bool(counted) and all(metrics["spearman"] is not None for metrics in counted)
         ways: dict[str, dict[str, float | None]] = {"all": {key: whole[key] for key in _CORRELATIONS}}
         for way, weights in (("mean", None), ("wmean", sizes)):
@@ -118,7 +118,7 @@ class Pairs(Task):
         return {**found, **ways, "subsets": subsets, **({"subsets_left_out": self._left_out} if self._left_out else {})}
 
     def strata(self) -> list[tuple[slice, float]]:
-        """Return the pairs of each part that has a correlation of its own, and its share of the task's score."""
+        """Return the pairs of each part with its own correlation, and its share of the task's score."""
         if self.aggregation == "all":
             return [(slice(0, len(self.gold)), 1.0)]
         counted = [pairs for name, pairs in self._subsets.items() if name not in self._left_out]
@@ -126,10 +126,7 @@ class Pairs(Task):
         return [(pairs, size / sum(sizes)) for pairs, size in zip(counted, sizes)]
 
     def resampled(self, rows: slice, outcomes: Sequence[np.ndarray], counts_PR: np.ndarray) -> np.ndarray:
-        """Return Spearman's correlation x100 of M models, [M, R]; NaN where it is not defined.
-
-        The correlation is that of ranks less their mean, of which every resample has the same: (n + 1) / 2.
-        """
+        """Return Spearman's correlation x100 of M models, [M, R], from centred ranks; NaN if undefined."""
         gold = Order(self.gold[rows])
         gold_KR, gold_square_R = gold.centred_ranks(counts_PR)
         weighted_PR = counts_PR * gold_KR[gold.place_P]

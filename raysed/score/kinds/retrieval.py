@@ -1,7 +1,7 @@
 """Retrieval: how well embeddings find the documents that answer a query, by nDCG@10, MRR@10, MAP and recall.
 
-Documents are ranked exactly, in blocks of queries that bound memory. The measures are those of trec_eval: nDCG with
-linear gains (Järvelin and Kekäläinen 2002), ties broken by falling document id.
+Ranking is exact, in blocks of queries that bound memory. Measures are those of trec_eval: nDCG with linear gains
+(Järvelin and Kekäläinen 2002), ties broken by descending document id.
 """
 
 import os
@@ -20,7 +20,7 @@ from raysed.score.lexical import BM25, Vectors
 from raysed.score.metrics import unit
 
 MEASURES = ("ndcg@10", "mrr@10", "map", "recall@10", "recall@100")
-"""The columns of an outcome."""
+"""Columns of an outcome."""
 _DEPTH = 10
 _BLOCK_CELLS = 2**24
 
@@ -32,7 +32,7 @@ _COLUMNS = {
     "queries": ("queries", {("id",): _ID, ("text",): [("text",), ("query",)]}, {}, ("text",)),
     "qrels": ("relevance judgements", {("query",): _QUERY, ("document",): _DOCUMENT}, {"score": "score"}, ()),
 }
-"""By the setting that names a file: what it holds, its columns, those that it may lack, and those that hold text."""
+"""By setting that names a file: its content, required, optional and text columns."""
 
 
 def _file(folder: Path, name: str) -> Path | None:
@@ -40,7 +40,6 @@ def _file(folder: Path, name: str) -> Path | None:
 
 
 def _places(config: TaskConfig, setting: str) -> dict[str, str]:
-    """Return the files by the settings that name them: documents, queries and judgements."""
     places: dict[str, Any] = {"source": config.source, "queries": config.queries, "qrels": config.qrels}
     folder = Path(os.path.expanduser(config.source))
     if documents := _file(folder, "corpus.jsonl"):
@@ -68,7 +67,7 @@ def _read(key: str, place: str, config: TaskConfig, setting: str) -> Rows:
 
 
 def _by_id(rows: Rows) -> dict[str, int]:
-    """Return rows by id, which must differ."""
+    """Return row numbers by id; raise `UserError` if an id is missing or repeated."""
     found: dict[str, int] = {}
     for place, value in enumerate(rows.columns["id"]):
         if value is None or str(value) in found:
@@ -86,11 +85,11 @@ def _check_ids(judgements: Rows, column: str, known: Mapping[str, int], file: st
 
 
 class Retrieval(Task):
-    """Scores models by how they rank the documents that answer a query; prompts stand before what a model embeds.
+    """Scores models by how they rank the documents that answer a query; only embedded texts get prompts.
 
     Attributes:
-        document_ids: documents that score alike are ranked by them, the last one first (as trec_eval does).
-        gains: for each query how relevant documents are, by their place among `documents`; one at least, all above 0.
+        document_ids: rank documents with equal scores, the last id first (as in trec_eval).
+        gains: for each query, the relevance of documents by index in `documents`; at least one, all above 0.
     """
 
     kind, main = "retrieval", "ndcg@10"
@@ -115,10 +114,10 @@ class Retrieval(Task):
         self.sentences = list(dict.fromkeys([*asked, *found]))
         row = {sentence: i for i, sentence in enumerate(self.sentences)}
         self._query_rows = np.array([row[text] for text in asked])
-        # Equal documents share one row, so that their scores tie exactly.
+        # Equal documents share a row, so their scores tie exactly.
         self._texts, self._text_of = np.unique([row[text] for text in found], return_inverse=True)
         falling = sorted(range(len(documents)), key=document_ids.__getitem__, reverse=True)
-        self._place_N = np.argsort(falling)  # which inverts a permutation
+        self._place_N = np.argsort(falling)  # inverse permutation
 
     @classmethod
     def recognises(cls, config: TaskConfig, setting: str) -> bool:
@@ -129,8 +128,8 @@ class Retrieval(Task):
     def load(cls, name: str, config: TaskConfig, seed: int, aggregation: str) -> "Retrieval":
         """Read a directory in BEIR's layout, or three files.
 
-        A document's title stands before its text. A judgement of 0 or less says that a document is not relevant.
-        Queries without a relevant document are left out and counted.
+        A document's title is prepended to its text. A judgement of 0 or less means not relevant. Queries without a
+        relevant document are left out and counted.
         """
         setting = f"evaluation.tasks.{name}"
         documents, queries, judgements = (
@@ -144,7 +143,7 @@ class Retrieval(Task):
         scores = judgements.numbers_of("score", "write 1 for relevant and 0 for not")
         gains: dict[str, dict[int, float]] = {}
         for query, document, gain in zip(judgements.columns["query"], judgements.columns["document"], scores):
-            if gain is None or gain > 0:  # of a pair that is judged twice the last counts
+            if gain is None or gain > 0:  # the last relevant judgement of a pair counts
                 gains.setdefault(str(query), {})[document_of[str(document)]] = 1.0 if gain is None else gain
         kept = [query for query in query_of if query in gains]
         if not kept:
@@ -159,7 +158,7 @@ class Retrieval(Task):
         return [self.kind, self.sentences, self.document_ids, [list(gains.items()) for gains in self.gains]]
 
     def outcome(self, x_UD: np.ndarray) -> np.ndarray:
-        """Return every measure for every query, float64 [Q, 5] of 0 to 1, columns as in `MEASURES`."""
+        """Return every measure for every query, float64 [Q, 5], 0 to 1, columns as in `MEASURES`."""
         return self._outcome_between(x_UD, x_UD)
 
     def score_between(self, x_UD: np.ndarray, y_UD: np.ndarray) -> float:
@@ -171,7 +170,7 @@ class Retrieval(Task):
         return self.outcome_of(lambda block: (queries_QD[block] @ texts_VD.T)[:, self._text_of])
 
     def outcome_of(self, scores: Callable[[slice], np.ndarray]) -> np.ndarray:
-        """Return the outcome of any scores [B, N] of some queries and all documents; higher is better."""
+        """Return the outcome for scores [B, N] of a block of queries and all documents; higher is better."""
         step, found = max(1, _BLOCK_CELLS // len(self.documents)), []
         for start in range(0, len(self.queries), step):
             for gains, scores_N in zip(self.gains[start : start + step], scores(slice(start, start + step))):
@@ -180,7 +179,7 @@ class Retrieval(Task):
         return np.array(found)
 
     def metrics(self, outcome_QM: np.ndarray) -> dict[str, float | int]:
-        """Return the means over queries, x100, and the counts of queries, documents and what was left out."""
+        """Return means over queries, x100, and counts of queries, documents and queries left out."""
         means = dict(zip(MEASURES, (100 * outcome_QM.mean(0)).tolist()))
         counts = {"queries": len(self.queries), "documents": len(self.documents)}
         return {**means, **counts, **({"left_out": self.left_out} if self.left_out else {})}
@@ -194,14 +193,14 @@ class Retrieval(Task):
     def lexical_outcome(self, vectors: Vectors) -> np.ndarray:
         count, x_NV = len(self.documents), vectors([*self.documents, *self.queries])
         documents_VN, queries_QV = x_NV[:count].T.tocsr(), x_NV[count:]
-        # Equal texts must tie: rounding noise has no rank.
+        # Rounded, so that equal texts tie.
         return self.outcome_of(lambda block: (queries_QV[block] @ documents_VN).toarray().round(12))
 
     def lexical(self) -> dict[str, Callable[[], np.ndarray]]:
         return {**super().lexical(), BM25: self._bm25}
 
     def _bm25(self) -> np.ndarray:
-        """Lucene's BM25 with k1 1.5 and b 0.75, neither stop words nor stems: the language is not known."""
+        """Lucene's BM25 with k1 1.5 and b 0.75; no stop words or stemming, as the language is unknown."""
         import bm25s
 
         def words(texts: Sequence[str]) -> list[list[str]]:
@@ -213,7 +212,7 @@ class Retrieval(Task):
 
 
 def _ranks(scores_N: np.ndarray, relevant: Sequence[int], place_N: np.ndarray) -> np.ndarray:
-    """The ranks of some documents among all, from 1; nothing is sorted, because only few of them are asked for."""
+    """Return the ranks, from 1, of a few documents among all; with so few, counting beats sorting."""
     ranks = []
     for row in relevant:
         level = scores_N == scores_N[row]
@@ -222,7 +221,7 @@ def _ranks(scores_N: np.ndarray, relevant: Sequence[int], place_N: np.ndarray) -
 
 
 def _measures(rank_J: np.ndarray, gain_J: np.ndarray) -> tuple[float, ...]:
-    """`MEASURES` of one query, from the ranks of its relevant documents."""
+    """Return `MEASURES` of one query, from the ranks and gains of its relevant documents."""
     order_J = np.argsort(rank_J)
     rank_J, gain_J = rank_J[order_J], gain_J[order_J]
     near_J = rank_J <= _DEPTH

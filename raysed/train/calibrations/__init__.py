@@ -1,4 +1,4 @@
-"""Calibrations, a file each, which `raysed.registry` finds. CONTRIBUTING.md shows how to add one."""
+"""Calibrations, one per file, found by `raysed.registry`. CONTRIBUTING.md shows how to add one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from raysed.errors import UserError
 from raysed.model.calibration import CalibrationMap, require_finite
 
 VARIANCE_FLOOR = 1e-10
-"""Directions with less than this share of the largest variance are rounding noise: they are set to zero."""
+"""Directions with less than this share of the largest variance are rounding noise and set to zero."""
 _BLOCK_ROWS = 8192
 
 
 @dataclass(frozen=True)
 class FitOptions:
-    """What fits may need beside embeddings, see `raysed.train.calibration.fit_calibration`."""
+    """What fits may need besides embeddings; see `raysed.train.calibration.fit_calibration`."""
 
     flow: FlowConfig
     natsv_k: int | None
@@ -29,9 +29,9 @@ class Calibration:
     """A calibration, by its name in recipes.
 
     Attributes:
-        title: what sentences of the report call it.
-        words: what the model card says that it does.
-        is_affine: whether it gives an `Affine`, so that it can be part of a chain; others stand alone.
+        title: its name in sentences of the report.
+        words: what it does, for the model card.
+        is_affine: whether it gives an `Affine` and so can be part of a chain; others stand alone.
     """
 
     name: ClassVar[str]
@@ -45,7 +45,7 @@ class Calibration:
 
 
 def mean_and_covariance(x_ND: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean and the covariance (divided by N) in float64, a block of rows at a time."""
+    """Return mean and covariance (divided by N) in float64, computed in blocks of rows."""
     require_finite(x_ND)
     if not len(x_ND):
         raise UserError("there are no sentences to fit a calibration on; flow.fit_on must provide some")
@@ -58,6 +58,6 @@ def mean_and_covariance(x_ND: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def inverse_deviations(variances_D: np.ndarray) -> np.ndarray:
-    """Return 1 / sqrt(variance), and zero for variances under the floor."""
+    """Return 1 / sqrt(variance), and zero for variances below the floor."""
     seen_D = variances_D > VARIANCE_FLOOR * variances_D.max()
     return np.where(seen_D, 1 / np.sqrt(np.where(seen_D, variances_D, 1.0)), 0.0)

@@ -1,4 +1,4 @@
-"""BERT-flow: an invertible network that makes embeddings Gaussian; `raysed.train.flow_fit` fits it."""
+"""BERT-flow: an invertible network that makes embeddings Gaussian, fitted by `raysed.train.flow_fit`."""
 
 import numpy as np
 

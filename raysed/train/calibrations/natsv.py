@@ -1,4 +1,4 @@
-"""Nulling of the directions of largest variance, a baseline of BERT-flow (section 4.3; Arora and Mu 2017)."""
+"""Removal of the directions of largest variance, a baseline of BERT-flow (section 4.3; Arora and Mu 2017)."""
 
 import numpy as np
 
@@ -7,11 +7,11 @@ from raysed.model.calibration import Affine
 from raysed.train.calibrations import Calibration, FitOptions, mean_and_covariance
 
 MOST_DIRECTIONS = 20
-"""The largest k that is tried on the dev task (BERT-flow section 4.3)."""
+"""Largest k tried on the dev task (BERT-flow section 4.3)."""
 
 
 def largest_k(x_ND: np.ndarray) -> int:
-    """Return how many directions can be removed from these rows so that one is left."""
+    """Return how many directions can be removed from these rows with at least one left."""
     return min(len(x_ND) - 2, x_ND.shape[1] - 1)
 
 

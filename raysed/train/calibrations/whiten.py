@@ -13,8 +13,8 @@ class _Whiten(Calibration):
     def fit(self, x_ND: np.ndarray, options: FitOptions | None = None) -> Affine:
         """Map to zero mean and identity covariance: x -> (x - mean) @ covariance**-0.5.
 
-        Of the maps that do this it is the symmetric one, which moves the embeddings least; all give the same cosines.
-        Directions without variance, which there are whenever there are fewer rows than channels, become zero.
+        This symmetric map moves the embeddings least; all whitening maps give the same cosines. Directions without
+        variance, as with fewer rows than channels, become zero.
         """
         mean_D, covariance_DD = mean_and_covariance(x_ND)
         variances_D, directions_DD = np.linalg.eigh(covariance_DD)

@@ -1,1 +1,1 @@
-"""Stages that train, a file each, which `raysed.registry` finds. CONTRIBUTING.md shows how to add one."""
+"""Training stages, one per file, found by `raysed.registry`. CONTRIBUTING.md shows how to add one."""

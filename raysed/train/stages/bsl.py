@@ -1,7 +1,6 @@
-"""Bootstrapped sentence representations (BSL section 3): an online network predicts what a slow copy of it says.
+"""Bootstrapped sentence representations (BSL section 3): an online network predicts the output of its slow copy.
 
-The target is a moving average of the online encoder and gets no gradient, which together with the predictor keeps both
-from collapsing.
+The target is a moving average of the online encoder without gradient, which with the predictor prevents collapse.
 """
 
 from __future__ import annotations
@@ -28,27 +27,25 @@ _RELEASED_MLPS = 3
 
 
 class BslConfig(TwoViewsConfig):
-    """Bootstrapped sentence representations (BSL section 3; warm-up, decay and clipping are the released code's)."""
+    """Bootstrapped sentence representations (BSL section 3; warm-up, decay and clipping from the released code)."""
 
     batch_size: int = Field(64, ge=2)
     """Pairs of views per update, over which the predictor normalises."""
     learning_rate: float = Field(5e-4, gt=0)
-    """Peak rate of AdamW with bias correction (see docs/methods.md#bootstrapping-bsl)."""
+    """Peak rate of AdamW with bias correction (docs/methods.md#bootstrapping-bsl)."""
     momentum: float = Field(0.999, ge=0, le=1)
-    """Momentum of the target's moving average: 0 copies the online network at each update, 1 leaves the target
-    as it was."""
+    """Momentum of the target network: 0 copies the online network at each update, 1 freezes the target."""
     predictor: Literal["paper", "released", "none"] = "paper"
-    """`paper`, `released` (see docs/methods.md#bootstrapping-bsl), or `none`, an ablation that collapses."""
+    """`paper`, `released` (docs/methods.md#bootstrapping-bsl), or `none`, an ablation that collapses."""
     expansion: int | None = Field(None, ge=1)
-    """Width of the predictor's hidden layers as a multiple of the encoder's. `null`: 8 for `paper`, 10 for
-    `released`."""
+    """Hidden width of the predictor in encoder widths. `null`: 8 for `paper`, 10 for `released`."""
 
 
 class Bootstrap(EncoderObjective):
     """Negative cosine between the prediction from one view and the target's embedding of the other, both ways.
 
-    The given encoder is trained, and the target is a copy of it in full precision. With `squared` it is the released
-    code's sum of both squared distances: four times the paper's loss, plus a constant.
+    The given encoder is trained; the target is an fp32 copy of it. With `squared`, the loss is the released code's sum
+    of both squared distances: four times the paper's loss plus a constant.
     """
 
     def __init__(self, encoder: Encoder, predictor: nn.Module, momentum: float, squared: bool, dropout: bool):
@@ -60,7 +57,7 @@ class Bootstrap(EncoderObjective):
     def loss(self, batch: PackedTokens) -> torch.Tensor:
         """Return the mean over B pairs of -(cosine + cosine) / 2 (BSL equations 1 and 2); first views come first.
 
-        The predictor sees each view alone, so that its batch normalisation has the statistics of one view.
+        The predictor gets each view separately, so batch normalisation uses the statistics of one view.
         """
         batch = batch.to(self.online.transformer.device)
         first_BD, second_BD = self.online(batch).chunk(2)
@@ -88,10 +85,10 @@ class Bootstrap(EncoderObjective):
 
 
 def make_predictor(config: BslConfig, width: int) -> nn.Module:
-    """Return the predictor with random weights from torch's generator (BSL section 3.2).
+    """Return the predictor, with random weights from torch's generator (BSL section 3.2).
 
-    `paper`: one MLP of three linear layers, batch normalisation and ReLU after the first two. `released`: three MLPs in
-    a row, each normalised after its first layer only.
+    `paper`: one MLP of three linear layers, with batch normalisation and ReLU after the first two. `released`: three
+    MLPs in sequence, each normalised after its first layer only.
     """
     hidden = width * (config.expansion or _EXPANSION[config.predictor])
     if config.predictor == "none":
@@ -118,7 +115,7 @@ class _Bsl(TwoViewsStage):
         return Bootstrap(start.encoder, predictor, settings.momentum, is_released, settings.dropout)
 
     def size(self, settings: BslConfig, shape: Shape) -> Size:
-        """The target network sees every sentence, too, without a gradient."""
+        """Count the target network, which encodes every sentence without a gradient."""
         with torch.device("meta"):
             predictor = make_predictor(settings, shape.width)
         return Size(kept=1, parameters=sum(p.numel() for p in predictor.parameters()))

@@ -1,7 +1,7 @@
 """In-batch contrastive learning: each sentence finds its other view among those of the batch.
 
-With the same sentence twice, told apart by dropout alone, it is SimCSE (Gao et al. 2021); with the other views of both
-sides as negatives it is SimCLR's loss, with which BSL table 7 compares.
+With the same sentence twice, differing in dropout only, it is SimCSE (Gao et al. 2021). With the views of both sides as
+negatives it is SimCLR's loss, with which BSL table 7 compares.
 """
 
 from __future__ import annotations
@@ -23,19 +23,18 @@ if TYPE_CHECKING:
 
 
 class ContrastiveConfig(TwoViewsConfig):
-    """In-batch contrastive learning over two views (BSL table 7); with `views: [same]` it is SimCSE."""
+    """In-batch contrastive learning on two views (BSL table 7); with `views: [same]` it is SimCSE."""
 
     views: Annotated[list[ViewKind], AfterValidator(distinct)] = ["same"]
-    """As `bsl.views`. `same` is SimCSE: each sentence of the corpus twice, told apart by dropout."""
+    """As `bsl.views`. `same` is SimCSE: each sentence twice, with different dropout."""
     batch_size: int = Field(64, ge=2)
-    """Pairs of views per update; the other pairs of the batch are the negatives."""
+    """Pairs of views per update; the other pairs are the negatives."""
     learning_rate: float = Field(3e-5, gt=0)
     """Peak rate of AdamW with bias correction (SimCSE)."""
     temperature: float = Field(0.05, gt=0)
-    """Cosines are divided by it."""
+    """Divisor of the cosines."""
     negatives: Literal["other_view", "both_views"] = "other_view"
-    """`other_view`: the second views of the batch's other pairs (SimCSE). `both_views`: both views of them (SimCLR,
-    BSL)."""
+    """`other_view`: second views of the other pairs (SimCSE). `both_views`: both (SimCLR, BSL)."""
 
     @model_validator(mode="after")
     def _something_to_tell_apart(self) -> ContrastiveConfig:
@@ -47,10 +46,10 @@ class ContrastiveConfig(TwoViewsConfig):
 
 
 class Contrastive(EncoderObjective):
-    """Mean cross entropy of finding the other view, by cosines over a temperature.
+    """Mean cross entropy of finding the other view, by cosine over temperature.
 
-    With `both_views`, a first view is told apart from the other sentences' first views too, 2 (B - 1) negatives, and
-    second views search as well; otherwise first views search among the B second views.
+    By default each first view searches the B second views. With `both_views`, second views search, too, and each view
+    has 2 (B - 1) negatives, both views of the other sentences.
     """
 
     def __init__(self, encoder: Encoder, temperature: float = 0.05, both_views: bool = False, dropout: bool = True):
@@ -58,7 +57,7 @@ class Contrastive(EncoderObjective):
         self.encoder, self.temperature, self.both_views = encoder, temperature, both_views
 
     def loss(self, batch: PackedTokens) -> torch.Tensor:
-        """Return the mean over the searching views of 2 B sentences, the B first views and then the B second ones."""
+        """Return the mean over the searching views; the batch has 2 B sentences, first views first."""
         emb_SD = self.encoder(batch.to(self.encoder.transformer.device))
         self.watched = emb_SD[: len(emb_SD) // 2].detach()
         with torch.autocast(emb_SD.device.type, enabled=False):

@@ -1,6 +1,6 @@
 """Contrastive Tension: two copies of an encoder agree on the same sentence and disagree on different ones.
 
-Numbers of SED appendix B.2; what is absent there follows the released code.
+Numbers are from SED appendix B.2, or the released code where the paper has none.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class CtConfig(Block):
-    """Contrastive Tension (SED appendix B.2; the numbers absent there are those of the released code)."""
+    """Contrastive Tension (SED appendix B.2; numbers missing there are from the released code)."""
 
     dropout: bool = False
-    """Whether the encoder's dropout is on while it trains. In the released code it is off."""
+    """Use the encoder's dropout in training. Off in the released code."""
     steps: int = Field(50_000, ge=1)
     """Number of updates."""
     negatives: int = Field(7, ge=1)
@@ -39,17 +39,14 @@ class CtConfig(Block):
     groups: int = Field(2, ge=1)
     """Positive pairs per update. A batch has `groups * (1 + negatives)` pairs."""
     schedule: Literal["paper", "scaled"] = "paper"
-    """`paper`: the rate changes at `ct.boundaries`, counted in updates, however long the run is. `scaled`: each rate
-    holds for an equal part of the run, and the boundaries are not used."""
+    """`paper`: rates change at `ct.boundaries`. `scaled`: each rate holds for an equal part of the run."""
     boundaries: list[Annotated[int, Field(ge=0)]] = [500, 1000, 1500, 2000]
     """Updates at which the rate changes."""
     learning_rates: list[Rate] = [1e-5, 8e-6, 6e-6, 4e-6, 2e-6]
-    """One more than there are boundaries."""
+    """Rates, one more than boundaries."""
     keep: Literal["isotropic", "best_on_dev"] | None = None
-    """Which of the two trained models becomes the member. `isotropic`: in the end, that with the lower mean cosine of
-    different sentences of the corpus; no label is used. `best_on_dev`: the better one at its best evaluation (the
-    released code), which needs `evaluation.dev` and uses its labels. `null`: `best_on_dev` where there is
-    `evaluation.dev`, else `isotropic`."""
+    """Model to keep. `isotropic`: the one with the lower final mean cosine of corpus sentences. `best_on_dev`: the
+    better one at its best evaluation (released code). `null`: `best_on_dev` with a dev task, else `isotropic`."""
 
     @model_validator(mode="after")
     def _one_rate_more_than_boundaries(self) -> CtConfig:
@@ -61,7 +58,7 @@ class CtConfig(Block):
 
 
 class PairBatch(NamedTuple):
-    """P pairs, side 1 for the first model, side 2 for the second; labels [P] are 1.0 where both are the same."""
+    """P pairs, `first` for the first model, `second` for the second; labels [P] are 1.0 for identical sentences."""
 
     first: PackedTokens
     second: PackedTokens
@@ -70,9 +67,9 @@ class PairBatch(NamedTuple):
 
 
 class ContrastiveTension(EncoderObjective):
-    """Binary cross entropy of dot products (not cosines, no temperature), mean over the pairs.
+    """Binary cross entropy of dot products (not cosines, no temperature), mean over pairs.
 
-    Two copies of an encoder are trained, with sparse gradients; the given one becomes the second.
+    Trains two copies of an encoder, with sparse gradients; the given one becomes the second.
     """
 
     def __init__(self, encoder: Encoder, dropout: bool = False):
@@ -83,7 +80,7 @@ class ContrastiveTension(EncoderObjective):
         self.eval()
 
     def candidates(self) -> dict[str, nn.Module]:
-        """Return both models; which one is kept is a setting."""
+        """Return both models; `ct.keep` decides which is kept."""
         return {"first": self.first, "second": self.second}
 
     def loss(self, batch: PairBatch) -> torch.Tensor:
@@ -97,14 +94,14 @@ class ContrastiveTension(EncoderObjective):
 class PairSampler:
     """Batches of CT: in each group one sentence with itself, then pairs of other sentences.
 
-    All draws are uniform, with replacement and independent of each other; a batch depends on (seed, step) only.
+    All draws are uniform, independent and with replacement; a batch depends on (seed, step) only.
     """
 
     def __init__(self, table: TokenTable | PartOfTable, config: CtConfig, seed: int):
         self.table, self.groups, self.negatives, self.seed = table, config.groups, config.negatives, seed
 
     def rows(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the table rows of both sides, [P] each; order in a group: the positive pair, then the negatives."""
+        """Return the table rows of both sides, [P] each; a group is the positive pair, then the negatives."""
         size = (self.groups, 1 + 2 * self.negatives)
         draws = np.random.default_rng([self.seed, step]).integers(len(self.table), size=size)
         first = draws[:, : 1 + self.negatives]
@@ -124,7 +121,7 @@ class PairSampler:
 class _Ct(Stage):
     name, Settings = "ct", CtConfig
     words = "Contrastive Tension (telling a sentence from others, without labels)"
-    target = "centred_mean"  # its updates begin with one offset for all sentences
+    target = "centred_mean"  # CT gives all embeddings a common offset
 
     def rows_per_update(self, settings: CtConfig) -> int:
         return settings.groups * (1 + settings.negatives)
@@ -142,7 +139,7 @@ class _Ct(Stage):
         return PairSampler(start.read_corpus(), settings, start.seed)
 
     def schedule(self, settings: CtConfig, steps: int) -> Callable[[int], float]:
-        """Rate i holds while step <= boundary i, steps counted from 0.
+        """Hold rate i while step <= boundary i, with steps counted from 0.
 
         >>> rate = STAGE.schedule(CtConfig(), 50_000)
         >>> rate(500), rate(501), rate(49_999)
@@ -157,7 +154,7 @@ class _Ct(Stage):
         return lambda step: rates[bisect_left(boundaries, step)]
 
     def optimizer(self, settings: CtConfig, objective: nn.Module) -> torch.optim.Optimizer:
-        """RMSprop with the constants of TensorFlow 2: alpha 0.9 and eps 1e-7, not torch's 0.99 and 1e-8."""
+        """Return RMSprop with TensorFlow 2's constants: alpha 0.9 and eps 1e-7, not torch's 0.99 and 1e-8."""
         sparse = [m.weight for m in objective.modules() if isinstance(m, nn.Embedding) and m.sparse]
         return RMSprop((p for p in objective.parameters() if p.requires_grad), alpha=0.9, eps=1e-7, sparse=sparse)
 

@@ -1,4 +1,4 @@
-"""Masked language modelling (BERT): 15 % of the tokens are predicted; of these 80 % are masked, 10 % random."""
+"""Masked language modelling (BERT): 15 % of tokens are predicted; of these 80 % are masked, 10 % random."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 class MlmConfig(TuningConfig):
-    """Masked language modelling on the corpus (BERT): domain adaptation, by the head that an encoder brings, if any."""
+    """Masked language modelling on the corpus (BERT); uses the head that the encoder brings, if any."""
 
     batch_size: int = Field(32, ge=1)
     """Sentences per update."""
     learning_rate: float = Field(5e-5, gt=0)
     rate: float = Field(0.15, gt=0, lt=1)
-    """Share of the tokens that is predicted. Of these, 80 % are masked, 10 % replaced and 10 % left as they are."""
+    """Share of tokens to predict: 80 % of them masked, 10 % replaced, 10 % unchanged."""
 
 
 class MaskedLM(EncoderObjective):
     """Predicts a share `rate` of the tokens through BERT's head, whose output matrix is the input embedding.
 
-    `head` is what a checkpoint brings, see `load_lm_head`; without it the head starts at random.
+    `head` comes from a checkpoint (`load_lm_head`); without it the head starts at random.
     """
 
     def __init__(
@@ -54,15 +54,15 @@ class MaskedLM(EncoderObjective):
         self.special_ids = torch.tensor(special_ids, dtype=torch.long)
 
     def loss(self, batch: PackedTokens) -> torch.Tensor:
-        """Return the mean cross entropy of the predicted tokens, 0 where a small batch happens to have none.
+        """Return the mean cross entropy of the predicted tokens, 0 if a small batch has none.
 
-        What is masked is drawn on the CPU: a GPU would have to be asked how many tokens that are.
+        Masks are drawn on the CPU: on a GPU, their number would have to be waited for.
         """
         device, ids, chosen = self.bias.device, batch.input_ids, self._choose(batch)
         masked = replace(batch, input_ids=self._corrupt(ids, chosen))
         places_P = torch.from_numpy(np.flatnonzero(chosen.numpy()))
         wanted_P = ids.flatten().index_select(0, places_P).to(device)
-        # Only the predicted places go through the head: the output matrix is the dearest of a small model.
+        # Only predicted places go through the head: the output matrix dominates the cost of a small model.
         states_TD = self.encoder.token_states(masked.to(device)).flatten(0, 1)
         states_PD = self.transform(states_TD.index_select(0, places_P.to(device)))
         embeddings_VD = self.encoder.transformer.get_input_embeddings().weight

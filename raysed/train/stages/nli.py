@@ -1,4 +1,4 @@
-"""Classification of labelled pairs by a siamese network (SBERT; SED appendix B.1)."""
+"""Siamese classification of labelled pairs (SBERT; SED appendix B.1)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ if TYPE_CHECKING:
 
 
 class NliSource(PairSource):
-    """One source of sentence pairs with a class label."""
+    """A source of sentence pairs with a class label."""
 
     source: Source
-    """A file in one of the [file formats](#file-formats), or a hub dataset. It has the columns `premise` and
-    `hypothesis` (or `sentence1` and `sentence2`, `text1` and `text2`), and `label` or `gold_label`: a name, or the
-    hub's id (0 entailment, 1 neutral, 2 contradiction, which is not the order of sentence-transformers). Rows without a
-    label (`-`, -1, blank) are left out and counted."""
+    """A file ([formats](#file-formats)) or hub dataset with `premise`/`hypothesis`, `sentence1`/`sentence2` or
+    `text1`/`text2`, and `label` or `gold_label`: a name, or hub id (0 entailment, 1 neutral, 2 contradiction; not
+    sentence-transformers' order). Rows without a label (`-`, -1, blank) are skipped and counted."""
     name: str | None = None
     """Configuration of a hub dataset, such as `mnli` of `nyu-mll/glue`."""
 
@@ -34,19 +33,19 @@ class NliConfig(TuningConfig):
     """Siamese softmax classification of sentence pairs (SBERT; SED appendix B.1, BERT-flow appendix B)."""
 
     train: Annotated[list[NliSource], BeforeValidator(as_blocks)] = []
-    """One source or a list of them, put together: a path, a hub id, or a block of the settings below."""
+    """A path, hub id, the settings below, or a list."""
     bias: bool = True
-    """Whether the classifier has a bias. That of sentence-transformers has one, that of BERT-flow's code has none."""
+    """Classifier bias, as in sentence-transformers; BERT-flow's code has none."""
     keep: Literal["last", "best_on_dev"] = "last"
-    """`last`: the member as trained to the end. `best_on_dev`: at its best evaluation (sentence-transformers), which
-    needs `evaluation.dev` and uses its labels."""
+    """`last`: the final weights. `best_on_dev`: those with the best score on `evaluation.dev`
+    (sentence-transformers)."""
 
 
 class SiameseNLI(Siamese):
     """Softmax classifier on (u, v, |u - v|), mean cross entropy.
 
-    Its first weights: torch's usual uniform ones with a bias, as in sentence-transformers; without, a normal
-    distribution of deviation 0.02 cut at two deviations (BERT-flow's code).
+    With a bias its weights start as in sentence-transformers (torch's uniform default); without, from a normal
+    distribution with deviation 0.02, truncated at two deviations (BERT-flow's code).
     """
 
     def __init__(self, encoder: Encoder, bias: bool = True, dropout: bool = True):
@@ -58,7 +57,7 @@ class SiameseNLI(Siamese):
             nn.init.trunc_normal_(self.classifier.weight, std=0.02, a=-0.04, b=0.04)
 
     def loss(self, batch: LabelledBatch) -> torch.Tensor:
-        """Return the mean cross entropy of B pairs; the classifier works in full precision, autocast or not."""
+        """Return the mean cross entropy of B pairs; the classifier runs in fp32 even under autocast."""
         u_BD, v_BD = self.embed(batch)
         with torch.autocast(u_BD.device.type, enabled=False):
             logits_BC = self.classifier(torch.cat([u_BD, v_BD, (u_BD - v_BD).abs()], dim=-1))

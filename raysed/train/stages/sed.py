@@ -1,4 +1,4 @@
-"""Distillation: the learner's embedding of a sentence comes close to what the teachers together say of it."""
+"""Distillation: the learner's embedding of a sentence approaches the teachers' combined one."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 TEMPERATURE = 0.07
-"""By which `contrastive` divides cosines."""
+"""Divisor of cosines in `contrastive`."""
 _VARIANCE_SPEED, _MOST_LOG = 10.0, 10.0
-"""Log-variances move so many times faster than weights, whose rate is too small for them, and so far from their start
-at most: a dimension that is always 0 must not lead to infinity."""
+"""Log-variances move 10 times faster than weights, whose rate is too small for them, and at most 10 from their start: a
+dimension that is always 0 must not lead to infinity."""
 
 
 def mse(x_BD: torch.Tensor, t_BD: torch.Tensor, **_: Any) -> torch.Tensor:
@@ -35,14 +35,14 @@ def mse(x_BD: torch.Tensor, t_BD: torch.Tensor, **_: Any) -> torch.Tensor:
 
 
 def unit_mse(x_BD: torch.Tensor, t_BD: torch.Tensor, **_: Any) -> torch.Tensor:
-    """Return the mean over sentences of the squared length of the difference of unit vectors."""
+    """Return the mean over sentences of the squared distance of unit vectors."""
     return (F.normalize(x_BD, dim=1) - F.normalize(t_BD, dim=1)).square().sum(1).mean()
 
 
 def contrastive(x_BD: torch.Tensor, t_BD: torch.Tensor, all_GD: torch.Tensor, **_: Any) -> torch.Tensor:
-    """Return how surely each x finds its own target t among all targets of the batch, by their cosines (InfoNCE).
+    """Return the cross entropy of finding each x's target t among all targets of the batch, by cosine (InfoNCE).
 
-    It goes from x to targets only, so workers need no gradients of each other.
+    It compares x with targets only, so workers need no gradients from each other.
     """
     x_BD, t_BD, all_GD = (F.normalize(rows, dim=1) for rows in (x_BD, t_BD, all_GD))
     return ((x_BD @ all_GD.T / TEMPERATURE).logsumexp(1) - (x_BD * t_BD).sum(1) / TEMPERATURE).mean()
@@ -54,7 +54,7 @@ def nll(x_BD: torch.Tensor, t_BD: torch.Tensor, log_variance_D: torch.Tensor, **
 
 
 LOSSES = {loss.__name__: loss for loss in (mse, unit_mse, nll, contrastive)}
-"""From embeddings and targets [B, D] to a mean over the sentences, see `sed.loss`."""
+"""From embeddings and targets [B, D] to a mean over sentences; see `sed.loss`."""
 LossName = Literal["mse", "unit_mse", "nll", "contrastive"]
 
 
@@ -62,67 +62,58 @@ class SedConfig(TuningConfig):
     """Ensemble distillation (SED sections 4 and 5.1)."""
 
     loss: Annotated[LossName | list[LossName], AfterValidator(distinct)] = "mse"
-    """What makes the learner's embedding x like its target t. `mse`: the mean squared difference of x and t over
-    sentences and dimensions (SED). `unit_mse`: the squared length of the difference of the unit vectors. `contrastive`:
-    x has to find its t among the targets of the batch (InfoNCE). `nll`: the likelihood of t, with a learnt variance for
-    each dimension; for `sed.head: drop`. A list such as `[unit_mse, contrastive]`: their sum. See
-    docs/distill.md#losses."""
+    """`mse`: mean squared difference from the target (SED). `unit_mse`: squared distance of unit vectors.
+    `contrastive`: InfoNCE within the batch. `nll`: likelihood with a learnt variance per dimension, for `sed.head:
+    drop`. A list: their sum. See docs/distill.md#losses."""
     widths: Annotated[list[Annotated[int, Field(ge=1)]], AfterValidator(ascending)] = []
-    """Widths below the learner's at which the first coordinates are to be good embeddings, too, such as `[64, 128]`
-    (Matryoshka, Kusupati et al. 2022): the loss is the mean of those at these widths and the full one. For recipes of
-    `teachers`. See docs/distill.md#shorter-embeddings."""
+    """Smaller widths at which the first coordinates should work, too, such as `[64, 128]` (Matryoshka, Kusupati et al.
+    2022). The loss averages all widths. For `teachers`. See docs/distill.md#shorter-embeddings."""
     head: Literal["fold", "keep", "drop"] | None = None
-    """`null`: targets have the learner's width. Otherwise they keep that of the `combination`, to which a linear map
-    without offset leads, a head for each teacher side by side, trained with the learner. `keep`: exported with it.
-    `fold`: exported with the learner's width at most and the same dot products. `drop`: not exported; the model is the
-    learner before its heads. For recipes of `teachers`. See docs/distill.md#teachers-of-another-width."""
+    """`null`: targets have the learner's width. Otherwise it gets a linear head per teacher: `keep` exports them,
+    `fold` exports at most the learner's width with the same dot products, `drop` exports the learner alone. For
+    `teachers`. See docs/distill.md#teachers-of-another-width."""
     target: Literal["mean", "centred_mean"] | None = None
-    """`mean`: the plain mean of the members' embeddings (the paper). `centred_mean`: the same less its average over the
-    corpus, which takes out the common offset that CT gives to its members. `null`: `centred_mean` of members that end
-    with `ct`, else `mean`."""
+    """`mean` of the members' embeddings (paper), or `centred_mean`: less its corpus average, CT's common offset.
+    `null`: `centred_mean` for members that end with `ct`, else `mean`."""
     sentences: int | None = Field(None, ge=1)
-    """So many sentences of the corpus are drawn for learners, and for all else but members: these read the whole of
-    what `corpus.sentences` draws, as SED's members read far more than its learners. `null`: both read the same."""
+    """Corpus sentences for all but members, which read all of `corpus.sentences`. `null`: the same."""
     target_precision: TargetPrecision = "fp32"
-    """In which targets are kept and moved: `fp32`, or `fp16` for half of the storage and network, which rounds each
-    number by at most 1/2048 of itself."""
+    """`fp32` targets, or `fp16` for half the storage and traffic, rounded by at most 1/2048."""
     learners: Annotated[int, NO_EFFECT] = Field(1, ge=1, le=MOST)
-    """Number of learners, with different seeds, on the same targets."""
+    """Learners, with different seeds and the same targets."""
     start: Literal["encoder", "mlm"] = "encoder"
-    """What learners start from: the pre-trained `encoder` (the paper), or `mlm`, the first member after that stage, for
-    recipes that begin with it."""
+    """Where learners start: the pre-trained `encoder` (paper), or `mlm`, the first member after that stage."""
     keep: Literal["last", "best_on_dev", "best_on_held_out"] = "last"
-    """`last`: the learner as trained to the end. `best_on_dev`: at its best evaluation, with early stopping; recipes
-    with `sts` always do this, because they use labels anyway (SED section 5.5). `best_on_held_out`: the same without
-    labels, by the loss on a twentieth of the corpus, 2,000 sentences at most, from which nothing is learnt."""
+    """`last`: the final weights. `best_on_dev`: those of the best evaluation, with early stopping; always with `sts`
+    (SED section 5.5). `best_on_held_out`: the same without labels, by the loss on a held-out 5 % of the corpus (at most
+    2,000 sentences)."""
     patience: int = Field(5, ge=1)
-    """Evaluations without a better score after which early stopping ends the training."""
+    """Early stopping: evaluations without a better score."""
     batch_size: int = Field(32, ge=1)
     """Sentences per update over all workers."""
     learning_rate: float = Field(2e-5, gt=0)
     """Peak rate of AdamW."""
     decay: Literal["constant", "linear"] = "constant"
     weight_decay: float = Field(0.0, ge=0)
-    """Weight decay of AdamW, decoupled from the gradient."""
+    """Decoupled weight decay of AdamW."""
     clip: float | None = Field(None, gt=0)
     dropout: bool = False
-    """Whether the learner's dropout is on while it trains. The paper does not say; CT's released code has it off."""
+    """Use the learner's dropout in training. Off in CT's released code; open in the paper."""
     workers: Annotated[int | None, NO_EFFECT] = Field(None, ge=1)
-    """Training workers of each learner, which exchange gradients at every update; fewer while nodes are missing.
-    `null`: one, and as many learners at a time as there are GPUs, or nodes without a GPU."""
+    """Workers per learner, exchanging gradients at each update; fewer while nodes are missing. `null`: one."""
     zero_stage: Annotated[Literal[0, 1, 2], NO_EFFECT] = 0
-    """DeepSpeed's ZeRO stage: what is spread over the workers (0: nothing, 1: optimizer state, 2: gradients, too)."""
+    """DeepSpeed ZeRO stage. Workers share: 0 nothing, 1 optimizer state, 2 also gradients."""
     precision: Precision = "auto"
     """As `members.precision`, for the learner."""
     checkpoint_every: Annotated[int, NO_EFFECT] = Field(500, ge=1)
-    """Updates between two checkpoints."""
+    """Updates between checkpoints."""
     evaluate_every: int = Field(500, ge=1)
-    """Updates between two evaluations. Under `sed.keep: last` they are shown and choose nothing."""
+    """Updates between evaluations, only shown with `sed.keep: last`."""
     max_retries: Annotated[int, NO_EFFECT] = Field(2, ge=0)
-    """Restarts of a failed learner without a new checkpoint in between, each from the newest one."""
+    """Restarts of a failed learner, as `members.max_retries`."""
 
     def identity(self) -> dict[str, Any]:
-        """Leave out what counts only where evaluations choose the weights."""
+        """Leave out what matters only if evaluations choose the weights."""
         unused = {"evaluate_every", "patience"} if self.keep == "last" else set()
         return {name: value for name, value in super().identity().items() if name not in unused}
 
@@ -141,21 +132,20 @@ class SedConfig(TuningConfig):
 
     @property
     def losses(self) -> list[LossName]:
-        """Return the losses that are added up."""
+        """Return the losses to sum."""
         return [self.loss] if isinstance(self.loss, str) else self.loss
 
 
 class Distillation(EncoderObjective):
     """The distance between the learner's last-layer embedding and the target; by default SED's (section 4).
 
-    With `widths` it is the mean of the distances of the first coordinates, for each width and the full one (Kusupati et
-    al., "Matryoshka Representation Learning", 2022, with equal weights).
+    With `widths` it is the mean distance over the first coordinates at each width and at the full one (Kusupati et al.,
+    "Matryoshka Representation Learning", 2022, with equal weights).
 
     Args:
-        heads_HD: start of the heads of all teachers, side by side, from the learner's unit vector to the target; they
-            are trained beside the learner and are no part of it. None: the learner's vector is compared itself.
-        variance_D: start of the variances that `nll` learns. They are constants: one per dimension of the targets, the
-            same for all sentences.
+        heads_HD: initial heads of all teachers, side by side, from the learner's unit vector to the target. They are
+            trained with the learner but are not part of it. None: the learner's own vector is compared.
+        variance_D: initial variances for `nll`, one per dimension of the targets, the same for all sentences.
     """
 
     def __init__(
@@ -178,7 +168,7 @@ class Distillation(EncoderObjective):
             self.log_change_D = nn.Parameter(torch.zeros(len(variance_D), device=device))
 
     def loss(self, batch: TargetBatch) -> torch.Tensor:
-        """Return the loss, a mean over sentences, whose mean over workers is that of the batch."""
+        """Return the mean loss over sentences; its mean over workers is the loss of the batch."""
         device = self.learner.transformer.device
         emb_BD = self.learner(batch.tokens.to(device)).float()
         with torch.autocast(device.type, enabled=False):
@@ -194,10 +184,10 @@ class Distillation(EncoderObjective):
         return sum(loss(x_BD, t_BD, all_GD=all_GD, log_variance_D=log_variance_D) for loss in self._losses)
 
     def log_variance(self) -> torch.Tensor:
-        """Return the logarithms of the variances as they are learnt so far, [D]."""
+        """Return the logarithms of the variances learnt so far, [D]."""
         return self.log_start_D + (_VARIANCE_SPEED * self.log_change_D).clamp(-_MOST_LOG, _MOST_LOG)
 
-    forward = loss  # what DeepSpeed calls
+    forward = loss  # DeepSpeed calls forward
 
     def candidates(self) -> dict[str, nn.Module]:
         """Return the learner."""
@@ -231,7 +221,7 @@ class _Sed(Stage):
         plan = Plan(
             steps=steps,
             learning_rate=self.schedule(settings, steps),
-            seed=start.seed + rank,  # workers see different sentences: their dropout, and so their seeds, must differ
+            seed=start.seed + rank,  # workers see different sentences, so their dropout must differ
             evaluate_every=settings.evaluate_every,
             checkpoint_every=settings.checkpoint_every,
             log_every=log_every(steps),

@@ -1,4 +1,4 @@
-"""Regression of the cosine on human scores (SBERT), with a lower bound of the targets (SED section 5.5)."""
+"""Regression of the cosine on human scores (SBERT), with a lower bound on the targets (SED section 5.5)."""
 
 from __future__ import annotations
 
@@ -18,37 +18,34 @@ if TYPE_CHECKING:
 
 
 class StsConfig(TuningConfig):
-    """Regression of the cosine on graded pairs, and the grid of lower bounds (SED section 5.5)."""
+    """Regression of the cosine on graded pairs, with a grid of lower bounds (SED section 5.5)."""
 
     epochs: float = Field(4.0, gt=0)
     train: Annotated[list[TaskConfig], BeforeValidator(as_blocks)] = []
-    """One source or a list of them, put together: a path, a hub id, or a block with the settings of a task
-    (`evaluation.tasks.NAME`). Scores count by their place in `score_range`."""
+    """A path, hub id, settings as in `evaluation.tasks.NAME`, or a list. `score_range` scales scores to 0 to 1."""
     lower_bounds: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], AfterValidator(distinct), CHOICE] = [
         round(0.05 * i, 2) for i in range(20)
     ]
-    """The grid: different values of at least 0 and below 1. For a lower bound b, a pair's target is b + (1 - b) *
-    score, with the score between 0 and 1. The best bound's models are the ensemble."""
+    """The grid: distinct values b from 0 to below 1. Targets are b + (1 - b) * score. The best bound's models are the
+    ensemble."""
     models: Annotated[int, CHOICE] = Field(10, ge=1, le=MOST)
     """Models per lower bound."""
     criterion: Literal["spearman", "pearson"] = "spearman"
-    """Correlation on the dev task that decides: `spearman` or `pearson`."""
+    """Deciding correlation on the dev task: `spearman` or `pearson`."""
     statistic: Annotated[Literal["mean", "max"], CHOICE] = "mean"
-    """Which score of a bound's models stands for the bound: their `mean`, or the best (`max`)."""
+    """Score of a bound: the `mean` or `max` of its models."""
     evaluate_every: int | None = Field(None, ge=1)
-    """Updates between two evaluations of a grid model. `null`: as `members.evaluate_every`."""
+    """Updates between evaluations. `null`: as `members.evaluate_every`."""
     scheduler: Annotated[Literal["none", "asha"], CHOICE] = "none"
-    """`asha`: bounds that look hopeless after a part of their updates are not trained further. `none`: all are trained
-    to the end."""
+    """`asha`: stop unpromising bounds early. `none`: train all to the end."""
     asha_reduction: Annotated[int, CHOICE] = Field(3, ge=2)
-    """Of the bounds at one rung, one in this many goes on to the next."""
+    """Of the bounds at a rung, one in this many continues."""
     asha_rungs: Annotated[int, CHOICE] = Field(3, ge=2)
-    """Number of rungs. The last is the whole training; each one before has `asha_reduction` times fewer updates, in
-    whole multiples of `sts.evaluate_every`."""
+    """Rungs; each has `asha_reduction` times fewer updates than the next, in multiples of `sts.evaluate_every`."""
 
 
 def target_of(score: Any, lower_bound: float) -> Any:
-    """Map scores of 0 to 1 (a number, array or tensor) to targets of `lower_bound` to 1; SBERT's own are of bound 0.
+    """Map scores of 0 to 1 (a number, array or tensor) to targets of `lower_bound` to 1; SBERT uses bound 0.
 
     >>> [round(target_of(score / 5, 0.4), 2) for score in (0, 2.5, 5)]
     [0.4, 0.7, 1.0]
@@ -57,7 +54,7 @@ def target_of(score: Any, lower_bound: float) -> Any:
 
 
 class CosineRegression(Siamese):
-    """Mean over the pairs of (cosine - target) squared, see `target_of`."""
+    """Mean over pairs of (cosine - target) squared; see `target_of`."""
 
     def __init__(self, encoder: Encoder, lower_bound: float, dropout: bool = True):
         super().__init__(encoder, dropout)
