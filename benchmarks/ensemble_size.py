@@ -30,8 +30,8 @@ from harness import ROOT
 from runs import report_of
 
 CONFIG = ROOT / "benchmarks/ensemble_size.yaml"
-GROUPS = {1: [[0], [2], [4]], 2: [[0, 1], [2, 3], [4, 5]], 4: [[0, 1, 2, 3], [4, 5, 6, 7]], 8: [list(range(8))]}
-"""Members by the size of the ensemble; learners of different groups have different seeds, that of all has three."""
+GROUPS = {1: [[0], [2], [4]], 2: [[0, 1], [2, 3], [4, 5]], 4: [[0, 1, 2, 3], [4, 5, 6, 7]], 8: [list(range(8))] * 2}
+"""Members by the size of the ensemble; a learner for each group, of different seeds."""
 DEV = "evaluation.tasks={stsb-dev: {source: ../shared/data/sts/stsb-dev.tsv, aggregation: all}}"
 """All that runs are scored on; the tests are embedded once, in the end."""
 LEARN = {
@@ -42,6 +42,8 @@ LEARN = {
     "sed": "{loss: mse, batch_size: 64, epochs: 2.09, learning_rate: 5.0e-4, decay: linear, evaluate_every: 800}",
 }
 YEARS = ("sts12", "sts13", "sts15")
+SHOWN = 4.0
+"""Points on the y axes: less would make chance look like a gain."""
 KINDS: dict[str, Colour] = {"ensemble": "orange", "learner": "green"}
 """What is scored of each size, and its colour."""
 
@@ -63,7 +65,7 @@ def main() -> None:
     members = sorted((models / "members").iterdir())
     learners: dict[int, list[Path]] = {}
     for size, groups in GROUPS.items():
-        for place, group in enumerate(groups if len(groups) > 1 else groups * 3):
+        for place, group in enumerate(groups):
             to = models / f"learners/{size}-{place}"
             if not to.exists():
                 learn([members[index] for index in group], config.run, storage, seed=place, to=to)
@@ -123,7 +125,8 @@ def picture(found: Mapping[str, Mapping[str, list[float]]], path: Path) -> None:
             Series(sizes, np.array(line), colour, name, line="-")
             for (name, line), colour in zip(lines.items(), KINDS.values(), strict=True)
         ]
-        y = Axis.of(f"{column}, x100", list(lines.values()))
+        middle = float(np.mean(list(lines.values())))
+        y = Axis(f"{column}, x100", middle - SHOWN / 2, middle + SHOWN / 2)
         panels.append(Panel(Axis.of("members", sizes), y, series))
     draw(Chart("ensemble-size", "What an ensemble gains with its size, and its learner", panels), path)
 
