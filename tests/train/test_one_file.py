@@ -1,5 +1,6 @@
 """A new objective and a new calibration are one file each: the worked examples of CONTRIBUTING.md."""
 
+import functools
 import importlib
 import re
 import sys
@@ -25,7 +26,7 @@ def new_file(tmp_path, monkeypatch):
     """Puts the example of a package into a file that is found like those of the package."""
 
     def forget():
-        for cached in (registry._names, registry.stages, registry.calibrations, config._config):
+        for cached in (registry._names, registry.stages, registry.calibrations):
             cached.cache_clear()
 
     def put(package: str) -> None:
@@ -37,6 +38,7 @@ def new_file(tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, f"raysed.train.{package}.{name}", None)
         del sys.modules[f"raysed.train.{package}.{name}"]
         forget()
+        monkeypatch.setattr(config, "_config", functools.cache(config._config.__wrapped__))  # others keep their class
 
     yield put
     monkeypatch.undo()
