@@ -13,6 +13,10 @@ from raysed.config import Config
 Rows = list[dict[str, Any]]
 
 
+def _run(config: Config) -> raysed.Result:
+    return raysed.run(config, verbose=True)
+
+
 def measure(config: Config, further: Mapping[str, str | None]) -> dict[str, Rows]:
     """Return a table's measurements on a finished run besides its report, by their names in `runs.yaml`."""
     from papers.analysis import edit_distance_of_run, frequency_of_run, qnli_of_run
@@ -32,7 +36,7 @@ def reproduce(
     request: Request,
     plan: Plan,
     check: Callable[[Config], Any] = raysed.check,
-    run: Callable[[Config], raysed.Result] = raysed.run,
+    run: Callable[[Config], raysed.Result] = _run,
     measure: Callable[[Config, Mapping[str, str | None]], dict[str, Rows]] = measure,
     say: Callable[[str], None] = print,
 ) -> Comparison:
