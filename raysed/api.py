@@ -102,10 +102,12 @@ class Result:
     @property
     def scores(self) -> Scores:
         """Mean scores of each kind of model, such as `teachers-sed/learner`: the headline `mean`, and each task."""
+        from raysed.report.scores import AVERAGE
+
         found = Scores()
         for entry in self.report["summary"]:
             if entry["kind"] != "grid":
-                task = "mean" if entry["task"] == "sts-avg" else entry["task"]
+                task = "mean" if entry["task"] == AVERAGE else entry["task"]
                 found.setdefault(f"{entry['recipe']}/{entry['kind']}", {"mean": None})[task] = entry["mean"]
         return found
 
@@ -315,9 +317,10 @@ def evaluate(model: Any, tasks: Any) -> Scores:
     if is_path(model):
         (x_UD, *_) = load_model(os.fspath(model)).embed(evaluation.sentences)
     else:
-        teacher = TeacherConfig(**settings_of(model))
-        x_UD = load_teacher(teacher).embed(evaluation.sentences)
-        given_objects.pop(teacher.path, None)
+        try:
+            x_UD = load_teacher(TeacherConfig(**settings_of(model))).embed(evaluation.sentences)
+        finally:
+            given_objects.clear()
     return Scores(evaluation.score(x_UD))
 
 
@@ -331,17 +334,18 @@ def _sources(dev: Any, tasks: Any, directory: str) -> dict[str, str]:
     from raysed.data.given import is_path, is_row, source_of
     from raysed.score.tasks import task_name
 
+    unnamed: list[Any] = []
     if not isinstance(tasks, Mapping):
-        items = [tasks] if is_path(tasks) or hasattr(tasks, "to_parquet") else list(tasks)
-        items = [items] if items and is_row(items[0]) else items
-        tasks, unnamed = {}, items
-    else:
-        unnamed = []
+        unnamed = [tasks] if is_path(tasks) or hasattr(tasks, "to_parquet") else list(tasks)
+        unnamed = [unnamed] if unnamed and is_row(unnamed[0]) else unnamed
+        tasks = {}
     given = [*([("dev", dev)] if dev is not None else []), *tasks.items()]
     given += [(f"task-{place}", task) for place, task in enumerate(unnamed, 1)]
     found: dict[str, str] = {}
     for name, task in given:
-        (source,) = source_of(task, f"{directory}/{name}.parquet", f"task {name}")
+        source, *more = source_of(task, f"{directory}/{name}.parquet", f"task {name}")
+        if more:
+            raise UserError(f"task {name}: a list of files is not one task; name each file as a task of its own")
         if is_path(task) and name not in tasks:
             name = task_name(source, found)
         if name in found:

@@ -63,7 +63,7 @@ def _engine_of(config: Config) -> Engine:
         return config.resources.engine
     recipes = parse_recipes(config.recipes)
     learners = len({recipe.uncalibrated for recipe in recipes if recipe.distils}) * config.sed.learners
-    if find_spec("ray") is None and not is_ray_given():
+    if find_spec("ray") is None:
         return "local"
     has_several = any(recipe.members for recipe in recipes) or learners > 1 or (config.sed.workers or 1) > 1
     if has_several or is_ray_given():

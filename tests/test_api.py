@@ -108,6 +108,8 @@ def test_objects_are_as_good_as_files(distillation, tmp_path):
     assert list(distillation("A", "c.txt", tasks=pairs, storage=str(tmp_path)).evaluation.tasks)[1:] == ["task-1"]
     rows = datasets.Dataset.from_dict({"sentence1": ["A cat."], "sentence2": ["A pet."], "score": [3.0]})
     assert list(distillation("A", "c.txt", tasks=rows, storage=str(tmp_path)).evaluation.tasks)[1:] == ["task-1"]
+    with pytest.raises(UserError, match="task task-1: a list of files is not one task"):
+        distillation("A", "c.txt", tasks=[[tmp_path / "mine.tsv", tmp_path / "mine.tsv"]], storage=str(tmp_path))
     with pytest.raises(UserError, match="two tasks are called dev"):
         distillation("A", "c.txt", dev=pairs, tasks={"dev": pairs}, storage=str(tmp_path))
     with pytest.raises(UserError, match=r"^sentences: storage is a URI"):

@@ -43,8 +43,8 @@ def write_card(run: Run, path: Path) -> None:
     teachers = " and ".join(filter(None, [", ".join(teachers[:-1]), *teachers[-1:]]))
     sources = [config.corpus.source] if isinstance(config.corpus.source, str) else config.corpus.source
     corpus = ", ".join(map(public_name, sources)) if reads_corpus(recipe, config) else ""
-    rows = [row for row in run.scores.of((chosen.recipe, chosen.kind)) if row.index == chosen.index]
-    found = {task: row.metrics[task].get("spearman") for row in rows for task in run.scores.tasks}
+    row = run.scores.row(chosen.recipe, chosen.kind, chosen.index)
+    found = {task: row.metrics[task].get("spearman") for task in run.scores.tasks} if row else {}
     correlations = {task: score for task, score in found.items() if score is not None}
     text = render(
         "model_card.md",

@@ -147,10 +147,14 @@ class Scores:
         groups = [group for group in self.groups if group[1] in UNTRAINED and group not in but]
         return max(groups, key=lambda group: self.groups[group]["mean"], default=None)
 
+    def row(self, recipe: str, kind: str, index: int) -> Row | None:
+        """Return the counted row of one model."""
+        return next((row for row in self.of((recipe, kind)) if row.index == index), None)
+
     def average_of(self, recipe: str, kind: str, index: int) -> float | None:
         """Return the headline score of one model."""
-        rows = (row for row in self.of((recipe, kind)) if row.index == index)
-        return next((row.average(self.tasks) for row in rows), None)
+        row = self.row(recipe, kind, index)
+        return row and row.average(self.tasks)
 
 
 def task_names(rows: Iterable[Row]) -> list[str]:

@@ -164,12 +164,11 @@ def without_labels(sources: Sequence[str]) -> list[str]:
 
 
 def tasks_of(sources: Sequence[str] | Mapping[str, str]) -> dict[str, TaskConfig]:
-    """Return task settings by name for files or directories; labelled texts become two tasks."""
-    named: dict[str, str] = {}
-    for source in sources:
-        named |= {source: sources[source]} if isinstance(sources, Mapping) else {task_name(source, named): source}
+    """Return one task per file or directory, two for labelled texts, by the given name or that of the file."""
+    named = isinstance(sources, Mapping)
     tasks: dict[str, TaskConfig] = {}
-    for name, source in named.items():
+    for name, source in sources.items() if named else ((None, source) for source in sources):
+        name = name or task_name(source, tasks)
         kind = kind_of(TaskConfig(source=source), f"--task {source}")
         tasks[name] = TaskConfig(source=source, kind=kind, score_range=None, aggregation="all")
         if kind == "classification":
