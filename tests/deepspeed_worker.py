@@ -63,18 +63,18 @@ def run(work: Work, rank: int, told: Connection) -> None:
 
 
 def _of_stage(work: Work, rank: int, stage: int) -> dict[str, Any] | None:
-    """A training that goes on from its state, one from the start, and two with an infinite gradient."""
+    """A training that goes on from its state, one from the start, and one with an infinite gradient."""
     states = Storage(str(work.directory), f"states-{stage}").checkpoints("learner", {})
     result = _trained(work, rank, stage, checkpoints=states, on_metrics=_stopping(work.stop))
     if result is None:
         return None
-    following = _trained(work, rank, stage, later=stage == 0)
+    following = _trained(work, rank, stage)
     return {
         "losses": [entry["loss"] for entry in result.history],
         "resumed_at": result.resumed_at,
         "following": [entry["loss"] for entry in following.history],
         "resumes_exactly": _resumes_exactly(work, rank, stage),
-        "spoiled": [_spoiled(work, rank, stage, later) for later in ((False, True) if stage == 0 else (False,))],
+        "spoiled": _spoiled(work, rank, stage),
     }
 
 
@@ -90,17 +90,9 @@ def _stopping(stop: int) -> Callable[[dict], None]:
     return on_metrics
 
 
-def _trained(work: Work, rank: int, stage: int, later: bool = False, **options: Any) -> Result | None:
-    """A training of 12 updates; None where it was stopped.
-
-    Args:
-        work: what to do.
-        rank: of this worker.
-        stage: of ZeRO.
-        later: whether losses are asked for where they are logged, as on a GPU.
-        options: of `train`.
-    """
-    with _engine(work, stage, later) as engine:
+def _trained(work: Work, rank: int, stage: int, **options: Any) -> Result | None:
+    """A training of 12 updates; None where it was stopped."""
+    with _engine(work, stage) as engine:
         sed = engine._sed
         rate = warmup_schedule(sed.learning_rate, 12, sed.warmup, sed.decay)
         plan = Plan(12, rate, seed=1 + rank, checkpoint_every=4, log_every=1, keep="learner")
@@ -119,7 +111,7 @@ def _resumes_exactly(work: Work, rank: int, stage: int) -> bool:
     for name, parts in (("whole", [None]), ("parts", [3, None])):
         states = Storage(str(work.directory), f"exact-{stage}").checkpoints(name, {})
         for until in parts:
-            with _engine(work, stage, later=False, dropout=True) as engine:
+            with _engine(work, stage, dropout=True) as engine:
                 plan = Plan(6, lambda step: RATE, seed=1 + rank, log_every=1, keep="learner")
                 options = {"checkpoints": states, "is_writer": rank == 0, "until": until}
                 Run(engine._objective, _batches(work, rank), plan, engine, **options).train()
@@ -128,9 +120,9 @@ def _resumes_exactly(work: Work, rank: int, stage: int) -> bool:
     return all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])
 
 
-def _spoiled(work: Work, rank: int, stage: int, later: bool) -> dict[str, Any]:
+def _spoiled(work: Work, rank: int, stage: int) -> dict[str, Any]:
     """Losses of three updates, at the third of which one worker's gradient is infinite; do weights stay?"""
-    with _engine(work, stage, later) as engine:
+    with _engine(work, stage) as engine:
         batches, factor = _batches(work, rank), 1.0
         engine._initialise(batches(0))
         inner = getattr(engine._engine.optimizer, "optimizer", engine._engine.optimizer)
@@ -147,7 +139,7 @@ def _spoiled(work: Work, rank: int, stage: int, later: bool) -> dict[str, Any]:
 
 
 @contextmanager
-def _engine(work: Work, stage: int, later: bool, dropout: bool = False) -> Iterator[DeepSpeedEngine]:
+def _engine(work: Work, stage: int, dropout: bool = False) -> Iterator[DeepSpeedEngine]:
     objective = Distillation(tiny_learner(WIDTH), dropout)
     if dropout:
         heads = np.random.default_rng(2).normal(size=(16, WIDTH)).astype(np.float32)
@@ -156,7 +148,6 @@ def _engine(work: Work, stage: int, later: bool, dropout: bool = False) -> Itera
         objective.learner.transformer.forward = _limited(objective.learner.transformer.forward)
     sed = SedConfig(batch_size=8, zero_stage=stage, learning_rate=RATE)
     engine = DeepSpeedEngine(objective, sed, work.world, bf16=False)
-    engine.is_async = later
     try:
         yield engine
     finally:

@@ -48,9 +48,8 @@ class DeepSpeedEngine:
         self._engine: Any = None
         self._loaded: dict[str, Any] | None = None
         self._updates = 0
-        self.is_async = sed.zero_stage == 0 and next(iter(self._parameters.values())).is_cuda
 
-    def update(self, batch: TargetBatch, learning_rate: float) -> float | torch.Tensor:
+    def update(self, batch: TargetBatch, learning_rate: float) -> float:
         """See `engine.TorchEngine.update`."""
         if self._engine is None:
             self._initialise(batch)
@@ -60,17 +59,15 @@ class DeepSpeedEngine:
         if self._world > 1:
             torch.distributed.all_reduce(mean)
             mean /= self._world
-        if self.is_async or torch.isfinite(mean):
-            self._backward(batch, loss)
-            with oom_as_user_error(self._objective):
-                if self._sed.zero_stage:
-                    self._engine.step()
-                    mean = mean if self._engine.was_step_applied() else torch.full_like(mean, math.nan)
-                else:  # DeepSpeed does not check whether gradients are finite
-                    optimizer, parameters = self._engine.optimizer, self._parameters.values()
-                    mean = step_if_finite(mean, parameters, optimizer, self.is_async, lambda _: self._engine.step())
-            self._updates += 1
-        return mean if self.is_async else mean.item()
+        if not torch.isfinite(mean):
+            return math.nan
+        self._backward(batch, loss)
+        self._updates += 1
+        with oom_as_user_error(self._objective):
+            if not self._sed.zero_stage:  # DeepSpeed does not check whether gradients are finite
+                return step_if_finite(mean, self._parameters.values(), lambda _: self._engine.step())
+            self._engine.step()
+        return mean.item() if self._engine.was_step_applied() else math.nan
 
     def _backward(self, batch: TargetBatch, loss: torch.Tensor) -> None:
         """Compute the gradient. With ZeRO, workers exchange it meanwhile, so none can retry alone."""

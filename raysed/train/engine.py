@@ -12,11 +12,7 @@ from raysed.train.out_of_memory import in_parts_if_needed, oom_as_user_error
 
 
 class TorchEngine:
-    """Updates by a torch optimizer in this process.
-
-    With `is_async` (CUDA and a fused Adam of torch), an update returns before the device has finished. Nothing waits
-    for the GPU, which itself decides whether loss and gradient are finite.
-    """
+    """Updates by a torch optimizer in this process."""
 
     def __init__(
         self, objective: nn.Module, optimizer: torch.optim.Optimizer, clip: float | None = None, bf16: bool = False
@@ -26,20 +22,16 @@ class TorchEngine:
         self._named = {name: p for name, p in objective.named_parameters() if p.requires_grad}
         self._updates = 0
         self._after_update = getattr(objective, "after_update", lambda: None)
-        self.is_async = self._parameters[0].is_cuda and bool(optimizer.defaults.get("fused"))
 
-    def update(self, batch: Any, learning_rate: float) -> float | torch.Tensor:
-        """Make one update and return the loss over all workers; NaN, with unchanged weights, if it is not finite.
-
-        With `is_async` the loss is a tensor on the GPU, so that nobody waits for it before it is needed.
-        """
+    def update(self, batch: Any, learning_rate: float) -> float:
+        """Make one update and return the loss over all workers; NaN, with unchanged weights, if it is not finite."""
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         loss = in_parts_if_needed(self.objective, lambda: self._gradient(batch))
         with oom_as_user_error(self.objective):
-            loss = step_if_finite(loss, self._parameters, self.optimizer, self.is_async, self._step)
+            loss = step_if_finite(loss, self._parameters, self._step)
         self._updates += 1
-        return loss if self.is_async else loss.item()
+        return loss
 
     def _step(self, norm: torch.Tensor) -> None:
         if self.clip is not None:
@@ -53,7 +45,7 @@ class TorchEngine:
         device = self._parameters[0].device.type
         with torch.autocast(device, torch.bfloat16) if self.bf16 else nullcontext():
             loss = self.objective.loss(batch)
-        if self.is_async or torch.isfinite(loss):
+        if torch.isfinite(loss):
             loss.backward()
         return loss.detach()
 
@@ -77,16 +69,9 @@ class TorchEngine:
 
 
 def step_if_finite(
-    loss: torch.Tensor,
-    parameters: Iterable[nn.Parameter],
-    optimizer: torch.optim.Optimizer,
-    is_async: bool,
-    step: Callable[[torch.Tensor], None],
-) -> torch.Tensor:
-    """Call `step` with the gradient's norm and return the loss; if not finite, change no weight and return NaN.
-
-    With `is_async` the device decides, and the optimizer must be one of torch's fused Adams.
-    """
+    loss: torch.Tensor, parameters: Iterable[nn.Parameter], step: Callable[[torch.Tensor], None]
+) -> float:
+    """Call `step` with the gradient's norm and return the loss; if not finite, change no weight and return NaN."""
     parts = []
     for parameter in parameters:
         gradient = parameter.grad
@@ -96,10 +81,7 @@ def step_if_finite(
         if gradient is not None:
             parts.append(gradient)
     norm = nn.utils.get_total_norm(parts)
-    is_broken = ~torch.isfinite(loss + norm)
-    if is_async:
-        optimizer.found_inf = is_broken.float()  # makes torch's fused kernels do nothing
-    elif is_broken:
-        return torch.full_like(loss, math.nan)
+    if not torch.isfinite(loss + norm):
+        return math.nan
     step(norm)
-    return torch.where(is_broken, math.nan, loss)
+    return loss.item()

@@ -61,7 +61,6 @@ class Run:
         self._measures = getattr(self.objective, "measures", dict)
         self._step, self._result = 0, Result()
         self._writing: Future | None = None
-        self._pending: list[tuple[int, Iterable[int], float | torch.Tensor]] = []
 
     def train(self) -> Result:
         """Make the remaining updates, from the newest saved state; return how the training ended."""
@@ -72,7 +71,6 @@ class Run:
         with ThreadPoolExecutor(1, "checkpoint") as self._writer:  # on any exit, finishes a state being written
             while self._step < self._until and not self._selection.out_of_patience(self._result):
                 self._update()
-            self._synchronize()
             if self._until == self.plan.steps or self._selection.out_of_patience(self._result):
                 self._selection.put_back(self._result, self._step)
                 self._result.steps = self._step
@@ -86,7 +84,8 @@ class Run:
         seed_everything(self.plan.seed, self._step)
         batch, rate = self.batch_at(self._step), self.plan.learning_rate(self._step)
         loss = self.engine.update(batch, rate)
-        self._pending.append((self._step, getattr(batch, "ids", ()), loss))
+        if not math.isfinite(loss):
+            raise UserError(_not_finite(self._step, getattr(batch, "ids", ())))
         self._step = self._result.steps = self._step + 1
         if entry := self._logged(loss, rate):
             self.on_metrics(entry)
@@ -94,13 +93,10 @@ class Run:
         if (self._step % self.plan.checkpoint_every == 0 or is_warned) and self._step < self.plan.steps:
             self._save()
 
-    def _logged(self, loss: float | torch.Tensor, rate: float) -> Metrics | None:
+    def _logged(self, loss: float, rate: float) -> Metrics | None:
         evaluates = self._selection.is_due(self._step)
         is_logged = evaluates or self._step % self.plan.log_every == 0 or self._step == self.plan.steps
-        is_looked_at = is_logged or self._step == 1
-        if is_looked_at or not isinstance(loss, torch.Tensor):
-            loss = self._synchronize()
-        measured = self._measures() if is_looked_at else {}
+        measured = self._measures() if is_logged or self._step == 1 else {}
         if not is_logged and not measured:
             return None
         entry = {"step": self._step, "loss": loss, "learning_rate": rate, **measured}
@@ -109,25 +105,10 @@ class Run:
         self._result.history.append(entry)
         return entry
 
-    def _synchronize(self) -> float:
-        """Wait for the updates so far; return the latest loss. Raise UserError if any is not finite."""
-        losses = [loss for _, _, loss in self._pending]
-        if losses and isinstance(losses[0], torch.Tensor):
-            losses = torch.stack(losses).tolist()
-        for (step, ids, _), loss in zip(self._pending, losses):
-            if not math.isfinite(loss):
-                rows = [str(int(row)) for row in dict.fromkeys(ids)]
-                named = ", ".join(rows[:_NAMED_ROWS]) + ", …" * (len(rows) > _NAMED_ROWS)
-                problem = f"not finite at step {step}{f' (sentence ids {named})' if rows else ''}"
-                raise UserError(f"the loss or its gradient is {problem}; lower the learning rate or look at these rows")
-        self._pending.clear()
-        return losses[-1] if losses else math.nan
-
     def _save(self) -> None:
         """Copy the state and write it while training continues."""
         if self.checkpoints is None:
             return
-        self._synchronize()
         state = {"engine": self.engine.state_dict(), "best": self._selection.best}
         state |= {"step": self._step, "result": vars(self._result)}
         if not self.is_writer:
@@ -156,3 +137,10 @@ class Run:
         self.engine.load_state_dict(state["engine"])
         self._step, self._selection.best = state["step"], state["best"]
         self._result = Result(**{**state["result"], "resumed_at": self._step})
+
+
+def _not_finite(step: int, ids: Iterable[int]) -> str:
+    rows = [str(int(row)) for row in dict.fromkeys(ids)]
+    named = ", ".join(rows[:_NAMED_ROWS]) + ", …" * (len(rows) > _NAMED_ROWS)
+    problem = f"not finite at step {step}{f' (sentence ids {named})' if rows else ''}"
+    return f"the loss or its gradient is {problem}; lower the learning rate or look at these rows"

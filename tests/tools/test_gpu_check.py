@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from raysed.train.engine import TorchEngine
-
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "benchmarks/gpu_check.py"
 
@@ -53,19 +51,3 @@ def test_wrong_gradients_after_an_out_of_memory_show(tmp_path, monkeypatch):
 
     monkeypatch.setattr(raysed.model.encoder, "checkpoint", forgets)
     assert gpu_check.main(["--device", "cpu", "--parts", "2", "--output", str(tmp_path / "page.md")]) == 1
-
-
-def test_an_update_that_waits_for_the_gpu_shows(tmp_path, monkeypatch, capsys):
-    """Where the loss is asked for in each update, and where rows are chosen by a mask."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import gpu_check
-    import torch
-
-    def asks(engine: TorchEngine, norm: torch.Tensor) -> None:
-        norm.item(), torch.ones(3)[torch.ones(3) > 0]
-
-    monkeypatch.setattr(TorchEngine, "_step", asks)
-    monkeypatch.setattr(gpu_check, "member_stages", lambda: ("ct",))
-    monkeypatch.setattr(gpu_check, "PARTS", (gpu_check.waits,))
-    assert gpu_check.main(["--device", "cpu", "--output", str(tmp_path / "page.md")]) == 1
-    assert "1 x _local_scalar_dense, 1 x index" in (tmp_path / "page.md").read_text().replace("\\", "")
