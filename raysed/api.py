@@ -278,9 +278,34 @@ def distill(
         own["sed"] = {"learning_rate": 1e-2, "batch_size": 256}
     known = defaults.model_dump(mode="json", exclude_unset=True)
     try:
-        return _run(make_config(merge(merge(known, own, Config), settings or {}, Config)), verbose)
+        return _run(_with_lengths(merge(known, own, Config), settings or {}, verbose), verbose)
     finally:
         given_objects.clear()
+
+
+def _with_lengths(own: dict[str, Any], settings: Mapping[str, Any], verbose: bool) -> Config:
+    """Return the config with how much is read of each text, unless `settings` say it."""
+    from raysed.model.teacher import kind_of
+    from raysed.plan.lengths import fit_lengths, sample_of
+
+    config = make_config(merge(own, settings, Config))
+    if "max_length" in config.encoder.model_fields_set:
+        return config
+    try:
+        paths = [teacher.path for teacher in config.teachers]
+        found = fit_lengths(*sample_of(config.corpus), config.corpus, config.encoder, paths)
+    except UserError:  # which the run's own checks find again, and name the setting
+        return config
+    (print if verbose else log.info)(f"of the first texts: {found}")
+    corpus = {"passage_characters": found.passage_characters} if found.passage_characters else {}
+    teachers = [
+        {"max_length": found.tokens, **teacher.model_dump(mode="json", exclude_unset=True)}  # for plain transformers
+        if kind_of(teacher.path).is_model
+        else teacher.model_dump(mode="json", exclude_unset=True)
+        for teacher in config.teachers
+    ]
+    fitted = {"encoder": {"max_length": found.tokens}, "corpus": corpus, "teachers": teachers}
+    return make_config(merge(config.model_dump(mode="json", exclude_unset=True), fitted, Config))
 
 
 def evaluate(model: Any, tasks: Any) -> Scores:

@@ -216,6 +216,9 @@ class CorpusConfig(Block):
     """Skip and count shorter lines."""
     max_characters: int = Field(2000, ge=1)
     """Skip and count longer lines."""
+    passage_characters: int | None = Field(None, ge=50)
+    """Cut longer lines at the ends of sentences into passages of at most so many characters, instead of skipping them.
+    `null`: no."""
 
     @model_validator(mode="after")
     def _lengths_leave_something(self) -> "CorpusConfig":
@@ -224,7 +227,17 @@ class CorpusConfig(Block):
             raise ValueError(
                 f"corpus.min_characters is {least}, which is more than corpus.max_characters ({most}); lower it"
             )
+        if (self.passage_characters or 0) > most:
+            raise ValueError(
+                f"corpus.passage_characters is {self.passage_characters}, which is more than corpus.max_characters "
+                f"({most}); raise that"
+            )
         return self
+
+    def identity(self) -> dict[str, Any]:
+        """Return what sentences depend on besides the files; results from before `passage_characters` stay valid."""
+        found = self.model_dump(mode="json", exclude={"source"})
+        return {key: value for key, value in found.items() if (key, value) != ("passage_characters", None)}
 
 
 class TaskColumns(Block):

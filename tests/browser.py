@@ -1,5 +1,6 @@
 """A browser that opens a page and says what it shows: headless Chromium, without a driver and without a network."""
 
+import html
 import json
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _ANSWER = '<pre id="answer">', "</pre>"
 _FRAME = """<!doctype html>
-<iframe src="{address}" width="{width}" height="900" style="border: 0"></iframe>
+<iframe src="{address}" width="1280" height="900" style="border: 0"></iframe>
 <script>
   addEventListener("message", event => {{
     const answer = document.createElement("pre");
@@ -21,29 +22,13 @@ _FRAME = """<!doctype html>
   }});
 </script>
 """
-"""A window has at least 500 pixels, a frame may be as narrow as a phone."""
 
 
-def browser() -> str:
-    """Returns the program of a browser; a test that needs one is skipped where there is none."""
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
+def ask(page: Path, script: str, place: Path, anchor: str = "") -> Any:
+    """Opens a copy of a page at an anchor in a frame, runs the body of a JavaScript function, and returns its JSON."""
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if program is None:
         pytest.skip(f"no browser is installed ({', '.join(BROWSERS)})")
-    return found
-
-
-def ask(page: Path, script: str, place: Path, width: int = 1280, dark: bool = False, anchor: str = "") -> Any:
-    """Opens a copy of a page in a frame, runs a script in it, and returns what the script returns.
-
-    Args:
-        page: an HTML file.
-        script: the body of a JavaScript function; what it returns must be JSON.
-        place: an empty or new directory for the copy and the browser's profile.
-        width: of the frame, in pixels.
-        dark: whether the reader prefers dark colours.
-        anchor: what follows the # of the address.
-    """
-    program = browser()
     place.mkdir(parents=True, exist_ok=True)
     asking = f"""<script>
       addEventListener("load", () => {{
@@ -58,15 +43,13 @@ def ask(page: Path, script: str, place: Path, width: int = 1280, dark: bool = Fa
     (place / page.name).write_text(text.replace("</body>", f"{asking}</body>"), encoding="utf-8")
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=5000"]
     options += [f"--user-data-dir={place / 'profile'}", "--window-size=1400,1000"]
-    options += ["--host-resolver-rules=MAP * ~NOTFOUND", "--force-dark-mode"][: 1 + dark]
+    options.append("--host-resolver-rules=MAP * ~NOTFOUND")
     address = f"{(place / page.name).as_uri()}{'#' + anchor if anchor else ''}"
     frame = place / "frame.html"
-    frame.write_text(_FRAME.format(address=address, width=width))
+    frame.write_text(_FRAME.format(address=address))
     opened = [program, *options, "--dump-dom", frame.as_uri()]
     done = subprocess.run(opened, capture_output=True, text=True, timeout=120)
     _, start, rest = done.stdout.rpartition(_ANSWER[0])
     assert start, done.stderr[-2000:]
     answer = rest.partition(_ANSWER[1])[0]
-    for entity, letter in (("&lt;", "<"), ("&gt;", ">"), ("&nbsp;", "\u00a0"), ("&amp;", "&")):
-        answer = answer.replace(entity, letter)
-    return json.loads(answer) if answer else None
+    return json.loads(html.unescape(answer)) if answer else None

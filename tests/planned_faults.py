@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -128,10 +127,3 @@ def every_fault(fault: str | Sequence[str], storage: Storage, prepare, action, c
         if not failed:
             return point - step
     raise AssertionError("the action never ends")
-
-
-def wipe(storage: Storage) -> None:
-    for path in storage.files(""):
-        storage.plain.delete(path)
-    if storage.is_local:
-        shutil.rmtree(storage.uri(""), ignore_errors=True)

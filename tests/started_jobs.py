@@ -23,7 +23,7 @@ from raysed.store.storage import Storage
 
 ROOT = Path(__file__).resolve().parent.parent
 ONE_LAYER = {"path": "bundled:raw", "keep_layers": [0], "layers": 1}
-"""`encoder` of a run that tests the way through the stages: with all layers, matrix products take half of its time."""
+"""`encoder` of a run that tests the way through the stages; with all layers it would mostly multiply matrices."""
 
 
 @functools.cache
@@ -63,18 +63,11 @@ def tiny_settings(**changes) -> dict:
 
 
 def tiny_evaluation() -> Evaluation:
-    """Returns the tasks of `tiny_settings`, read."""
     return Evaluation([load_task(name, task) for name, task in make_config(tiny_settings()).evaluation.tasks.items()])
 
 
 def start_job(config: Path, storage: str, place: Path) -> subprocess.Popen:
-    """Starts the main job in a session of its own.
-
-    Args:
-        config: a YAML file.
-        storage: directory or URI.
-        place: a directory of few letters: the names of Ray's sockets below it may have 107.
-    """
+    """Starts the main job in a session of its own; `place` is a `short_path` for its Ray."""
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     return subprocess.Popen(
         [sys.executable, "jobs/ensemble_then_distill.py", "--config", str(config), "--storage", storage],
@@ -88,7 +81,6 @@ def start_job(config: Path, storage: str, place: Path) -> subprocess.Popen:
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen, seconds: float = 200) -> None:
-    """Waits for a condition while a job works; fails where the job ends or takes too long."""
     deadline = time.monotonic() + seconds
     while not condition():
         if process.poll() is not None or time.monotonic() > deadline:
@@ -104,7 +96,6 @@ def processes_of(place: Path) -> list[str]:
 
 
 def artefact(run: Path, name: str) -> Path:
-    """Returns where a finished run has the files of an artefact."""
     return Storage(str(run.parent), run.name).fetch(name)
 
 

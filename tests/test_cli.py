@@ -1,38 +1,34 @@
-"""The command line itself: outcomes become exit codes and one line, and signals end a job politely."""
+"""The command line: outcomes become exit codes and one line, signals end a job politely, scripts are the commands."""
 
+import re
 import signal
 import subprocess
 import sys
 import time
 import warnings
+from argparse import ArgumentParser
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from raysed.cli import main_of
-from raysed.config import find_config
+from raysed import cli
 from raysed.errors import RunFailed, UserError
 
-JOB = Path(__file__).resolve().parent.parent / "jobs/ensemble_then_distill.py"
+ROOT = Path(__file__).resolve().parent.parent
+CONTINUES = "\nstopped; the same command continues from here\n"
 
 
 @pytest.fixture
-def command_line(undone, monkeypatch):
+def command_line(undone):
     """Calls `main_of` as the shell would."""
 
-    def call(job: Callable, parser: Any, *arguments: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["job.py", *map(str, arguments)])
+    def call(job: Callable[[], Any]) -> int:
         with warnings.catch_warnings():
-            return main_of(job, parser)
+            return cli.main_of(lambda arguments: job(), ArgumentParser(), arguments=[])
 
     return call
-
-
-class _Parser:
-    def parse_args(self, arguments: Any) -> None:
-        return None
 
 
 @pytest.mark.parametrize(
@@ -41,28 +37,23 @@ class _Parser:
         (None, 0, ""),
         (UserError("a.b is wrong:\n  because"), 2, "error: a.b is wrong: because\n"),
         (RunFailed("2 of 3 members\nwere trained"), 1, "failed: 2 of 3 members were trained\n"),
-        (KeyboardInterrupt(), 130, "\nstopped; the same command continues from here\n"),
+        (KeyboardInterrupt(), 130, CONTINUES),
+        (signal.SIGTERM, 143, CONTINUES),
     ],
 )
 def test_outcomes_become_exit_codes_and_one_line(command_line, capfd, outcome, code, said):
-    def job(arguments: Any) -> None:
+    def job() -> None:
+        if isinstance(outcome, signal.Signals):
+            signal.raise_signal(outcome)
+            pytest.fail("it went on")
         if outcome:
             raise outcome
 
-    assert command_line(job, _Parser()) == code
+    assert command_line(job) == code
     assert capfd.readouterr().err == said
 
 
-def test_a_polite_kill_ends_like_ctrl_c(command_line, capfd):
-    def job(arguments: Any) -> None:
-        signal.raise_signal(signal.SIGTERM)
-        pytest.fail("it went on")
-
-    assert command_line(job, _Parser()) == 143
-    assert "the same command continues from here" in capfd.readouterr().err
-
-
-def test_an_interrupt_that_python_drops_comes_again(command_line, capfd, monkeypatch):
+def test_an_interrupt_that_python_drops_comes_again(command_line, monkeypatch):
     """Raised inside a destructor, the first KeyboardInterrupt never reaches the job."""
     monkeypatch.setattr("raysed.interrupts._AGAIN_AFTER", 0.1)
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)
@@ -71,38 +62,54 @@ def test_an_interrupt_that_python_drops_comes_again(command_line, capfd, monkeyp
         def __del__(self) -> None:
             signal.raise_signal(signal.SIGINT)
 
-    def job(arguments: Any) -> None:
+    def job() -> None:
         thing = Dropping()
         del thing
         time.sleep(5)
         pytest.fail("it went on")
 
-    assert command_line(job, _Parser()) == 130
+    assert command_line(job) == 130
 
 
 def test_other_errors_are_not_hidden(command_line):
-    def job(arguments: Any) -> None:
-        raise ZeroDivisionError
-
     with pytest.raises(ZeroDivisionError):
-        command_line(job, _Parser())
+        command_line(lambda: 1 / 0)
 
 
-def test_a_config_is_a_file_or_a_name(tmp_path, monkeypatch):
-    (tmp_path / "configs").mkdir()
-    for name in ("a.yaml", "configs/b.yaml"):
-        (tmp_path / name).write_text("")
-    monkeypatch.chdir(tmp_path)
-    assert find_config("a.yaml", tmp_path / "configs") == Path("a.yaml")
-    assert find_config("b", tmp_path / "configs") == tmp_path / "configs/b.yaml"
-    with pytest.raises(UserError, match=r"^--config a: there is no such file, .* name; the named configs are b$"):
-        find_config("a", tmp_path / "configs")
+@pytest.fixture
+def raysed(undone, monkeypatch, capsys):
+    """Calls `raysed …`; returns the exit code, and what it writes."""
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["raysed", *words])
+        try:
+            code = cli.main()
+        except SystemExit as ended:
+            code = ended.code
+        return code, *capsys.readouterr()
+
+    return call
 
 
-def test_the_job_as_a_process(tmp_path):
+def test_help_names_every_command_and_each_has_help_with_an_example(raysed):
+    code, said, _ = raysed("--help")
+    assert code == 0 and all(f"\n  {name} " in said for name in cli.COMMANDS)
+    for name in cli.COMMANDS:
+        code, said, _ = raysed(name, "--help")
+        assert code == 0 and f"usage: raysed {name}" in said
+        assert re.search(rf"(?:raysed {name}|jobs/\w+\.py) *[\w-]*", said.partition("\n\n")[2]), f"{name}: no example"
+
+
+def test_an_unknown_command_is_a_users_mistake(raysed):
+    known = "init, run, distill, teachers, evaluate, status"
+    assert raysed("train") == (2, "", f"error: 'train' is not a command; the commands are {known}\n")
+    assert raysed()[0] == 2
+
+
+def test_a_script_does_what_the_command_does(raysed, tmp_path):
     """From another directory, with nothing on the terminal but the sentence."""
-    command = [sys.executable, str(JOB), "--storage", str(tmp_path / "runs"), "--set", "ct.step=5"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
-    assert (done.stdout, done.stderr) == ("", "error: unknown setting ct.step: did you mean ct.steps?\n")
-    assert not (tmp_path / "runs").exists()
+    words = ["status", "nothing", "--storage", str(tmp_path)]
+    script = [sys.executable, ROOT / "jobs/status.py", *words[1:]]
+    done = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == raysed(*words)
+    assert done.returncode == 2 and done.stderr.startswith("error: there is no run at") and not done.stdout

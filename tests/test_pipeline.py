@@ -1,20 +1,13 @@
 """Whole runs: what they publish, what they skip, and what survives faults."""
 
 import json
-import os
 import re
-import shutil
-import signal
 import subprocess
-import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import ray
-import ray.train
 import torch
 from safetensors.torch import load_file
 from started_jobs import ONE_LAYER, artefact, digest, manifest, remade, tiny_evaluation, tiny_settings
@@ -23,7 +16,6 @@ import raysed.cluster.distilling
 import raysed.cluster.on_ray
 import raysed.cluster.session
 import raysed.pipeline
-from raysed.cluster.resources import plan_learners
 from raysed.config import EncoderConfig, make_config
 from raysed.data.tokens import read_tokens, tokenize
 from raysed.errors import RunFailed, UserError
@@ -74,8 +66,8 @@ def test_a_finished_run_is_described_in_words_and_counts(finished):
     lines, code = describe(Storage(str(finished.parent), "tiny"))
     assert code == 0 and lines[1:] == [
         "finished: corpus, model, plots, 3 of 3 ct/members, 1 of 1 ct-sed/learners, base-flow/calibrations, "
-        "base-whiten/calibrations, base/embeddings, ct-sed-flow/calibrations, ct-sed/embeddings, ct-sed/targets, "
-        "ct/centre, 3 ct/embeddings, ct/ensemble, ct/soup"
+        "base-whiten/calibrations, base/embeddings, ct-sed-flow/calibrations, ct-sed/embeddings, ct-sed/fidelity, "
+        "ct-sed/targets, ct/centre, 3 ct/embeddings, ct/ensemble, ct/soup"
     ]
 
 
@@ -241,7 +233,8 @@ def test_a_changed_setting_remakes_what_depends_on_it(finished, tmp_path, caplog
     with caplog.at_level("INFO", logger="raysed"):
         run(tmp_path, sed={**tiny_settings()["sed"], "learning_rate": 2e-3})
     assert remade(before, manifest(tmp_path / "tiny")) == {
-        "ct-sed/learners/00", "ct-sed/embeddings/00", "ct-sed-flow/calibrations/00", "model", "plots",
+        "ct-sed/learners/00", "ct-sed/embeddings/00", "ct-sed/fidelity/00", "ct-sed-flow/calibrations/00",
+        "model", "plots",
     }  # fmt: skip
     notes = [record.getMessage() for record in caplog.records]
     assert "ct-sed/learners/00 is made again: sed.learning_rate was 0.001, is 0.002" in notes
@@ -264,78 +257,15 @@ def test_a_damaged_member_is_trained_again_and_comes_out_the_same(finished, tmp_
     assert digest(copy / "model") == digest(finished / "model")
 
 
-class FaultyStorage(Storage):
-    """Kills the worker after every checkpoint of one member or before it, or raises instead of saving."""
+def test_a_member_that_keeps_failing_is_left_out_down_to_min_members(monkeypatch, tmp_path):
+    members, save = {**tiny_settings()["members"], "max_retries": 1}, Checkpoints.save
 
-    def __reduce__(self):
-        return _faulty, (self.location, self.run, dict(vars(type(self))["faults"]))
-
-    def checkpoints(self, name, depends):
-        checkpoints = super().checkpoints(name, depends)
-        return _FaultyCheckpoints(checkpoints, self.faults) if name == self.faults["victim"] else checkpoints
-
-
-def _faulty(location: str, run: str, faults: dict) -> Storage:
-    return type("Faulty", (FaultyStorage,), {"faults": faults})(location, run)
-
-
-class _FaultyCheckpoints(Checkpoints):
-    def __init__(self, inner: Checkpoints, faults: dict):
-        self.__dict__.update(vars(inner))
-        self._faults = faults
-
-    def save(self, step, write):
-        marks = Path(self._faults["marks"])
-        (marks / f"{len(list(marks.iterdir()))}-{step}").touch()
-        if not self._faults["kill"]:
+    def failing(checkpoints, step, write):
+        if checkpoints._name.endswith("ct/members/01"):
             raise RuntimeError("planted fault")
-        if self._faults["kill"] != "before":
-            super().save(step, write)
-        os.kill(os.getpid(), signal.SIGKILL)
+        save(checkpoints, step, write)
 
-
-@pytest.fixture
-def faulty(monkeypatch, tmp_path):
-    """Makes runs use a storage with faults; returns the directory that counts them."""
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    marks = tmp_path / "marks"
-    marks.mkdir()
-
-    def plant(**faults) -> Path:
-        faults = {"victim": "ct/members/01", "kill": True, "marks": str(marks), **faults}
-        monkeypatch.setattr(raysed.pipeline, "Storage", lambda location, run: _faulty(location, run, faults))
-        return marks
-
-    yield plant
-    ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-
-
-@pytest.mark.cluster
-def test_a_member_that_is_lost_after_every_checkpoint_gets_there(ray_cluster, finished, faulty, tmp_path):
-    """Its worker dies by SIGKILL after 4 and 8 of 12 updates; the result is the undisturbed one, bit by bit.
-
-    Only losses without a new checkpoint in between count against `max_retries`.
-    """
-    marks = faulty()
-    run(tmp_path, engine="ray", recipes=["ct"], members={**tiny_settings()["members"], "max_retries": 0})
-    assert sorted(mark.name for mark in marks.iterdir()) == ["0-4", "1-8"]
-    entry = json.loads((tmp_path / "tiny/manifest/ct/members/01.json").read_text())
-    assert entry["meta"]["resumed_at"] == 8
-    assert digest(artefact(tmp_path / "tiny", "ct/members/01")) == digest(artefact(finished, "ct/members/01"))
-
-
-@pytest.mark.cluster
-def test_a_member_that_is_lost_before_any_checkpoint_is_given_up(ray_cluster, faulty, tmp_path):
-    marks = faulty(kill="before")
-    reason = "ct/members/01: its worker was lost 2 times without a new checkpoint in between"
-    with pytest.raises(RunFailed, match=rf"2 of 3 members of ct .* {reason}"):
-        run(tmp_path, engine="ray", recipes=["ct"], members={**tiny_settings()["members"], "max_retries": 1})
-    assert len(list(marks.iterdir())) == 2
-
-
-def test_a_member_that_keeps_failing_is_left_out_down_to_min_members(faulty, tmp_path):
-    members = {**tiny_settings()["members"], "max_retries": 1}
-    faulty(kill=False)
+    monkeypatch.setattr(Checkpoints, "save", failing)
     with pytest.raises(RunFailed, match=r"only 2 of 3 members of ct .* 3 are needed .*ct/members/01: .*planted fault"):
         run(tmp_path, recipes=["ct"], members=members)
     assert json.loads((tmp_path / "tiny/report.json").read_text())["status"] == "failed"
@@ -345,36 +275,3 @@ def test_a_member_that_keeps_failing_is_left_out_down_to_min_members(faulty, tmp
     assert [(m["recipe"], m["index"]) for m in report["members"]] == [("ct", 1)]
     assert sum(row["kind"] == "member" and row["layers"] == 1 for row in report["rows"]) == 2
     assert any("left out: ct/members/01" in line for line in said)
-
-
-@pytest.mark.cluster
-def test_learners_that_train_at_the_same_time_are_those_that_train_alone(ray_cluster, finished, tmp_path, monkeypatch):
-    """Two trainings share three learners; of the two that are new, and the one that was made again, none differs.
-
-    Ray Train has their metrics, and does not read what it kept of an earlier start.
-    """
-    shutil.copytree(finished, tmp_path / "tiny")
-    (tmp_path / "tiny/manifest/ct-sed/learners/00.json").unlink()
-    state = tmp_path / "tiny/train/ct-sed-learners-00"
-    state.mkdir(parents=True)
-    (state / "checkpoint_manager_snapshot.json").write_text("{")
-    lanes, start = [], raysed.cluster.distilling._trainer
-
-    def started(lane, *rest):
-        lanes.append(lane)
-        return start(lane, *rest)
-
-    def plan(*arguments):
-        share, _ = plan_learners(*arguments)
-        return replace(share, cpus=1), 2
-
-    monkeypatch.setattr(raysed.cluster.distilling, "_trainer", started)
-    monkeypatch.setattr(raysed.cluster.on_ray, "plan_learners", plan)
-    run(tmp_path, engine="ray", sed={**tiny_settings()["sed"], "learners": 3})
-    assert digest(artefact(tmp_path / "tiny", "ct-sed/learners/00")) == digest(artefact(finished, "ct-sed/learners/00"))
-    assert len({digest(artefact(tmp_path / "tiny", f"ct-sed/learners/{index:02d}")) for index in range(3)}) == 3
-    assert [[learner.name[-2:] for learner in lane] for lane in lanes] == [["00", "02"], ["01"]]
-    latest = ray.train.Result.from_path(str(state))
-    assert latest.metrics["learner"] == "ct-sed/learners/02" and latest.metrics["step"] == latest.metrics["total"]
-    place = json.loads((Path(latest.checkpoint.path) / "learner.json").read_text())["place"]
-    assert Path(place) == artefact(tmp_path / "tiny", "ct-sed/learners/02")

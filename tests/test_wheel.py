@@ -43,14 +43,12 @@ def test_an_installed_wheel_runs_the_quickstart_outside_of_the_repository(instal
     """Its first stages: the corpus, the base, a calibration, scores, report and export."""
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     outside = {"cwd": tmp_path, "env": {**environment, "PYTHONPATH": str(installed)}}
-    found = called(sys.executable, "-c", "import raysed; print(raysed.__file__)", **outside)
-    assert found == f"{installed / 'raysed/__init__.py'}\n"
     short = ("recipes=[base-whiten]", "corpus.sentences=300", "evaluation.layers=[2]", "export.allow_worse=true")
     overrides = [part for setting in short for part in ("--set", setting)]
     said = called(installed / "bin/raysed", "run", "--run", "first", *overrides, **outside)
     assert "base + whiten" in said
-    written = [path.relative_to(tmp_path / "runs/first").as_posix() for path in (tmp_path / "runs/first").rglob("*")]
-    assert {"report.md", "report.json", "model/README.md", "model/model.safetensors"} <= set(written)
+    for name in ("report.md", "report.json", "model/README.md", "model/model.safetensors"):
+        assert (tmp_path / "runs/first" / name).is_file()
 
 
 SMALL = """
@@ -62,7 +60,6 @@ pairs = [(first, second, score) for score, first, second in bundled.pairs("dev")
 options = dict(keep_layers=1, dev=pairs, settings={"sed": {"epochs": 1}, "export": {"allow_worse": True}})
 result = raysed.distill("bundled:encoder", bundled.corpus()[:300], **options)
 print(result.model.encode("It rains.").shape)
-raysed.distill("bundled:encoder", bundled.corpus()[:300], **options, verbose=True)
 for settings in ({"resources": {"engine": "ray"}}, {"corpus": {"source": "someone/text"}}):
     try:
         raysed.distill("bundled:encoder", settings=options["settings"] | settings, dev=pairs, run="other")
@@ -81,10 +78,9 @@ def test_a_distillation_needs_no_extra(installed, tmp_path):
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     environment["PYTHONPATH"] = f"{installed}{os.pathsep}{tmp_path / 'installed'}"
     said = called(sys.executable, "-S", "-c", SMALL, cwd=tmp_path, env=environment)
-    shape, again, ray, hub = said.splitlines()
+    shape, ray, hub = said.splitlines()
     assert shape == "(192,)"
     assert ray == "resources.engine: ray needs ray, which is not installed: run pip install 'raysed[ray]'"
     assert hub.startswith("corpus.source: there is no file 'someone/text'; ") and hub.endswith("'raysed[datasets]'")
-    assert again.startswith("nothing to do")
     assert not (tmp_path / "runs/distilled/plots").exists()
     assert "<svg" not in (tmp_path / "runs/distilled/report.html").read_text()

@@ -7,6 +7,7 @@ sentence. Readers reserve no CPU: they would wait forever if actors had taken al
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import pyarrow as pa
@@ -59,11 +60,24 @@ def _published(
     try:
         yield from rows.iter_batches(prefetch_batches=0, **about)
     except ray.exceptions.RayError as error:
-        if isinstance(cause := getattr(error, "cause", None), UserError | RunFailed):
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, UserError):
             raise cause from None
-        raise RunFailed(f"{stream.title}: {last_line(error)}") from error
+        if isinstance(cause, RunFailed):
+            raise RunFailed(cause.said) from None
+        raise RunFailed(f"{stream.title}: {getattr(cause, 'said', last_line(error))}") from error
     finally:
         storage.remove(f"checkpoints/{tries}")
+
+
+@contextmanager
+def _remembered() -> Iterator[None]:
+    """Keep what an error says as its attribute `said`: Ray Data appends advice on retries to the message."""
+    try:
+        yield
+    except Exception as error:
+        error.said = str(error) if isinstance(error, RunFailed) else f"{type(error).__name__}: {last_line(error)}"
+        raise
 
 
 class ReadSentences:
@@ -77,7 +91,8 @@ class ReadSentences:
     def __call__(self, places: pa.Table) -> pa.Table:
         """Return the rows of one block."""
         (place,) = places.to_pylist()
-        return self._table.rows(place["start"], place["stop"], self._columns)
+        with _remembered():
+            return self._table.rows(place["start"], place["stop"], self._columns)
 
 
 class MakeBlocks(BlockWorker):
@@ -92,6 +107,11 @@ class MakeBlocks(BlockWorker):
         self._guard = watchdog.guard(self._what)
         self._guard.__enter__()
         self._tries = lambda first: storage.checkpoints(f"{tries}/{first}", {}).begin(job)
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        """Return what `BlockWorker` does."""
+        with _remembered():
+            return super().__call__(rows)
 
     def added(self, rows: pa.Table) -> pa.Table:
         """Return what `BlockWorker` does; raise if the block has cost too many workers, as Ray Data retries forever."""

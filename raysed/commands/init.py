@@ -43,8 +43,6 @@ def job(arguments: argparse.Namespace) -> None:
     if output.exists() and not arguments.force:
         raise UserError(f"{output} is there already; name another file with --output, or replace it with --force")
 
-    import numpy as np
-
     from raysed.config import TaskConfig, make_config
     from raysed.data.graded import gold_of, load_task
     from raysed.model.teacher import default_learner
@@ -72,12 +70,11 @@ def job(arguments: argparse.Namespace) -> None:
         _show("pairs", f"{source}: {scores}")
 
     made = draft(survey, given.corpus, pairs, arguments.teachers, given.encoder, str(output))
-    half, most, longest = np.quantile(made.tokens_N, (0.5, 0.95, 1), method="higher")
-    _show("tokens", f"median {half:,}, 95 % up to {most:,}, longest {longest:,}")
+    _show("tokens", str(made.lengths))
     _show("encoder", given.encoder.path)
     if not (arguments.encoder or arguments.teachers):
         _show("", "small, and made for trying things out; name a real one with --encoder")
-    for text in warnings(survey, pairs, made):
+    for text in warnings(survey, pairs):
         _show("warning", text)
     write_output(output, made.text)
     _show("written", str(output))

@@ -24,6 +24,7 @@ _SETTING = "corpus.source"
 _ROWS = 4096
 _MAX_COMPOSED = 4
 """NFC composes at most this many characters into one (Unicode Standard Annex 15, table 12)."""
+_SENTENCE_END = re.compile(r"""[.!?…][)\]"'”’»]*(?= )|[。！？]""")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 Source = File | Hub
@@ -33,7 +34,10 @@ _Chunk = tuple[np.ndarray, list[str]]
 
 @dataclass
 class CorpusReport:
-    """What became of the `lines` (or records): one of the counts up to `usable`; `kept` may be a draw from those."""
+    """What became of the `lines` (or records): one of the counts up to `usable`; `kept` may be a draw from those.
+
+    Lines that were cut into passages (`split`) count as often as they have passages.
+    """
 
     lines: int = 0
     empty: int = 0
@@ -42,6 +46,7 @@ class CorpusReport:
     duplicates: int = 0
     usable: int = 0
     kept: int = 0
+    split: int = 0
 
     def summary(self) -> str:
         """Return the counts as one line.
@@ -51,6 +56,7 @@ class CorpusReport:
         """
         counts = {"empty": self.empty, "too short": self.too_short, "too long": self.too_long}
         counts |= {"duplicates": self.duplicates, "usable": self.usable, "kept": self.kept}
+        counts |= {"cut into passages": self.split} if self.split else {}
         return f"{self.lines:,} lines: " + ", ".join(f"{count:,} {what}" for what, count in counts.items())
 
 
@@ -94,10 +100,42 @@ def clean(text: str, max_characters: int = sys.maxsize) -> str:
     >>> clean(" Caf\u0065\u0301\u2028au\tlait ")
     'Café au lait'
     """
-    if not text.isprintable():
-        text = _CONTROL.sub(" ", text)
-    text = " ".join(text.split())
+    text = _on_one_line(text)
     return unicodedata.normalize("NFC", text) if len(text) <= _MAX_COMPOSED * max_characters else text
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join((text if text.isprintable() else _CONTROL.sub(" ", text)).split())
+
+
+def passages(text: str, most: int) -> list[str]:
+    """Cut a text without repeated blanks into passages of at most `most` characters.
+
+    Each is as long as possible and ends with a sentence, or with a word if a sentence is longer than `most`.
+
+    >>> passages("It rains. The cat sleeps, and so does the dog. Why?", 25)
+    ['It rains.', 'The cat sleeps, and so', 'does the dog. Why?']
+    """
+    found = []
+    while len(text) > most:
+        ends = [match.end() for match in _SENTENCE_END.finditer(text, 0, most + 1)]
+        end = max([end for end in ends if end <= most], default=text.rfind(" ", 1, most + 1))
+        end = end if end > 0 else most
+        found.append(text[:end])
+        text = text[end:].lstrip()
+    return [*found, text] if text else found
+
+
+def _passages_of(block: Sequence[str | None], config: CorpusConfig, report: CorpusReport) -> list[str]:
+    """Return the clean texts of a block, long ones in passages."""
+    if config.passage_characters is None:
+        return [clean(text, config.max_characters) if text else "" for text in block]
+    found: list[str] = []
+    for text in block:
+        parts = passages(_on_one_line(text or ""), config.passage_characters) or [""]
+        report.split += len(parts) > 1
+        found += [unicodedata.normalize("NFC", part) for part in parts]
+    return found
 
 
 def _usable_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> Iterator[_Chunk]:
@@ -105,14 +143,14 @@ def _usable_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> Ite
     sources, seen = find_sources(config), _SeenHashes()
     salt = blake2b(str(seed).encode(), digest_size=16).digest()
     for block in (block for source in sources for block in _blocks(source, config)):
-        cleaned = [clean(text, config.max_characters) if text else "" for text in block]
+        cleaned = _passages_of(block, config, report)
         lengths = np.fromiter(map(len, cleaned), np.int64, count=len(cleaned))
         short, long = lengths < config.min_characters, lengths > config.max_characters
         sentences = [cleaned[row] for row in np.flatnonzero(~(short | long))]
         digests = b"".join(blake2b(text.encode(), digest_size=8, salt=salt).digest() for text in sentences)
         keys = np.frombuffer(digests, "<u8")
         fresh, empty = seen.add(keys), int((lengths == 0).sum())
-        report.lines += len(block)
+        report.lines += len(cleaned)
         report.empty += empty
         report.too_short += int(short.sum()) - empty
         report.too_long += int(long.sum())

@@ -22,6 +22,7 @@ from sentence_transformers.sentence_transformer.modules import (
     WeightedLayerPooling,
 )
 from sentence_transformers.util import import_module_class
+from sentence_transformers.util.quantization import quantize_embeddings
 from tokenizers import Tokenizer
 from torch import nn
 from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
@@ -33,7 +34,8 @@ from raysed.model.encoder import Encoder, blocks_of
 from raysed.model.formats import has_own_code, largest_difference
 from raysed.model.glow import FlowHead
 from raysed.model.load import NativeModel
-from raysed.model.pretrained import check_size, load_encoder, longest_input, save_encoder
+from raysed.model.pretrained import check_size, configuration_of, load_encoder, longest_input, save_encoder
+from raysed.store.hub import model_directory
 
 _OWN = "sentence_transformers."
 _FLOW = "glow.FlowHead"
@@ -116,6 +118,31 @@ def after_transformer(directory: Path) -> tuple[str, int | None, list[nn.Module]
     wanted = _transformer_settings(directory, place).get("max_seq_length") or sys.maxsize
     longest = min(wanted, longest_input(AutoConfig.from_pretrained(directory / place), 0))
     return place, longest, [_module(directory, *rest[0]), *_heads(directory, rest[1:])]
+
+
+def stored_smaller(x_NE: np.ndarray) -> dict[str, tuple[np.ndarray, float]]:
+    """Return ways to keep vectors: what sentence-transformers' quantisation leaves of them, and bytes per vector."""
+    width = x_NE.shape[1]
+    ranges_2E = np.stack([x_NE.min(0), x_NE.max(0)]).astype(np.float32)
+    steps_E = (ranges_2E[1] - ranges_2E[0]) / 255
+    bytes_NE = quantize_embeddings(x_NE, "uint8", ranges=ranges_2E)
+    bits_NE = np.unpackbits(quantize_embeddings(x_NE, "ubinary"), axis=1, count=width)
+    return {
+        "learner": (x_NE, 4 * width),
+        "learner, int8": (ranges_2E[0] + (bytes_NE + np.float32(0.5)) * steps_E, width),
+        "learner, bits": (2 * bits_NE.astype(np.float32) - 1, width / 8),
+    }
+
+
+def most_tokens(name: str) -> int | None:
+    """Return how many tokens a model reads of each text, by its files; None if they do not say."""
+    directory = model_directory(name)
+    if (directory / "modules.json").is_file():
+        (_, place), *_ = _entries(directory)
+        found = _transformer_settings(directory, place).get("max_seq_length")
+        return int(found) if found else None
+    longest = longest_input(configuration_of(EncoderConfig(path=name)), 0)
+    return None if longest == sys.maxsize else longest
 
 
 def _check_settings(directory: Path, place: str) -> None:

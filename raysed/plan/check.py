@@ -78,8 +78,7 @@ def check(config: Config) -> Job:
     corpus = None
     if config.encoder.static or any(reads_corpus(recipe, config) for recipe in recipes):
         check_corpus(config.corpus)
-        settings = config.corpus.model_dump(mode="json", exclude={"source"})
-        corpus = {**corpus_fingerprint(config.corpus), **settings, "seed": config.seed}
+        corpus = {**corpus_fingerprint(config.corpus), **config.corpus.identity(), "seed": config.seed}
     # Weights are identified by content, not by location: a digest of local files, the commit of a hub model.
     without = {"path", "layers", "trust_remote_code"} | ({"static"} if config.encoder.static is None else set())
     encoder = {**_model_identity(config.encoder), **config.encoder.model_dump(mode="json", exclude=without)}

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
 from raysed.config import Config, CorpusConfig, EncoderConfig, make_config
@@ -18,15 +17,13 @@ from raysed.data.corpus import CorpusReport, find_sources, sentence_chunks
 from raysed.data.graded import StsTask
 from raysed.data.rows import column_names
 from raysed.data.sources import File
-from raysed.model.pretrained import configuration_of, load_tokenizer, longest_input
 from raysed.model.shape import shape_of
 from raysed.plan.consistency import check_settings
+from raysed.plan.lengths import PASSAGE, SAMPLE, Lengths, fit_lengths
 from raysed.score.tasks import task_name
 from raysed.store.text import render
 
 FIRST_ROWS = 200_000
-SAMPLE = 2_000
-"""The sample has this many sentences or up to twice as many, if the corpus does."""
 MOST_SENTENCES = 100_000
 """Draw this many from a larger corpus: a first run should take hours, not days."""
 FEW_SENTENCES, FEW_PAIRS = 1_000, 100
@@ -35,8 +32,6 @@ _UPDATES = 800
 _MOST_EPOCHS = 20
 _CT_STEPS = (200, 1000)
 _FLOW_UPDATES = 300
-_LONGEST = 512  # tokens, if an encoder has no limit
-_UNLIMITED = 10**6  # tokenizers without a limit report a larger one
 
 
 @dataclass(frozen=True)
@@ -57,16 +52,17 @@ class Survey:
 
 @dataclass(frozen=True)
 class Draft:
-    """A configuration, also as commented YAML (`text`), and the token counts of the sample's sentences."""
+    """A configuration, also as commented YAML (`text`), and what it reads of the sample's texts."""
 
     text: str
     config: Config
-    tokens_N: np.ndarray
+    lengths: Lengths
 
 
 def survey_corpus(config: CorpusConfig, first: int = FIRST_ROWS) -> Survey:
     """Read a corpus as a run does, but stop after about `first` rows."""
     found, report, sentences, complete = find_sources(config), CorpusReport(), [], True
+    config = config.model_copy(update={"passage_characters": PASSAGE})
     table = next((source for source in found if isinstance(source, File) and source.ending != ".txt"), None)
     for _, chunk in sentence_chunks(config, 0, report):
         sentences += chunk
@@ -92,12 +88,7 @@ def draft(
         teachers: if empty, members are trained.
         output: name of the file, for its comments.
     """
-    tokenizer = load_tokenizer(encoder)
-    tokens_N = np.array([len(ids) for ids in tokenizer(list(survey.sample), verbose=False)["input_ids"]])
-    covered = int(np.quantile(tokens_N, 0.99, method="higher"))
-    limit = min(longest_input(configuration_of(encoder), 0), tokenizer.model_max_length)
-    limit = _LONGEST if limit > _UNLIMITED else limit
-    max_length = min(limit, max(16, 8 * math.ceil(covered / 8)))
+    lengths = fit_lengths(survey.sample, survey.report.split > 0, corpus, encoder, teachers)
     # This many were seen, so the draw cannot fail, whatever the rest holds.
     usable = survey.report.usable
     drawn = min(MOST_SENTENCES, usable) if usable > MOST_SENTENCES or not survey.complete else None
@@ -123,10 +114,7 @@ def draft(
         encoder=encoder,
         is_bundled=is_bundled,
         layers=1 if is_bundled else min(2, shape_of(encoder).layers),
-        covered=covered,
-        limit=limit,
-        max_length=max_length,
-        cut=np.mean(tokens_N > max_length),
+        lengths=lengths,
         tasks=tasks,
         sed={"batch": batch, "epochs": epochs, "updates": updates, "every": every},
         # One pass over the corpus, within bounds; an update draws 30 sentences: two, each with 14 negatives.
@@ -136,22 +124,17 @@ def draft(
     )
     config = make_config(yaml.safe_load(text))
     check_settings(config)
-    return Draft(text, config, tokens_N)
+    return Draft(text, config, lengths)
 
 
-def warnings(survey: Survey, pairs: Mapping[str, StsTask], made: Draft) -> Iterator[str]:
+def warnings(survey: Survey, pairs: Mapping[str, StsTask]) -> Iterator[str]:
     """Yield a sentence about each foreseeable problem."""
-    report, cut = survey.report, np.mean(made.tokens_N > made.config.encoder.max_length)
+    report = survey.report
     if report.usable < FEW_SENTENCES:
         learns = f"with less than {FEW_SENTENCES:,} a model learns these by heart and little about others"
         yield f"{report.usable:,} sentences are few; {learns}"
-    if report.too_long * 100 > report.lines:
-        too_long = f"{report.too_long:,} of {report.lines:,} rows are too long for sentences and are left out"
-        yield f"{too_long}; cut text into sentences, one per row"
     if report.duplicates * 2 > report.lines:
         yield f"{report.duplicates:,} of {report.lines:,} rows are duplicates, which a run leaves out"
-    if cut > 0.01:
-        yield f"{cut:.0%} of the sentences are longer than the encoder takes, and are cut"
     for source, task in pairs.items():
         if task.pairs < FEW_PAIRS:
             yield f"{task.pairs} pairs of {source} are few; differences between models will be mostly luck"

@@ -15,6 +15,7 @@ from raysed.data.tokens import tokenize
 from raysed.errors import UserError
 from raysed.graph import Artefact, Given, Graph, Input, Needs, Pick, Tried
 from raysed.make import models, scores, targets, text
+from raysed.make.fidelity import learner_fidelity
 from raysed.make.work import Sentences
 from raysed.model.pretrained import load_tokenizer
 from raysed.model.shape import shape_of
@@ -342,6 +343,10 @@ class Plan:
             name, title = f"{of}/learners/{index:02d}", f"learner {index:02d} of {of}"
             self._add(name, title, models.learner, stage, inputs, settings, beside, **about)
             names[name] = of, index, title
+            if index == 0:
+                inputs = {"corpus": "corpus", "targets": f"{of}/targets", "model": name, "encoder": self._encoder}
+                kept = inputs, {"layers": config.encoder.layers}
+                self._add(f"{of}/fidelity/00", f"comparison of {of} with its teachers", learner_fidelity, "evaluation", *kept, by="task")
         for name, (of, index, title) in names.items():
             self._embed(of, "learner", index, name, title)
 

@@ -65,6 +65,21 @@ def sparse_pair_cosines(x_UV: csr_matrix, rows_P2: np.ndarray) -> np.ndarray:
     return np.asarray(a_PV.multiply(b_PV).sum(1), np.float64).ravel().round(12)
 
 
+def bm25_of(documents: Sequence[str]) -> Callable[[Sequence[str]], np.ndarray]:
+    """Index documents; return a function that scores them for queries, [Q, N].
+
+    Lucene's BM25 with k1 1.5 and b 0.75; no stop words or stemming, as the language is unknown.
+    """
+    import bm25s
+
+    def words(texts: Sequence[str]) -> list[list[str]]:
+        return bm25s.tokenize(list(texts), stopwords=[], return_ids=False, show_progress=False)
+
+    index = bm25s.BM25()
+    index.index(words(documents), show_progress=False)
+    return lambda queries: np.stack([index.get_scores(query) for query in words(queries)])
+
+
 # -- rows of baselines ------------------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,6 @@
 """Reading of graded pairs: every layout, and scores that nothing can be made of."""
 
 import re
-from pathlib import Path
 
 import datasets
 import pytest
@@ -14,7 +13,6 @@ from raysed.errors import UserError
 from raysed.train.stages.sts import StsConfig
 
 HEADER = "subset\tscore\tsentence1\tsentence2\n"
-REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "sts"
 TRICKY = [
     (4.5, 'She said: "Guns, ; kill".', "So do\u2028cars."),
     (0.0, "Where?", "It's 3,5 metres; or more."),
@@ -57,22 +55,14 @@ def test_table_drops_blank_scores_with_their_sentences(tmp_path):
 
 
 def test_senteval_directory_drops_blank_scores_in_step(tmp_path):
-    senteval(tmp_path, b=("p\tq\n", "3\n"), a=("one\ttwo\nlost\tlost\nthree\tfour\n", "4.5\n\n0.25\n"))
+    """Separators of lines that only Unicode knows stay in their sentence."""
+    one = "a\u2028b\u2029c\x85d\x0be\x1cf"
+    senteval(tmp_path, b=("p\tq\n", "3\n"), a=(f"{one}\ttwo\nlost\tlost\nthree\tfour\n", "4.5\n\n0.25\n"))
     task = load(tmp_path)
     assert list(task.subsets) == ["a", "b"]
     first, second, gold = task.subsets["a"]
-    assert (first, second, gold.tolist()) == (["one", "three"], ["two", "four"], [4.5, 0.25])
+    assert (first, second, gold.tolist()) == ([one, "three"], ["two", "four"], [4.5, 0.25])
     assert (task.pairs, task.dropped) == (3, 1)
-
-
-@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x1c"])
-def test_unicode_line_separators_stay_in_their_sentence(tmp_path, separator):
-    sentence = f"before{separator}after"
-    assert load(table(tmp_path, f"x\t1\t{sentence}\tb\n")).subsets["x"][0] == [sentence]
-    folder = tmp_path / "senteval"
-    folder.mkdir()
-    senteval(folder, s=(f"{sentence}\tb\nc\td\n", "1\n2\n"))
-    assert load(folder).subsets["s"][0] == [sentence, "c"]
 
 
 def test_a_pair_of_languages_is_read_from_three_columns(tmp_path):
@@ -101,16 +91,14 @@ def test_bundled_pairs_are_one_subset():
     assert list(zip(gold, first, second)) == bundled.pairs("dev")
 
 
-@pytest.mark.parametrize("column", ["score", "label", "similarity_score"])
-def test_hub_dataset_is_read_by_column(monkeypatch, column):
+def test_hub_dataset_is_read_by_column(hub):
     """A missing score is dropped; name and split reach the library, which is asked for `test` by default."""
-    asked = []
-    columns = datasets.Dataset.from_dict({"sentence1": ["a", "b"], "sentence2": ["c", "d"], column: [2.5, None]})
-    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **keys: asked.append((args, keys)) or columns)
-    task = load("someone/pairs", name="en", split="validation")
-    assert (task.subsets["all"][:2], task.dropped) == ((["a"], ["c"]), 1)
+    for column in ("score", "label", "similarity_score"):
+        calls = hub(datasets.Dataset.from_dict({"sentence1": ["a", "b"], "sentence2": ["c", "d"], column: [2.5, None]}))
+        task = load("someone/pairs", name="en", split="validation")
+        assert (task.subsets["all"][:2], task.dropped) == ((["a"], ["c"]), 1)
     load("someone/pairs")
-    assert asked == [
+    assert calls == [
         (("someone/pairs", "en"), {"split": "validation"}),
         (("someone/pairs", None), {"split": "test"}),
     ]
@@ -135,23 +123,18 @@ def test_columns_with_other_names_are_named_by_the_setting(tmp_path):
         load(path, columns={**columns, "subset": "kind"})
 
 
-def scores_file(tmp_path, scores, name="pairs.tsv", subsets=None):
-    subsets = subsets or ["all"] * len(scores)
-    rows = (f"{subset}\t{score}\ta {i}\tb {i}\n" for i, (score, subset) in enumerate(zip(scores, subsets)))
-    return table(tmp_path, "".join(rows), name=name)
+def scores_file(tmp_path, scores, name="pairs.tsv"):
+    return table(tmp_path, "".join(f"all\t{score}\ta {i}\tb {i}\n" for i, score in enumerate(scores)), name=name)
 
 
-@pytest.mark.parametrize(
-    ("scores", "range_"), [([i / 30 for i in range(31)], (0, 5)), ([i % 6 for i in range(60)], (0, 100))]
-)
-def test_scores_that_fill_a_small_part_of_their_range_are_refused(tmp_path, scores, range_):
-    path = scores_file(tmp_path, scores)
-    with pytest.raises(UserError, match=r"^evaluation\.tasks\.toy\.score_range is .*highest score .*have$"):
-        task_of(path, score_range=range_)
-    with pytest.raises(UserError, match=r"^(sts\.train\[0\]\.score_range) is .*; set \1 .*have$"):
-        load_graded(StsConfig(train=[{"source": str(path), "score_range": range_}]).train)
-    fewer = scores_file(tmp_path, scores[:19], "fewer.tsv")
-    assert task_of(fewer, score_range=range_).pairs == 19
+def test_scores_that_fill_a_small_part_of_their_range_are_refused(tmp_path):
+    for scores, range_ in (([i / 30 for i in range(31)], (0, 5)), ([i % 6 for i in range(60)], (0, 100))):
+        path = scores_file(tmp_path, scores)
+        with pytest.raises(UserError, match=r"^evaluation\.tasks\.toy\.score_range is .*highest score .*have$"):
+            task_of(path, score_range=range_)
+        with pytest.raises(UserError, match=r"^(sts\.train\[0\]\.score_range) is .*; set \1 .*have$"):
+            load_graded(StsConfig(train=[{"source": str(path), "score_range": range_}]).train)
+        assert task_of(scores_file(tmp_path, scores[:19], "fewer.tsv"), score_range=range_).pairs == 19
 
 
 @pytest.mark.parametrize(
@@ -167,19 +150,3 @@ def test_a_task_that_has_no_correlation_is_refused_and_can_be_learnt_from(tmp_pa
     with pytest.raises(UserError, match=rf"^evaluation\.tasks\.toy: .*{message}"):
         task_of(path)
     assert len(load_graded(StsConfig(train=[str(path)]).train)) == len([score for score in scores if score != ""])
-
-
-@pytest.mark.skipif(not REAL.is_dir(), reason=f"no real sentence pairs at {REAL}")
-@pytest.mark.parametrize(
-    ("name", "pairs", "dropped", "subsets"),
-    [
-        ("sts12", 2358, 0, 4),
-        ("sts13", 1500, 0, 3),
-        ("sts15", 3000, 5500, 5),
-        ("stsb-dev", 1500, 0, 6),
-        ("stsb-test", 1379, 0, 6),
-    ],
-)
-def test_real_files_have_the_known_sizes(name, pairs, dropped, subsets):
-    task = load(REAL / f"{name}.tsv")
-    assert (task.pairs, task.dropped, len(task.subsets)) == (pairs, dropped, subsets)

@@ -32,7 +32,6 @@ TRANSLATIONS = [
     ("Caf\u0065\u0301 is open.", "Le cafe\u0301 est ouvert\u2028ici."),
     ("Two\x85lines", "İI iı \U0001f600 e\u0308\u0323"),
 ]
-ENDINGS = [".tsv", ".txt.gz", ".jsonl", ".jsonl.gz", ".parquet"]
 STABLE = "eead02368de65554"
 
 
@@ -78,14 +77,20 @@ def write_text(path, *lines):
 # -- formats ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize(
-    "names", [("premise", "hypothesis", "label"), ("sentence1", "Sentence2", "gold_label"), ("text1", "text2", "LABEL")]
+    ("ending", "names"),
+    [
+        (".tsv", ("premise", "hypothesis", "label")),
+        (".txt.gz", ("sentence1", "Sentence2", "gold_label")),
+        (".jsonl", ("text1", "text2", "LABEL")),
+        (".jsonl.gz", ("premise", "hypothesis", "entailment_label")),
+        (".parquet", ("sentence_A", "sentence_B", "label")),
+    ],
 )
 def test_all_formats_and_names_give_the_same_labelled_pairs(tmp_path, ending, names):
     """Also by URI, and whatever else stands in the file."""
     columns = ("note", "split", names[2], names[0], names[1])
-    path = write(tmp_path / f"pairs{ending}", [dict(zip(columns, ("x", *row[:2], *row[2:]))) for row in ROWS])
+    path = write(tmp_path / f"pairs{ending}", [dict(zip(columns, ("x", *row))) for row in ROWS])
     for source in (path, path.as_uri()):
         rows = nli(source)
         assert labelled(rows) == LABELLED and rows.labels.dtype == np.int64 and not any(rows.left_out.values())
@@ -93,23 +98,22 @@ def test_all_formats_and_names_give_the_same_labelled_pairs(tmp_path, ending, na
     assert rows.summary().startswith("3 pairs: 1 contradiction, 1 entailment, 1 neutral; left out: 0 without a label")
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize(
-    "names",
+    ("ending", "names"),
     [
-        *(("view1", "view2"), ("premise", "hypothesis"), ("Text1", "TEXT2"), ("sentence_A", "sentence_B")),
-        *(("english", "non_english"), ("Anchor", "positive"), ("source", "target")),
+        *((".tsv", names) for names in (("view1", "view2"), ("premise", "hypothesis"), ("Text1", "TEXT2"))),
+        *((".txt.gz", names) for names in (("sentence_A", "sentence_B"), ("english", "non_english"))),
+        *((".jsonl", ("Anchor", "positive")), (".parquet", ("source", "target"))),
+        *((".txt", None), (".tsv", None)),  # no header, as in the released back-translations of BSL
     ],
 )
 def test_all_formats_and_known_names_give_the_same_views(tmp_path, ending, names):
-    records = [{names[0]: one, "note": "x", names[1]: other} for one, other in TRANSLATIONS]
-    assert found(views(write(tmp_path / f"views{ending}", records))) == TRANSLATIONS
-
-
-@pytest.mark.parametrize("ending", [".txt", ".tsv"])
-def test_two_columns_of_views_need_no_header(tmp_path, ending):
-    """The first line is a pair like the others, as in the released back-translations of BSL."""
-    assert found(views(write_text(tmp_path / f"v{ending}", *map("\t".join, TRANSLATIONS)))) == TRANSLATIONS
+    path = tmp_path / f"views{ending}"
+    if names:
+        write(path, [{names[0]: one, "note": "x", names[1]: other} for one, other in TRANSLATIONS])
+    else:
+        write_text(path, *map("\t".join, TRANSLATIONS))
+    assert found(views(path)) == TRANSLATIONS
 
 
 def test_lines_end_at_newlines_only_and_quotes_are_text(tmp_path):
@@ -136,30 +140,23 @@ def test_real_files(data_dir):
     assert len(both) == 2527 + 5000
     assert Counter(both.labels[:2527].tolist()) == {0: 839, 1: 838, 2: 850}
     assert Counter(both.labels[2527:].tolist()) == {0: 739, 1: 1443, 2: 2818}
-    graded = load_graded(
-        StsConfig(train=[str(data_dir / "sts" / name) for name in ("stsb-train.tsv", "sts15.tsv")]).train
-    )
+    files = [str(data_dir / "sts" / name) for name in ("stsb-train.tsv", "sts15.tsv")]
+    graded = load_graded(StsConfig(train=files).train)
     assert len(graded) == 5749 + 3000 and graded.left_out == {"without a score": 5500}
-    first = (data_dir / "sts" / "stsb-train.tsv").read_text().split("\n")[1].split("\t")
-    assert (graded.labels[0], graded.first[0], graded.second[0]) == (float(first[1]) / 5, first[2], first[3])
 
 
 # -- labels ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("label", "expected"),
-    [
-        *(("entailment", 1), ("neutral", 2), ("contradiction", 0), ("ENTAILMENT", 1), (" Neutral ", 2)),
-        *((0, 1), (1, 2), (2, 0), ("0", 1), ("1", 2), ("2", 0)),
-        *(("-", None), (-1, None), ("-1", None), ("", None), ("  ", None), (None, None)),
-    ],
-)
-def test_labels_by_name_and_by_the_ids_of_the_hub(tmp_path, label, expected):
-    records = [{"label": label, "premise": "a", "hypothesis": "b"}, {"label": 0, "premise": "c", "hypothesis": "d"}]
+def test_labels_by_name_and_by_the_ids_of_the_hub(tmp_path):
+    meanings = {"entailment": 1, "neutral": 2, "contradiction": 0, "ENTAILMENT": 1, " Neutral ": 2}
+    meanings |= {0: 1, 1: 2, 2: 0, "0": 1, "1": 2, "2": 0}
+    nothing = ("-", -1, "-1", "", "  ", None)
+    labels = [*meanings, *nothing]
+    records = [{"label": label, "premise": f"a{i}", "hypothesis": "b"} for i, label in enumerate(labels)]
     rows = nli(write(tmp_path / "pairs.jsonl", records))
-    assert labelled(rows) == {("c", "d"): 1} | ({} if expected is None else {("a", "b"): expected})
-    assert rows.left_out["without a label"] == (expected is None)
+    assert rows.labels.tolist() == [*meanings.values()] and rows.first == [f"a{i}" for i in range(len(meanings))]
+    assert rows.left_out["without a label"] == len(nothing)
 
 
 def test_pairs_with_an_empty_or_null_sentence_are_left_out(tmp_path):
@@ -180,9 +177,8 @@ def with_classes(names, labels, **columns) -> datasets.Dataset:
 
 def test_names_in_a_parquet_file_of_the_hub_count(tmp_path):
     """Its own order of the classes, which it keeps beside the data."""
-    table = with_classes(
-        ["contradiction", "neutral", "entailment"], [0, 1, 2, -1], premise=[*"abcd"], hypothesis=[*"xxxx"]
-    )
+    names = ["contradiction", "neutral", "entailment"]
+    table = with_classes(names, [0, 1, 2, -1], premise=[*"abcd"], hypothesis=[*"xxxx"])
     table.to_parquet(tmp_path / "pairs.parquet")
     rows = nli(tmp_path / "pairs.parquet")
     assert rows.labels.tolist() == [0, 2, 1] and rows.left_out["without a label"] == 1
@@ -202,21 +198,15 @@ def test_a_hub_dataset_is_read_with_its_class_names(hub):
     assert nli("some/set").labels.tolist() == [1, 2, 0], "the usual order"
 
 
-def test_another_task_of_the_hub_is_refused(hub):
+def test_a_hub_that_fails_or_has_another_task_is_refused(hub):
     """QNLI has the same columns and other classes."""
     hub(with_classes(["entailment", "not_entailment"], [0, 1], sentence1=["a", "b"], sentence2=["x", "y"]))
     with pytest.raises(UserError, match=r"^dataset glue/qnli, row 2: label 'not_entailment' is unknown; use one of"):
         nli("glue/qnli")
-
-
-def test_a_hub_that_fails_says_why(hub):
     hub(ValueError('Unknown split "trian". Should be one of ["train", "test"].\nmore'))
-    with pytest.raises(UserError) as error:
+    place = r"^nli\.train: there is no file 'some/set', and it .* hub dataset \(name None, split 'trian'\)"
+    with pytest.raises(UserError, match=rf'{place}: Unknown split "trian"\. Should be one of \["train", "test"\]\.$'):
         nli({"source": "some/set", "split": "trian"})
-    assert str(error.value) == (
-        "nli.train: there is no file 'some/set', and it cannot be read as a hub dataset (name None, split 'trian'): "
-        'Unknown split "trian". Should be one of ["train", "test"].'
-    )
 
 
 # -- graded pairs ----------------------------------------------------------------------------------------------------
@@ -271,8 +261,6 @@ def test_the_largest_share_itself_is_allowed():
     """29 of 100, where 0.29 * 100 is a little less than 29 in floating point."""
     first, second = ["a"] * 100, ["a"] * 29 + ["b"] * 71
     assert usable(first, second, "x", 0.29).left_out["with two identical views"] == 29
-    with pytest.raises(UserError, match=r"^x: 29 of 100 pairs are unusable"):
-        usable(first, second, "x", 0.28)
 
 
 def test_views_of_several_sources_are_put_together_in_their_order(tmp_path):
@@ -301,13 +289,10 @@ def test_the_identity_is_stable_and_of_the_content():
     assert PairRows(["a", "bé"], ["c", "d"], labels, {"left out": 3}).identity() == STABLE
     others = [
         PairRows(["bé", "a"], ["c", "d"], labels),
-        PairRows(["a", "bé"], ["c", "d"], labels[::-1]),
         PairRows(["c", "d"], ["a", "bé"], labels),
         PairRows(["ab", "é"], ["c", "d"], labels),
         PairRows(["a", "béc"], ["", "d"], labels),
         PairRows(["a", "be\u0301"], ["c", "d"], labels),
-        PairRows(["a"], ["c"], labels[:1]),
-        PairRows(["a", "bé"], ["c", "d"], np.array([0.0, 1.0])),
-        PairRows(["a", "bé"], ["c", "d"]),
+        *(PairRows(["a", "bé"], ["c", "d"], others) for others in (labels[::-1], labels / 2, None)),
     ]
     assert len({STABLE, *(rows.identity() for rows in others)}) == len(others) + 1

@@ -53,16 +53,14 @@ def test_pairs_come_back_from_their_file(tiny_tokenizer, make_sentences, tmp_pat
 def test_few_sentences_are_tokenised_at_once(tiny_tokenizer, make_sentences, tmp_path, monkeypatch):
     """Memory does not grow with the pairs: each part of both sides is written before the next one begins."""
     monkeypatch.setattr("raysed.data.pairs._AT_ONCE", 7)
-    events = []
+    events, write = [], pq.ParquetWriter.write_table
 
-    class Spy:
-        def __call__(self, sentences, **options):
-            events.append(len(sentences))
-            return tiny_tokenizer(sentences, **options)
+    def tokenizer(sentences, **options):
+        events.append(len(sentences))
+        return tiny_tokenizer(sentences, **options)
 
-    original = pq.ParquetWriter.write_table
-    monkeypatch.setattr(pq.ParquetWriter, "write_table", lambda *a: (events.append("write"), original(*a)))
-    write_pairs(PairRows(make_sentences(30, 1), make_sentences(30, 2)), Spy(), 100, tmp_path)
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", lambda *a: (events.append("write"), write(*a)))
+    write_pairs(PairRows(make_sentences(30, 1), make_sentences(30, 2)), tokenizer, 100, tmp_path)
     assert events == [7, 7, "write"] * 4 + [2, 2, "write"]
 
 
@@ -73,15 +71,6 @@ def test_several_tables_are_one(make_table):
     both = PairTable.concatenate(parts)
     assert token_pairs(both) == [pair for part in parts for pair in token_pairs(part)]
     assert both.first.ids.tolist() == both.second.ids.tolist() == list(range(12)) and same.ids[0] == 1000
-
-
-@given(st.lists(st.integers(0, 52), min_size=1, max_size=60))
-def test_taking_rows_takes_both_sides_and_the_label(make_table, rows):
-    table = PairTable(make_table(53, seed=1), make_table(53, seed=2), np.arange(53) * 10)
-    taken = table.take(np.array(rows))
-    assert taken.labels.tolist() == [10 * row for row in rows]
-    assert token_pairs(taken) == [token_pairs(table)[row] for row in rows]
-    assert taken.first.ids.tolist() == taken.second.ids.tolist() == [1000 + 7 * row for row in rows]
 
 
 def test_a_batch_has_the_first_sentences_and_then_the_second(pairs):

@@ -10,9 +10,8 @@ import pytest
 
 from raysed.config import CorpusConfig
 from raysed.data.corpus import CorpusReport, sentence_chunks
-from raysed.data.rows import Schema, column_names, read, read_lines, read_source, rows
+from raysed.data.rows import Schema, column_names, read, read_source, rows
 from raysed.data.sources import local_file
-from raysed.errors import UserError
 from raysed.train.stages.nli import NliSource
 
 DOCUMENTS = Schema(
@@ -42,10 +41,10 @@ def corpus(path, **settings) -> list[str]:
     return [sentence for _, chunk in chunks for sentence in chunk]
 
 
-@pytest.mark.parametrize("first", ["e" + "\u0301\u0323" * 100_000, "a carriage\rreturn"])
-def test_a_first_line_that_is_no_header_has_no_names_of_columns(tmp_path, first):
+def test_a_first_line_that_is_no_header_has_no_names_of_columns(tmp_path):
     """`evaluate` asks for them, to tell sentences from a table."""
-    assert column_names(local_file(write(tmp_path / "a.txt", f"{first}\nAnother one.\n"))) == [first]
+    for first in ("e" + "\u0301\u0323" * 100_000, "a carriage\rreturn"):
+        assert column_names(local_file(write(tmp_path / "a.txt", f"{first}\nAnother one.\n"))) == [first]
 
 
 def test_other_data_need_a_schema_only(tmp_path):
@@ -72,19 +71,17 @@ def test_the_header_of_a_corpus_shows_what_separates_columns(tmp_path, ending):
     assert corpus(one) == ["Yes." if ending == ".csv" else '"Yes."']
 
 
-@pytest.mark.parametrize("name", ["STS.en-de.txt.gz", "pairs.txt"])
-def test_text_without_a_header_is_read_by_uri_and_compressed(tmp_path, name):
-    text = b"eins\tone\t5\n\nzwei\ttwo\t4\n"
-    path = write(tmp_path / name, gzip.compress(text) if name.endswith(".gz") else text)
+def test_text_without_a_header_is_read_by_uri_and_compressed(tmp_path):
+    path = write(tmp_path / "STS.en-de.txt.gz", gzip.compress(b"eins\tone\t5\n\nzwei\ttwo\t4\n"))
     schema = Schema("x", "pairs", {("a", "b", "c"): [("a", "b", "c")]}, "a, b and c", bare=("a", "b", "c"))
     found = read_source(NliSource(source=path.as_uri()), schema)
     assert found.columns["a"] == ["eins", "zwei"] and found.where(1).endswith("line 3")
 
 
-@pytest.mark.parametrize("ending", [".txt", ".tsv", ".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("ending", [".txt", ".csv", ".jsonl", ".parquet"])
 def test_blocks_are_bounded_whatever_the_format(tmp_path, ending):
-    """A file of 16 MB, of which no more than some blocks are in memory; Arrow's own are counted, too."""
-    sentences = [f"This is sentence number {i} of a file that must not be held in memory." * 4 for i in range(50_000)]
+    """Of a file of 7.5 MB no more than some blocks are in memory; Arrow's own are counted, too."""
+    sentences = [f"This is sentence number {i} of a file that must not be held in memory." * 4 for i in range(25_000)]
     path = tmp_path / f"a{ending}"
     if ending == ".parquet":
         pq.write_table(pa.table({"sentence": sentences}), path, row_group_size=2_500, use_dictionary=False)
@@ -103,24 +100,12 @@ def test_blocks_are_bounded_whatever_the_format(tmp_path, ending):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert count == 50_000 and peak < 7e6 and arrow < 10e6
+    assert count == 25_000 and peak < 5.5e6 and arrow < 5.5e6
 
 
-def test_other_encodings_than_utf_8_are_refused(tmp_path):
-    path = write(tmp_path / "a.pos", b"\xc3\xa9\r\n" + b"x" * 10**6 + b"\ncaf\xe9\n")
-    with pytest.raises(UserError, match=r"a\.pos, line 3: not valid UTF-8 \(byte 0xe9\)"):
-        read_lines(path)
-
-
-@pytest.mark.parametrize(
-    "metadata",
-    [
-        *(b"\xff", b"no json", b"[]", b"5", b'{"info": 5}', b'{"info": {"features": [1]}}', b"[" * 10**5),
-        b'{"info": {"features": {"text": {"names": 5}}}}',
-    ],
-)
-def test_metadata_of_another_program_does_not_matter(tmp_path, metadata):
-    table = pa.table({"_id": ["d"], "text": ["a"]}).replace_schema_metadata({b"huggingface": metadata})
-    pq.write_table(table, tmp_path / "a.parquet")
-    found = read(local_file(tmp_path / "a.parquet"), DOCUMENTS)
-    assert found.columns["text"] == ["a"]
+def test_metadata_of_another_program_does_not_matter(tmp_path):
+    features = b'{"info": {"features": {"text": {"names": 5}}}}'
+    for metadata in (b"\xff", b"no json", b"[]", b'{"info": 5}', b'{"info": {"features": [1]}}', features):
+        table = pa.table({"_id": ["d"], "text": ["a"]}).replace_schema_metadata({b"huggingface": metadata})
+        pq.write_table(table, tmp_path / "a.parquet")
+        assert read(local_file(tmp_path / "a.parquet"), DOCUMENTS).columns["text"] == ["a"]

@@ -8,42 +8,36 @@ import pytest
 from raysed.config import TaskConfig
 from raysed.score.tasks import kind_of, load_any_task
 
-REAL = Path(__file__).parents[3] / "shared/data/retrieval/trecqa-dev"
+
+def write(path: Path, *lines: str) -> str:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("\n".join([*lines, ""]))
+    return str(path)
 
 
 @pytest.fixture
 def beir(tmp_path):
-    """A directory in BEIR's layout; its files can be written anew."""
-
-    def write(documents=None, queries=None, qrels=None, split="test"):
-        documents = documents or [{"_id": "d1", "title": "Rain", "text": "It rains."}, {"_id": "d2", "text": "Sun."}]
-        queries = queries or [{"_id": "q1", "text": "Does it rain?"}, {"_id": "q2", "text": "Is it dark?"}]
-        qrels = qrels or ["q1\td1\t2", "q1\td2\t0"]
-        for name, rows in (("corpus", documents), ("queries", queries)):
-            (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        (tmp_path / "qrels").mkdir(exist_ok=True)
-        lines = ["query-id\tcorpus-id\tscore", *qrels]
-        (tmp_path / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
-        return TaskConfig(source=str(tmp_path))
-
-    return write
+    """A directory in BEIR's layout."""
+    documents = {"_id": "d1", "title": "Rain", "text": "It rains."}, {"_id": "d2", "text": "Sun."}
+    queries = {"_id": "q1", "text": "Does it rain?"}, {"_id": "q2", "text": "Is it dark?"}
+    write(tmp_path / "corpus.jsonl", *map(json.dumps, documents))
+    write(tmp_path / "queries.jsonl", *map(json.dumps, queries))
+    write(tmp_path / "qrels/test.tsv", "query-id\tcorpus-id\tscore", "q1\td1\t2", "q1\td2\t0")
+    return TaskConfig(source=str(tmp_path))
 
 
 def test_a_directory_in_beirs_layout(beir):
-    task = load_any_task("t", beir())
+    task = load_any_task("t", beir)
     assert task.documents == ["Rain It rains.", "Sun."] and task.document_ids == ["d1", "d2"]
     assert task.queries == ["Does it rain?"] and task.left_out == 1
     assert task.gains == [{0: 2.0}]
 
 
 def test_three_files_of_any_format(tmp_path):
-    (tmp_path / "docs.csv").write_text('id,text\na,"Rain, and wind."\nb,Sun.\n')
-    (tmp_path / "questions.tsv").write_text("id\tquery\n7\tDoes it rain?\n")
-    (tmp_path / "judged.jsonl").write_text('{"query_id": 7, "document_id": "a"}\n')
     config = TaskConfig(
-        source=str(tmp_path / "docs.csv"),
-        queries=str(tmp_path / "questions.tsv"),
-        qrels=str(tmp_path / "judged.jsonl"),
+        source=write(tmp_path / "docs.csv", "id,text", 'a,"Rain, and wind."', "b,Sun."),
+        queries=write(tmp_path / "questions.tsv", "id\tquery", "7\tDoes it rain?"),
+        qrels=write(tmp_path / "judged.jsonl", '{"query_id": 7, "document_id": "a"}'),
         query_prompt="query: ",
     )
     task = load_any_task("t", config)
@@ -52,9 +46,7 @@ def test_three_files_of_any_format(tmp_path):
 
 
 def labelled(tmp_path, rows, header="text\tlabel"):
-    path = tmp_path / "topics.tsv"
-    path.write_text("\n".join([header, *rows]) + "\n")
-    return TaskConfig(source=str(path))
+    return TaskConfig(source=write(tmp_path / "topics.tsv", header, *rows))
 
 
 def test_labelled_texts(tmp_path):
@@ -70,7 +62,7 @@ def test_a_column_split_says_what_is_predicted(tmp_path):
 
 
 def test_the_kind_of_a_task_is_seen_from_its_files(beir, tmp_path):
-    assert kind_of(beir(), "s") == "retrieval"
+    assert kind_of(beir, "s") == "retrieval"
     assert kind_of(labelled(tmp_path, ["a\tb"]), "s") == "classification"
     assert kind_of(labelled(tmp_path, ["a\tb\t1"], "sentence1\tsentence2\tlabel"), "s") == "pairs"
     assert kind_of(TaskConfig(source="bundled:dev"), "s") == "pairs"

@@ -37,21 +37,16 @@ def arrow_of(sentences: list[list[int]], first_id: int = 0) -> pa.Table:
     return pa.table([pa.array(c, f.type) for c, f in zip(columns, SENTENCE_SCHEMA)], schema=SENTENCE_SCHEMA)
 
 
-@given(SENTENCES)
-def test_a_table_holds_its_lists(sentences):
-    table = TokenTable.from_lists(sentences)
-    assert lists_of(table) == sentences
-    assert table.lengths.tolist() == [len(tokens) for tokens in sentences]
-    assert table.ids.tolist() == list(range(len(sentences))) and len(table) == len(sentences)
-    assert (table.input_ids.dtype, table.offsets.dtype) == (np.int32, np.int64)
-
-
 @given(st.lists(SENTENCE, min_size=1, max_size=20), st.data())
-def test_take_is_indexing(sentences, data):
+def test_a_table_holds_its_lists_and_take_is_indexing(sentences, data):
     """In any order, with repetitions, and of nothing."""
     rows = data.draw(st.lists(st.integers(0, len(sentences) - 1), max_size=30))
     ids = 100 + 3 * np.arange(len(sentences))
-    taken = TokenTable.from_lists(sentences, ids).take(np.array(rows, np.int64))
+    table = TokenTable.from_lists(sentences, ids)
+    assert lists_of(table) == sentences and table.lengths.tolist() == [*map(len, sentences)]
+    assert (table.input_ids.dtype, table.offsets.dtype, len(table)) == (np.int32, np.int64, len(sentences))
+    assert TokenTable.from_lists(sentences).ids.tolist() == [*range(len(sentences))]
+    taken = table.take(np.array(rows, np.int64))
     assert lists_of(taken) == [sentences[row] for row in rows]
     assert taken.ids.tolist() == [ids[row] for row in rows]
 
@@ -87,18 +82,18 @@ def test_packing_places_every_token_once(sentences, row_tokens):
     empty = packed.segments == len(sentences)
     assert int((~empty).sum()) == sum(map(len, sentences))
     assert not packed.input_ids[empty].any() and not packed.position_ids[empty].any()
-
-
-@given(SENTENCES, st.integers(1, 64))
-def test_rows_keep_to_their_length(sentences, row_tokens):
-    """No longer than asked, unless one sentence is; no column is empty; at most about twice as many as needed."""
-    packed = pack(TokenTable.from_lists(sentences), row_tokens)
+    # Rows are no longer than asked, unless one sentence is; no column is empty; there are about twice as many at most.
     rows, length = packed.segments.shape
     fill = (packed.segments < len(sentences)).sum(1)
     limit = max([row_tokens, *map(len, sentences)])
     assert length == max(fill.tolist(), default=0) <= limit
     assert (fill > 0).all()
     assert rows <= 1 + 2 * sum(map(len, sentences)) / limit
+    # Places see each other where they are of one sentence, or both empty: no row of the softmax is empty.
+    mask, segments = same_sentence(packed.segments), packed.segments.tolist()
+    assert mask.dtype == torch.bool and mask.shape[1:2] == (1,)
+    assert mask[:, 0].tolist() == [[[a == b for b in row] for a in row] for row in segments]
+    assert mask.any(-1).all()
 
 
 def test_little_is_left_empty(make_table):
@@ -111,16 +106,6 @@ def test_little_is_left_empty(make_table):
         longest = int((packed.segments < len(table)).sum(1).max())
         assert row_length - longest < 8
         assert len(table.input_ids) > 0.95 * rows * longest
-
-
-@given(SENTENCES, st.integers(1, 64))
-def test_attention_stays_within_a_sentence(sentences, row_tokens):
-    """Places see each other where they are of one sentence, or both empty: no row of the softmax is empty."""
-    packed = pack(TokenTable.from_lists(sentences), row_tokens)
-    mask, segments = same_sentence(packed.segments), packed.segments.tolist()
-    assert mask.dtype == torch.bool and mask.shape[1:2] == (1,)
-    assert mask[:, 0].tolist() == [[[a == b for b in row] for a in row] for row in segments]
-    assert mask.any(-1).all()
 
 
 def test_a_batch_moves_whole(make_table):
@@ -149,35 +134,19 @@ def test_batches_by_tokens_cover_all_within_the_budget(lengths, budget):
 
 
 def test_truncation_keeps_the_closing_token_and_counts_what_is_lost(tiny_tokenizer, make_sentences):
+    """The counts of several calls add up, and options of earlier calls of the tokenizer do not reach the table."""
     sentences, report = make_sentences(200), LengthReport(8)
-    table = tokenize(tiny_tokenizer, sentences, 8, report=report)
     full = [tiny_tokenizer(sentence)["input_ids"] for sentence in sentences]
+    tables = [tokenize(tiny_tokenizer, sentences[:75], 8, report=report)]
+    tiny_tokenizer(sentences, padding="max_length", truncation=True, max_length=4)
+    tables.append(tokenize(tiny_tokenizer, sentences[75:], 8, report=report))
+    tokens = [tokens for table in tables for tokens in lists_of(table)]
     cls, sep = tiny_tokenizer.cls_token_id, tiny_tokenizer.sep_token_id
-    assert lists_of(table) == [t if len(t) <= 8 else [*t[:7], sep] for t in full]
-    assert all(tokens[0] == cls and tokens[-1] == sep for tokens in lists_of(table))
-    assert (report.sentences, report.tokens) == (200, len(table.input_ids))
+    assert tokens == [t if len(t) <= 8 else [*t[:7], sep] for t in full]
+    assert all(t[0] == cls and t[-1] == sep for t in tokens)
+    assert (report.sentences, report.tokens) == (200, sum(map(len, tokens)))
     assert report.truncated_sentences == sum(len(t) > 8 for t in full) > 0
     assert report.lost_tokens == sum(max(len(t) - 8, 0) for t in full)
-
-
-def test_reports_add_up_over_chunks(tiny_tokenizer, make_sentences):
-    sentences, whole, parts = make_sentences(60), LengthReport(6), LengthReport(6)
-    tokenize(tiny_tokenizer, sentences, 6, report=whole)
-    for start in (0, 25, 50):
-        tokenize(tiny_tokenizer, sentences[start : start + 25], 6, report=parts)
-    assert parts == whole
-
-
-@pytest.mark.parametrize("state", ["as loaded", "after a padded call", "after a truncated call"])
-def test_the_tokenizer_has_no_memory(tiny_tokenizer, make_sentences, state):
-    """Options of an earlier call, or of the tokenizer's file, do not reach the table."""
-    sentences = make_sentences(30)
-    expected = lists_of(tokenize(tiny_tokenizer, sentences, 50))
-    if state == "after a padded call":
-        tiny_tokenizer(sentences, padding="max_length", max_length=30)
-    elif state == "after a truncated call":
-        tiny_tokenizer(sentences, truncation=True, max_length=4)
-    assert lists_of(tokenize(tiny_tokenizer, sentences, 50)) == expected
 
 
 def test_ids_are_kept_and_nothing_is_a_table_too(tiny_tokenizer):

@@ -9,12 +9,12 @@ import ray
 from started_jobs import tiny_settings
 
 from raysed.cluster import process
-from raysed.cluster.work import Ended, Trial, Work
-from raysed.config import make_config
+from raysed.cluster.work import Bench, Ended, Trial, Work
+from raysed.config import ResourcesConfig, make_config
 from raysed.data.parquet import SentenceTable
 from raysed.errors import UserError, last_line
 from raysed.graph import Found, State
-from raysed.make.models import ensemble, grid_choice
+from raysed.make.models import ensemble, grid_choice, train_member
 from raysed.make.targets import MeanBlocks, mean_targets
 from raysed.model.pretrained import load_checkpoint
 from raysed.plan.check import check
@@ -54,6 +54,18 @@ def test_a_member_and_a_learner_are_made_without_ray(tmp_path):
         load_checkpoint(storage.fetch("ct-sed/learners/00")).width == load_checkpoint(storage.fetch(MEMBERS[0])).width
     )
     assert not ray.is_initialized()
+
+
+def test_a_member_whose_worker_is_lost_again_and_again_is_given_up(tmp_path):
+    """Unless there is a new checkpoint in between, which is one of `test_engines.py`."""
+    members = {**tiny_settings()["members"], "max_retries": 1}
+    plan = Plan(check(make_config(tiny_settings(recipes=["ct"], members=members, storage=str(tmp_path)))))
+    storage = Storage(str(tmp_path), "tiny")
+    task, bench = State(plan.graph, storage).task(MEMBERS[0]), Bench(storage, ResourcesConfig())
+    for _ in range(2):
+        task.checkpoints(storage).begin(bench.job)
+    reason = "its worker was lost 2 times without a new checkpoint in between"
+    assert train_member(task, 12, bench) == Ended(failed=(reason, False))
 
 
 def test_a_full_disk_is_no_member_that_can_be_left_out(tmp_path):

@@ -1,7 +1,9 @@
 """The streamed mean of teachers against the plain one."""
 
 import os
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +12,8 @@ import pytest
 import torch
 from transformers import AutoModel, BertConfig, BertModel
 
-from raysed.cluster.blocks import Stream, blocks_of, stream_of
+from raysed.cluster import streaming
+from raysed.cluster.blocks import Stream, blocks_of, make_missing, publish_here, stream_of
 from raysed.cluster.resources import Share
 from raysed.cluster.streaming import make_blocks
 from raysed.cluster.work import Work
@@ -24,17 +27,17 @@ from raysed.model.encoder import Encoder
 from raysed.store.storage import Storage
 
 VOCABULARY, WIDTH = 50, 16
+CONFIG = BertConfig(
+    vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
+)
+ON_RAY, BY_ONE = Share(2, 0.3, 0.0, 1), Share(1, 0.3, 0.0, 1)
 
 
 def save_teachers(storage: Storage, count: int) -> list[str]:
     names = [f"ct/members/{index:02d}" for index in range(count)]
     for seed, name in enumerate(names):
         torch.manual_seed(seed)
-        config = BertConfig(
-            vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
-        )
-        encoder = Encoder(BertModel(config))
-        storage.commit(name, encoder.transformer.save_pretrained, {"seed": seed})
+        storage.commit(name, BertModel(CONFIG).save_pretrained, {"seed": seed})
     return names
 
 
@@ -75,16 +78,19 @@ def mean(storage: Storage, name: str, teachers: list[str], precision: str = "fp3
     return Task(name, name, mean_targets, {"teachers": teachers}, {"target_precision": precision}, inputs)
 
 
-def stream(storage: Storage, tasks: list[Task], groups: int = 1, worker: type = MeanBlocks) -> Stream:
+def stream(storage: Storage, tasks: list[Task], worker: type = MeanBlocks, groups: int = 1) -> Stream:
     rows = pq.read_metadata(storage.fetch("corpus") / "part-00000.parquet").num_rows
     options = {"worker": worker, "title": "average"}
     return stream_of(tasks, options, range(0, rows, block_rows(rows)), Work(token_budget=512), groups)
 
 
-def average(storage: Storage, tasks: list[Task], groups: int = 1, workers: int = 1, worker: type = MeanBlocks) -> None:
-    """Makes target tables on Ray, and joins them here."""
-    flow = stream(storage, tasks, groups, worker)
-    make_blocks(flow, storage, Share(workers, 0.3, 0.0, 1), 300)
+def average(storage: Storage, tasks: list[Task], worker: type = MeanBlocks, on_ray: Share | None = None) -> None:
+    """Makes target tables, in this process or on Ray, there by as many groups of teachers as workers."""
+    flow = stream(storage, tasks, worker, groups=on_ray.workers if on_ray else 1)
+    if on_ray:
+        make_blocks(flow, storage, on_ray, 300)
+    else:
+        make_missing(flow, storage, "", partial(publish_here, flow, storage))
     for task in tasks:
         inputs = {**task.inputs, "blocks": blocks_of(flow, task, storage)}
         Task(task.name, "", mean_targets, task.depends, task.settings, inputs).run(storage, Work())
@@ -101,23 +107,25 @@ def test_targets_are_verified_with_one_teacher_in_memory(tmp_path, request):
     assert most_alive() == 1
 
 
-@pytest.mark.cluster
-@pytest.mark.parametrize(("groups", "workers", "precision"), [(3, 1, "fp16"), (1, 2, "fp32")])
-def test_the_streamed_mean_is_the_plain_mean(ray_cluster, tmp_path, groups, workers, precision):
-    """Two ensembles in one pass, whatever the groups and actors: every id once, in order, and the mean to 1e-6.
-
-    Or to the last digit of fp16, where targets are kept in that.
-    """
-    storage, names = run_with(tmp_path, teachers=3, sentences=450)
+@pytest.mark.parametrize(
+    ("share", "kind", "most"),
+    [(None, pa.float32(), 1e-6), pytest.param(ON_RAY, pa.float16(), 1e-3, marks=pytest.mark.cluster)],
+    ids=["here", "on Ray"],
+)
+def test_the_streamed_mean_is_the_plain_mean(request, tmp_path, share, kind, most):
+    """Two ensembles in one pass: every id once, in order, and the mean to the precision that targets are kept in."""
+    if share:
+        request.getfixturevalue("ray_cluster")
+    storage, names = run_with(tmp_path, teachers=3, sentences=300)
+    precision = "fp16" if share else "fp32"
     ensembles = {"all": names, "two": names[1:]}
-    average(storage, [mean(storage, *of, precision) for of in ensembles.items()], groups, workers)
-    kind, most = {"fp32": (pa.float32(), 1e-6), "fp16": (pa.float16(), 1e-3)}[precision]
+    average(storage, [mean(storage, *of, precision) for of in ensembles.items()], on_ray=share)
     for name, teachers in ensembles.items():
         entry, directory = storage.finished(name, {"teachers": teachers}), storage.fetch(name)
         table = pq.read_table(directory / TARGET_FILE)
         assert table.column_names == ["id", "input_ids", "target"]
-        assert (entry.meta["rows"], entry.meta["teachers"]) == (450, len(teachers))
-        assert table["id"].to_pylist() == list(range(450))
+        assert (entry.meta["rows"], entry.meta["teachers"]) == (300, len(teachers))
+        assert table["id"].to_pylist() == list(range(300))
         assert table["target"].type == pa.list_(kind, WIDTH)
         found = np.stack(table["target"].to_numpy())
         expected = plain_mean(storage, teachers)
@@ -125,8 +133,7 @@ def test_the_streamed_mean_is_the_plain_mean(ray_cluster, tmp_path, groups, work
         assert np.allclose(np.load(directory / "mean.npy"), expected.mean(0), atol=most)
 
 
-@pytest.mark.cluster
-def test_blocks_that_are_there_are_not_made_again(ray_cluster, tmp_path):
+def test_blocks_that_are_there_are_not_made_again(tmp_path):
     """Of 600 sentences in blocks of 256, one was made before the job was lost; its file tells whether it is used."""
     storage, names = run_with(tmp_path, teachers=1, sentences=600)
     task = mean(storage, "ct-sed/targets", names)
@@ -152,52 +159,59 @@ def test_blocks_that_are_there_are_not_made_again(ray_cluster, tmp_path):
 
 
 @pytest.mark.cluster
-def test_sentences_that_end_their_worker_each_time_are_named(ray_cluster, tmp_path):
-    """Of 600 sentences, those of the second block of 256 take the process down; the others are kept."""
+def test_sentences_that_end_their_worker_each_time_are_named(ray_cluster, tmp_path, monkeypatch):
+    """Of 600 sentences, those of the second block of 256 take the process down; the others are kept.
+
+    They have cost four workers of this job before, and now cost one more.
+    """
     storage, names = run_with(tmp_path, teachers=2, sentences=600)
+    monkeypatch.setattr(streaming, "uuid", SimpleNamespace(uuid4=lambda: SimpleNamespace(hex="this job")))
+    for _ in range(4):
+        storage.checkpoints("ct-sed/targets.blocks/0/256", {}).begin("this job")
 
     class Deadly(MeanBlocks):
-        def blocks(self, table):
+        def __call__(self, table):
             if table.column("id")[0].as_py() == 256:
                 os._exit(1)
-            return super().blocks(table)
+            return super().__call__(table)
 
-    with pytest.raises(
-        RunFailed,
-        match=r"^sentences 256 to 511 for the teachers ct/members/00 to ct/members/01: 5 workers were lost at them",
-    ):
-        average(storage, [mean(storage, "ct-sed/targets", names)], worker=Deadly)
+    which = "sentences 256 to 511 for the teachers ct/members/00 to ct/members/01"
+    lost = "5 workers were lost at them, one after the other; they crash or run out of memory there"
+    with pytest.raises(RunFailed, match=f"^{which}: {lost}$"):
+        average(storage, [mean(storage, "ct-sed/targets", names)], Deadly, BY_ONE)
     blocks = storage.entries("ct-sed/targets.blocks")
     assert "256" not in {entry.name[-3:] for entry in blocks}
     assert all(entry.meta == {"bf16": False} for entry in blocks)
 
 
 @pytest.mark.cluster
-def test_a_lack_of_memory_for_a_sentence_is_said(ray_cluster, tmp_path):
+def test_a_mistake_that_is_found_on_ray_is_said_as_it_is(ray_cluster, tmp_path):
+    class Mistaken(MeanBlocks):
+        def __call__(self, table):
+            raise UserError("has no embedding of 30 sentences", file="vectors.parquet")
+
+    storage, names = run_with(tmp_path, teachers=2, sentences=30)
+    with pytest.raises(UserError, match=r"^vectors.parquet: has no embedding of 30 sentences$"):
+        average(storage, [mean(storage, "ct-sed/targets", names)], Mistaken, BY_ONE)
+
+
+def test_a_lack_of_memory_for_a_sentence_is_said(tmp_path, monkeypatch):
     storage, names = run_with(tmp_path, teachers=2, sentences=30)
 
-    class Small(MeanBlocks):
-        def __init__(self, *arguments):
-            super().__init__(*arguments)
-            Encoder.embed = self.embed
+    def embed(*arguments):
+        raise torch.OutOfMemoryError("CUDA out of memory")
 
-        def embed(self, tokens, poolings):
-            raise torch.OutOfMemoryError("CUDA out of memory")
-
+    monkeypatch.setattr(Encoder, "embed", embed)
     with pytest.raises(UserError, match=r"^there is not enough memory to embed a sentence of \d+ tokens; lower "):
-        average(storage, [mean(storage, "ct-sed/targets", names)], worker=Small)
+        average(storage, [mean(storage, "ct-sed/targets", names)])
 
 
-@pytest.mark.cluster
-def test_a_mean_that_is_not_finite_names_its_sentence_and_is_not_published(ray_cluster, tmp_path):
+def test_a_mean_that_is_not_finite_names_its_sentence_and_is_not_published(tmp_path):
     storage = Storage(str(tmp_path), "run")
     save_corpus(storage, 30)
 
     def broken(path):
-        config = BertConfig(
-            vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
-        )
-        model = BertModel(config)
+        model = BertModel(CONFIG)
         torch.nn.init.constant_(model.embeddings.LayerNorm.weight, float("nan"))
         model.save_pretrained(path)
 
@@ -239,13 +253,6 @@ def test_lost_and_repeated_rows_are_refused(tmp_path, ids):
     writer.add(target_table(np.array(ids), np.ones((len(ids), 2), np.float32)))
     with pytest.raises(RuntimeError, match="3 sentences went in"):
         writer.close(3)
-
-
-def test_an_embedding_that_is_not_finite_names_its_sentence(tmp_path):
-    targets = np.ones((3, 2), np.float32)
-    targets[1, 0] = np.nan
-    with pytest.raises(UserError, match="not finite for sentence ids 8"):
-        TargetWriter(tmp_path).add(target_table(np.array([7, 8, 9]), targets))
 
 
 def test_a_target_of_another_sentence_is_found(tmp_path):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from raysed.data.tokens import pack
 from raysed.model.precision import full_precision_attention
@@ -39,23 +40,25 @@ def test_only_attention_and_only_bf16_is_widened(autocast):
         if autocast:
             assert F.scaled_dot_product_attention(x, x, x, attn_mask=mask).dtype == torch.float32
         else:
-            half = x.bfloat16()
-            assert F.scaled_dot_product_attention(half, half, half).dtype == torch.bfloat16
+            assert F.scaled_dot_product_attention(*[x.bfloat16()] * 3).dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("packed", [True, False])
-def test_an_encoder_in_bf16_attends_in_float32(make_encoder, make_table, parts, packed):
+@pytest.mark.parametrize(("packed", "parts"), [(True, 2), (False, 1)])
+def test_an_encoder_in_bf16_attends_in_float32(make_encoder, make_table, packed, parts):
     """Also where its inner states are computed again for the gradient, and where it takes padded batches."""
     encoder = make_encoder("bert").eval()  # with dropout attention is not fused
     encoder.parts = parts
     if not packed:
         encoder.position_offset = None
-    seen, original = [], torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    aten, seen = torch.ops.aten, []
+    attention = (
+        aten._scaled_dot_product_flash_attention_for_cpu,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward,
+    )
 
-    class Recorder(torch.utils._python_dispatch.TorchDispatchMode):
+    class Recorder(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            if func.overloadpacket in (original, torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward):
+            if func.overloadpacket in attention:
                 seen.append(args[0].dtype)
             return func(*args, **(kwargs or {}))
 

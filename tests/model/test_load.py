@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize
+from transformers import AutoTokenizer
 
 from raysed.data.tokens import tokenize
 from raysed.errors import UserError
@@ -22,112 +25,71 @@ MAX_LENGTH = 12
 
 
 def by_library(path: Path, sentences: list[str]) -> np.ndarray:
-    from sentence_transformers import SentenceTransformer
-
     return SentenceTransformer(str(path), device="cpu", trust_remote_code=True).encode(sentences)
 
 
 def test_code_beside_a_flow_is_not_run(exports, sentences, tmp_path):
-    shutil.copytree(exports["flow"], tmp_path / "flow")
-    assert (tmp_path / "flow/glow.py").exists()
-    (tmp_path / "flow/glow.py").write_text("raise SystemExit('run')")
-    found = load_model(str(tmp_path / "flow")).embed(sentences)[0]
+    path = shutil.copytree(exports["flow"], tmp_path / "flow")
+    assert (path / "glow.py").exists()
+    (path / "glow.py").write_text("raise SystemExit('run')")
+    found = load_model(str(path)).embed(sentences)[0]
     assert (found == load_model(str(exports["flow"])).embed(sentences)[0]).all()
-    assert np.abs(library.load(tmp_path / "flow").encode(sentences) - found).max() < 1e-4
+    assert np.abs(library.load(path).encode(sentences) - found).max() < 1e-4
 
 
 def test_a_model_saved_by_sentence_transformers_is_computed_here(exports, sentences, tmp_path):
     """Its own classes' names and keys, with a scaling at the end, and without a maximum length of its own."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Normalize
-
-    library = SentenceTransformer(str(exports["2"]), device="cpu")
-    library.append(Normalize())
-    library.save(str(tmp_path / "saved"))
-    model = load_model(str(tmp_path / "saved"))
+    saved = SentenceTransformer(str(exports["2"]), device="cpu")
+    saved.append(Normalize())
+    saved.save(str(tmp_path))
+    model = load_model(str(tmp_path))
     assert isinstance(model, NativeModel) and model.poolings == (2,) and model.description.endswith("12 tokens")
     found = model.embed(sentences)[0]
-    assert np.abs(found - library.encode(sentences)).max() < 1e-5
+    assert np.abs(found - saved.encode(sentences)).max() < 1e-5
     assert np.linalg.norm(found, axis=1) == pytest.approx(1, abs=1e-5)
 
 
 def test_a_plain_transformer_takes_the_poolings_that_are_asked_for(tiny_encoder_dir, make_transformer, sentences):
     model = load_model(str(tiny_encoder_dir), (2, 1, 2), MAX_LENGTH)
     assert model.poolings == (2, 1)
-    from transformers import AutoTokenizer
-
     tokens = tokenize(AutoTokenizer.from_pretrained(tiny_encoder_dir), sentences, MAX_LENGTH)
     expected = encode(Encoder(make_transformer("bert")), tokens, (2, 1))
     for one, other in zip(model.embed(sentences), expected):
         assert np.abs(one - other).max() < 1e-5
 
 
-def other_modules(exports: dict[str, Path], path: Path, which: str) -> Path:
-    """An export with other modules or settings than those of an export."""
-    shutil.copytree(exports["whiten"], path)
-    pooling, dense = path / "2_Pooling/config.json", path / "3_Dense/config.json"
-    if which in ("cls_token", "max_tokens"):
-        settings = {"word_embedding_dimension": 16, f"pooling_mode_{which}": True}
-        pooling.write_text(json.dumps(settings))
-    if which == "tanh":
-        settings = {**json.loads(dense.read_text()), "activation_function": "torch.nn.modules.activation.Tanh"}
-        dense.write_text(json.dumps(settings))
-    if which == "layers":
-        weights = {"layer_weights": torch.tensor([0.3, 0.7])}
-        save_file(weights, path / "1_WeightedLayerPooling/model.safetensors")
-    if which == "lower":
-        file = path / "sentence_bert_config.json"
-        file.write_text(json.dumps({**json.loads(file.read_text()), "do_lower_case": True}))
-    if which == "prompt":
-        file = path / "config_sentence_transformers.json"
-        prompts = {"prompts": {"query": "the cat "}, "default_prompt_name": "query"}
-        file.write_text(json.dumps({**json.loads(file.read_text()), **prompts}))
-    return path
+def change(file: Path, **settings: object) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **settings}))
+
+
+POOLING, NO_MEAN = "2_Pooling/config.json", {"pooling_mode_mean_tokens": False}
+TANH = {"activation_function": "torch.nn.modules.activation.Tanh"}
+PROMPT = {"prompts": {"query": "the cat "}, "default_prompt_name": "query"}
 
 
 @pytest.mark.parametrize(
-    ("which", "said"),
+    ("file", "settings", "said"),
     [
-        ("cls_token", "first token, layers 2, Dense; 12 tokens"),
-        ("tanh", "mean over tokens, layers 2, Dense; 12 tokens"),
-        ("lower", "by sentence-transformers (its transformer has do_lower_case: true)"),
-        ("prompt", "by sentence-transformers (it puts a prompt before sentences)"),
-        ("max_tokens", "by sentence-transformers (its pooling is max)"),
-        ("layers", "by sentence-transformers (its layers have weights of their own)"),
+        (POOLING, {**NO_MEAN, "pooling_mode_cls_token": True}, "first token, layers 2, Dense; 12 tokens"),
+        ("3_Dense/config.json", TANH, "mean over tokens, layers 2, Dense; 12 tokens"),
+        (POOLING, {**NO_MEAN, "pooling_mode_max_tokens": True}, "by sentence-transformers (its pooling is max)"),
+        ("sentence_bert_config.json", {"do_lower_case": True}, "(its transformer has do_lower_case: true)"),
+        ("config_sentence_transformers.json", PROMPT, "(it puts a prompt before sentences)"),
+        (None, {}, "(its layers have weights of their own)"),
     ],
 )
-def test_other_modules_are_computed_as_the_library_does(exports, sentences, tmp_path, which, said):
-    path = other_modules(exports, tmp_path / "other", which)
-    model = load_model(str(path), (3,))
-    assert model.description == said and isinstance(model, LibraryModel) == said.startswith("by")
-    told: list[int] = []
-    (found,) = model.embed(sentences, told.append)
-    expected = by_library(path, sentences)
+def test_other_modules_are_computed_as_the_library_does(exports, sentences, tmp_path, file, settings, said):
+    path = shutil.copytree(exports["whiten"], tmp_path / "other")
+    if file:
+        change(path / file, **settings)
+    else:
+        save_file({"layer_weights": torch.tensor([0.3, 0.7])}, path / "1_WeightedLayerPooling/model.safetensors")
+    model, told = load_model(str(path), (3,)), []
+    assert model.description.endswith(said) and isinstance(model, LibraryModel) == ("(" in said)
+    (found,), expected = model.embed(sentences, told.append), by_library(path, sentences)
     assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max() and told == [len(sentences)]
     (plain,) = load_model(str(exports["whiten"])).embed(sentences)
-    assert np.abs(found - plain).max() > 1e-3 or which == "lower", "the change is of no effect"
-
-
-@pytest.mark.parametrize("kind", ["own_code.Head", "glow.Other", "sentence_transformers_like.Head"])
-def test_code_of_a_model_is_refused(exports, tmp_path, kind):
-    path = tmp_path / "own"
-    shutil.copytree(exports["1"], path)
-    listed = json.loads((path / "modules.json").read_text())
-    listed.append({"idx": 2, "name": "2", "path": "", "type": kind})
-    (path / "modules.json").write_text(json.dumps(listed))
-    (path / f"{kind.partition('.')[0]}.py").write_text("raise SystemExit('run')")
-    for load_it in (load_model, lambda place: library.load(Path(place), trust_remote_code=True)):
-        with pytest.raises(UserError, match=rf"its module {re.escape(kind)} is custom code"):
-            load_it(str(path))
-
-
-def test_modules_outside_of_the_model_are_refused(exports, tmp_path):
-    shutil.copytree(exports["1"], tmp_path / "a")
-    listed = json.loads((tmp_path / "a/modules.json").read_text())
-    listed[1]["path"] = "../b"
-    (tmp_path / "a/modules.json").write_text(json.dumps(listed))
-    with pytest.raises(UserError, match=r"lies outside of the model's directory, in '\.\./b'"):
-        load_model(str(tmp_path / "a"))
+    assert np.abs(found - plain).max() > 1e-3 or "do_lower_case" in settings, "the change is of no effect"
 
 
 # -- mistakes --------------------------------------------------------------------------------------------------------
@@ -141,18 +103,35 @@ def refusal(name: object, poolings: tuple = (1,), max_length: int = MAX_LENGTH) 
     return message
 
 
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"type": "glow.Other"}, "its module glow.Other is custom code"),
+        ({"type": "sentence_transformers_like.Head"}, "its module sentence_transformers_like.Head is custom code"),
+        ({"path": "../b"}, "lies outside of the model's directory, in '../b'"),
+    ],
+)
+def test_code_of_a_model_and_modules_outside_of_it_are_refused(exports, tmp_path, changes, problem):
+    path = shutil.copytree(exports["1"], tmp_path / "own")
+    first, second = json.loads((path / "modules.json").read_text())
+    (path / "modules.json").write_text(json.dumps([first, second | changes]))
+    for name in ("glow", "sentence_transformers_like"):
+        (path / f"{name}.py").write_text("raise SystemExit('run')")
+    assert problem in refusal(path)
+    with pytest.raises(UserError, match=re.escape(problem)):
+        library.load(path, trust_remote_code=True)
+
+
 def test_directories_that_are_no_models_are_refused(tmp_path, exports, tiny_encoder_dir):
     assert "cannot be loaded" in refusal(tmp_path)
     assert "5 layers cannot be pooled: the encoder has 3" in refusal(tiny_encoder_dir, (5,))
     assert "at most 40 tokens" in refusal(tiny_encoder_dir, (1,), 99)
-    for name, text in (("a", "{"), ("b", "{}"), ("c", '[{"type": 5}]'), ("d", "[]")):
-        path = tmp_path / name
-        shutil.copytree(exports["1"], path)
+    path = shutil.copytree(exports["1"], tmp_path / "model")
+    (path / "model.safetensors").unlink()
+    assert "cannot be loaded" in refusal(path)
+    for text in ("{", "{}", '[{"type": 5}]', "[]"):
         (path / "modules.json").write_text(text)
         refusal(path)
-    shutil.copytree(exports["1"], tmp_path / "e")
-    (tmp_path / "e/model.safetensors").unlink()
-    assert "cannot be loaded" in refusal(tmp_path / "e")
 
 
 def test_a_hub_model_is_fetched_without_code(monkeypatch, tiny_encoder_dir):

@@ -1,6 +1,5 @@
 """Tables of token vectors, compared with what sentence-transformers makes of them, and with plain sums."""
 
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +30,7 @@ def tokenizer(tiny_encoder_dir) -> PreTrainedTokenizerBase:
     return without_special_tokens(AutoTokenizer.from_pretrained(tiny_encoder_dir))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def encoder(tokenizer) -> Encoder:
     rows_VD = np.random.default_rng(0).normal(size=(len(tokenizer), WIDTH)).astype(np.float32)
     return Encoder(StaticVectors.from_rows(torch.from_numpy(rows_VD)))
@@ -43,25 +42,12 @@ def sentences(make_sentences) -> list[str]:
     return [*make_sentences(60), "", "zzz qqq", f"{make_sentences(1)[0]} [SEP]"]
 
 
-def by_library(path: Path, sentences: list[str]) -> np.ndarray:
-    library = pytest.importorskip("sentence_transformers")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        model = library.SentenceTransformer(str(path), device="cpu")
-    return model.encode(sentences, convert_to_numpy=True)
-
-
-def plain_means(encoder: Encoder, token_lists: list[list[int]]) -> np.ndarray:
-    rows_VD = encoder.transformer.embedding.weight.detach().numpy()
-    return np.stack([rows_VD[tokens].mean(0) if tokens else np.zeros(encoder.width) for tokens in token_lists])
-
-
 @given(st.lists(st.lists(st.integers(0, 8), max_size=12), min_size=1, max_size=9))
 def test_an_embedding_is_the_mean_of_its_tokens_rows(token_lists):
-    rows_VD = torch.from_numpy(np.random.default_rng(1).normal(size=(9, 3)).astype(np.float32))
-    encoder = Encoder(StaticVectors.from_rows(rows_VD))
+    rows_VD = np.random.default_rng(1).normal(size=(9, 3)).astype(np.float32)
+    encoder = Encoder(StaticVectors.from_rows(torch.from_numpy(rows_VD)))
+    expected = np.stack([rows_VD[tokens].mean(0) if tokens else np.zeros(3) for tokens in token_lists])
     table = TokenTable.from_lists(token_lists)
-    expected = plain_means(encoder, token_lists)
     np.testing.assert_allclose(encode(encoder, table)[0], expected, atol=1e-6)
     with torch.no_grad():  # several sentences a row, as in training
         np.testing.assert_allclose(encoder(pack(table)).numpy(), expected, atol=1e-6)
@@ -75,13 +61,18 @@ def test_only_rows_of_the_batch_get_a_gradient():
 
 
 def test_it_is_the_same_when_it_is_loaded_again(encoder, tokenizer, sentences, tmp_path):
+    """As an artefact of a run, and by `evaluate` as a plain model of one layer."""
     save_encoder(encoder, tokenizer, tmp_path)
     again = AutoTokenizer.from_pretrained(tmp_path)
-    for max_length in (MAX_LENGTH, 500):
+    for max_length in (500, MAX_LENGTH):
         before, after = tokenize(tokenizer, sentences, max_length), tokenize(again, sentences, max_length)
         assert before.input_ids.tolist() == after.input_ids.tolist()
         assert before.offsets.tolist() == after.offsets.tolist() and before.lengths.max() <= max_length
-    assert np.array_equal(encode(encoder, before)[0], encode(load_checkpoint(tmp_path), after)[0])
+    expected = encode(encoder, before)[0]
+    assert np.array_equal(expected, encode(load_checkpoint(tmp_path), after)[0])
+    np.testing.assert_allclose(load_model(str(tmp_path), (1,), MAX_LENGTH).embed(sentences)[0], expected, atol=1e-6)
+    with pytest.raises(UserError, match="2 layers cannot be pooled: the encoder has 1"):
+        load_model(str(tmp_path), (2,), MAX_LENGTH)
 
 
 def test_the_tokenizer_adds_nothing_and_finds_the_same_tokens(tiny_encoder_dir, tokenizer, sentences):
@@ -91,28 +82,20 @@ def test_the_tokenizer_adds_nothing_and_finds_the_same_tokens(tiny_encoder_dir, 
         assert [with_specials[0], *tokenizer(sentence)["input_ids"], with_specials[-1]] == with_specials
 
 
-@pytest.mark.parametrize("calibrated", [False, True])
-def test_exports_are_what_sentence_transformers_computes(encoder, tokenizer, sentences, tmp_path, calibrated):
-    generator = np.random.default_rng(2)
-    calibration = Affine(generator.normal(size=(WIDTH, WIDTH)), generator.normal(size=WIDTH)) if calibrated else None
-    export_model(encoder, tokenizer, tmp_path, layers=1, max_length=MAX_LENGTH, calibration=calibration)
+@pytest.mark.parametrize("kind", ["plain", "calibrated", "wider"])
+def test_exports_are_what_sentence_transformers_computes(encoder, tokenizer, sentences, tmp_path, kind):
+    """Also of a head that leads from the table to wider targets."""
+    generator, calibration = np.random.default_rng(2), None
     expected = encode(encoder, tokenize(tokenizer, sentences, MAX_LENGTH))[0]
-    expected = calibration.transform(expected) if calibrated else expected
-    assert np.abs(by_library(tmp_path, sentences) - expected).max() < 1e-5
+    if kind == "calibrated":
+        calibration = Affine(generator.normal(size=(WIDTH, WIDTH)), generator.normal(size=WIDTH))
+        expected = calibration.transform(expected)
+    if kind == "wider":
+        encoder.set_head(generator.normal(size=(WIDTH, 9)).astype(np.float32))
+        expected = expected @ encoder.head_weight()
+    export_model(encoder, tokenizer, tmp_path, layers=1, max_length=MAX_LENGTH, calibration=calibration)
     assert parity(tmp_path, sentences, expected) < 1e-5 < 1e-3 < parity(tmp_path, sentences, expected + 0.01)
     assert np.abs(load_model(str(tmp_path)).embed(sentences)[0] - expected).max() < 1e-5
-
-
-def test_a_head_leads_from_the_table_to_wider_targets(encoder, tokenizer, sentences, tmp_path):
-    """In what is embedded, and in what is exported."""
-    weight_HD = np.random.default_rng(1).normal(size=(WIDTH, 9)).astype(np.float32)
-    table = tokenize(tokenizer, sentences, MAX_LENGTH)
-    plain_ND = encode(encoder, table)[0]
-    headed = Encoder(encoder.transformer)
-    headed.set_head(weight_HD)
-    np.testing.assert_allclose(encode(headed, table)[0], plain_ND @ weight_HD, atol=1e-5)
-    export_model(headed, tokenizer, tmp_path, layers=1, max_length=MAX_LENGTH, calibration=None)
-    assert parity(tmp_path, sentences, plain_ND @ weight_HD) < 1e-5
 
 
 # -- what it starts from ---------------------------------------------------------------------------------------------
@@ -128,22 +111,14 @@ def test_a_tokens_embedding_is_that_of_the_token_as_a_sentence(tiny_encoder_dir)
 
 
 def test_rows_are_centred_and_scaled_by_frequency():
-    rows_VD = np.random.default_rng(4).normal(size=(7, 3)).astype(np.float32)
-    counts_V = np.array([50, 0, 1, 0, 900, 49, 1])
-    found = start_rows(rows_VD, counts_V, 3)
-    centre = sum(rows_VD) / 7
-    for v in range(7):
-        expected = (rows_VD[v] - centre) * SIF / (SIF + counts_V[v] / sum(counts_V))
-        np.testing.assert_allclose(found[v], expected, atol=1e-6)
-
-
-def test_narrower_rows_keep_the_dot_products_as_well_as_possible():
-    rows_VD, counts_V = np.random.default_rng(5).normal(size=(30, 6)).astype(np.float32), np.arange(30)
+    """Narrower ones keep the dot products as well as possible."""
+    rows_VD, counts_V = np.random.default_rng(4).normal(size=(30, 6)).astype(np.float32), np.arange(30) ** 2
     whole, narrow = start_rows(rows_VD, counts_V, 6), start_rows(rows_VD, counts_V, 2)
+    for v in range(30):
+        expected = (rows_VD[v] - sum(rows_VD) / 30) * SIF / (SIF + counts_V[v] / sum(counts_V))
+        np.testing.assert_allclose(whole[v], expected, atol=1e-6)
     left, values, _ = np.linalg.svd(whole)
-    best_VV = left[:, :2] * values[:2] ** 2 @ left[:, :2].T
-    assert narrow.shape == (30, 2)
-    np.testing.assert_allclose(narrow @ narrow.T, best_VV, atol=1e-5)
+    np.testing.assert_allclose(narrow @ narrow.T, left[:, :2] * values[:2] ** 2 @ left[:, :2].T, atol=1e-5)
 
 
 def settings(path: Path, **encoder) -> dict:
@@ -156,27 +131,21 @@ def settings(path: Path, **encoder) -> dict:
 
 
 def test_the_start_is_written_as_the_parts_say(tiny_encoder_dir, tmp_path, make_sentences):
+    """Though `max_length` is more than the encoder takes."""
     text = tmp_path / "text.txt"
     text.write_text("\n".join(make_sentences(40)) + "\n")
-    long = {"max_length": 500}  # more than the encoder takes, but not more than a table does
-    config = make_config({**settings(tiny_encoder_dir, **long), "corpus": {"source": str(text)}})
-    write_static(config.encoder, config.corpus, config.seed, tmp_path / "start")
+    config = make_config({**settings(tiny_encoder_dir, max_length=500), "corpus": {"source": str(text)}})
+    assert check_encoder(config.encoder) == 1
+    for name in ("start", "again"):
+        write_static(config.encoder, config.corpus, config.seed, tmp_path / name)
     encoder, tokenizer = load_checkpoint(tmp_path / "start"), AutoTokenizer.from_pretrained(tmp_path / "start")
     own, own_tokenizer = load_encoder(config.encoder.model_copy(update={"max_length": 20}))
-    lists = [tokenizer(sentence)["input_ids"] for sentence in sorted(set(text.read_text().splitlines()))]
+    lists = [tokenizer(sentence)["input_ids"] for sentence in set(text.read_text().splitlines())]
     counts_V = np.bincount([token for tokens in lists for token in tokens], minlength=len(tokenizer))
     expected = start_rows(token_embeddings(own, own_tokenizer), counts_V, own.width)
     np.testing.assert_allclose(encoder.transformer.embedding.weight.detach(), expected, atol=1e-6)
-    write_static(config.encoder, config.corpus, config.seed, tmp_path / "again")
     for file in (tmp_path / "start").iterdir():
         assert file.read_bytes() == (tmp_path / "again" / file.name).read_bytes()
-
-
-# -- what is refused -------------------------------------------------------------------------------------------------
-
-
-def test_it_has_one_layer_and_takes_sentences_of_any_length(tiny_encoder_dir):
-    assert check_encoder(make_config(settings(tiny_encoder_dir, max_length=500)).encoder) == 1
 
 
 @pytest.mark.parametrize(
@@ -194,18 +163,8 @@ def test_what_a_table_cannot_do_is_refused(tiny_encoder_dir, changes, message):
         check(make_config(settings(tiny_encoder_dir, **changes) | run))
 
 
-@pytest.mark.parametrize("change", [{"corpus": {"sentences": 50}}, {"encoder": {"static": {"width": 3}}}])
-def test_another_corpus_or_width_makes_another_start(tiny_encoder_dir, change):
-    before = settings(tiny_encoder_dir)
-    after = {**before, **change, "encoder": {**before["encoder"], **change.get("encoder", {})}}
-    first, second = (check(make_config(content)).inputs["encoder"] for content in (before, after))
-    assert first != second
-
-
-def test_a_checkpoint_is_a_plain_model_of_one_layer(encoder, tokenizer, sentences, tmp_path):
-    save_encoder(encoder, tokenizer, tmp_path)
-    model = load_model(str(tmp_path), (1,), MAX_LENGTH)
-    expected = encode(encoder, tokenize(tokenizer, sentences, MAX_LENGTH))[0]
-    np.testing.assert_allclose(model.embed(sentences)[0], expected, atol=1e-6)
-    with pytest.raises(UserError, match="2 layers cannot be pooled: the encoder has 1"):
-        load_model(str(tmp_path), (2,), MAX_LENGTH)
+def test_another_corpus_or_width_makes_another_start(tiny_encoder_dir):
+    plain, narrow = (settings(tiny_encoder_dir, static=static) for static in ({}, {"width": 3}))
+    runs = plain, narrow, {**plain, "corpus": {"sentences": 50}}
+    first, *others = [check(make_config(content)).inputs["encoder"] for content in runs]
+    assert first not in others

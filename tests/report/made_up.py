@@ -3,6 +3,7 @@
 import statistics
 
 from raysed.report.document import Report
+from raysed.report.results import Judged
 from raysed.report.scores import Row, Scores
 from raysed.report.section import all_sections
 
@@ -43,9 +44,9 @@ def entry(summary, recipe, kind, task):
     return found
 
 
-def findings(scores, dev=None, exported=None, **data):
-    data |= {"config": {"evaluation": {"dev": dev}}, "exported": {"recipe": exported}}
-    return Report("r", scores, data).findings()
+def findings(rows, dev=None, exported=None, **scores):
+    data = {"config": {"evaluation": {"dev": dev}}, "exported": {"recipe": exported}}
+    return Report("r", scored(rows, **scores), data).findings()
 
 
 def report_of(rows=None, dev=None, **data):
@@ -77,6 +78,10 @@ def grid(scores, recipe="sts", statistic="mean", stopped=(), **changes):
         "runner_up": others[0]["lower_bound"] if others else None,
         "margin": first[statistic] - others[0][statistic] if others else None, "bounds": bounds, **changes,
     }  # fmt: skip
+
+
+def judged(gold_P, cosine_P, model="ct (exported)", task="dev", text="It rains."):
+    return Judged(task, model, [text] * len(gold_P), [text] * len(gold_P), gold_P, cosine_P, cosine_P)
 
 
 def trainings(count):

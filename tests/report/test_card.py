@@ -1,53 +1,54 @@
-"""The model card of a real run, as a stranger reads it."""
+"""The model card, of a real run and of made-up ones."""
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
+import yaml
+from made_up import full_run, scored
 from safetensors.numpy import load_file
 
-from raysed.config import Config
+from raysed.config import Config, make_config
+from raysed.model.calibration import Flow
+from raysed.plan.artefacts import Facts, ScoredModel
+from raysed.recipe import parse_recipe
+from raysed.report.card import metadata, story, write_card
+from raysed.report.choice import Choice
 
 pytestmark = [pytest.mark.timeout(600)]
 
 
+# -- of a real run ---------------------------------------------------------------------------------------------------
+
+
 @pytest.fixture
-def card(finished_run) -> str:
+def real_card(finished_run) -> str:
     return (finished_run / "model/README.md").read_text()
-
-
-@pytest.fixture
-def made(finished_run) -> dict:
-    return json.loads((finished_run / "model/raysed.json").read_text())
 
 
 def rows_below(card: str, heading: str) -> dict[str, list[str]]:
     """The cells of the table below a heading, by its first column."""
-    lines = [
-        line for line in card.partition(f"## {heading}\n")[2].partition("\n## ")[0].splitlines() if line[:1] == "|"
-    ]
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
-    return {first: others for first, *others in cells}
+    section = card.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    lines = [line.strip("|").split("|") for line in section.splitlines() if line[:1] == "|"]
+    return {first.strip(): [cell.strip() for cell in others] for first, *others in lines[2:]}
 
 
-def test_three_rows_say_what_it_is_worth(card, finished_run):
+def test_three_rows_say_what_it_is_worth(real_card, finished_run):
     """The untouched encoder, the best that costs no training, and the model; with the numbers of the report."""
     report = json.loads((finished_run / "report.json").read_text())
     means = {entry["recipe"]: entry["mean"] for entry in report["summary"] if entry["task"] == "sts-avg"}
-    free = {
-        name: mean for name, mean in means.items() if name in ("tf-idf", "word-overlap", "base-flow", "base-whiten")
-    }
-    rows = rows_below(card, "Scores")
-    assert [score for score, *_ in rows.values()] == [
-        f"{means['base']:.2f}", f"{max(free.values()):.2f}", f"{means['ct-sed-flow']:.2f}",
-    ]  # fmt: skip
-    names = list(rows)
-    assert names[0] == "the encoder before any training" and names[2] == "this model"
-    assert names[1].endswith(": the best that needs no training")
+    free = [means[name] for name in ("tf-idf", "word-overlap", "base-flow", "base-whiten") if name in means]
+    rows = rows_below(real_card, "Scores")
+    scores = [means["base"], max(free), means["ct-sed-flow"]]
+    assert [score for score, *_ in rows.values()] == [f"{score:.2f}" for score in scores]
+    first, free, last = rows
+    assert first == "the encoder before any training" and last == "this model"
+    assert free.endswith(": the best that needs no training")
 
 
-def test_size_and_speed_are_those_of_the_files(card, finished_run):
-    rows = {name: value for name, (value,) in rows_below(card, "Size and speed").items()}
+def test_size_and_speed_are_those_of_the_files(real_card, finished_run):
+    rows = {name: value for name, (value,) in rows_below(real_card, "Size and speed").items()}
     weights = list((finished_run / "model").rglob("*.safetensors"))
     assert rows["weights"] == f"{sum(file.stat().st_size for file in weights) / 1e6:.1f} MB"
     encoder = load_file(finished_run / "model/model.safetensors")
@@ -56,15 +57,107 @@ def test_size_and_speed_are_those_of_the_files(card, finished_run):
     assert re.fullmatch(r"about [\d,]+ sentences per second in one process \(\w+, \d+ threads\)", rows["speed"])
 
 
-def test_settings_are_on_the_card_where_they_differ_from_the_defaults(card, made):
+def test_settings_are_on_the_card_where_they_differ_from_the_defaults(real_card, finished_run):
+    settings = json.loads((finished_run / "model/raysed.json").read_text())["settings"]
     defaults = Config().model_dump(mode="json")
-    for key, value in made["settings"].items():
+    for key, value in settings.items():
         block, _, name = key.partition(".")
-        assert (f"| `{key}` |" in card) == (value != defaults[block][name]), key
-    assert "| `ct.steps` | `12` |" in card and "ct.groups" in made["settings"]
+        assert (f"| `{key}` |" in real_card) == (value != defaults[block][name]), key
+    assert "| `ct.steps` | `12` |" in real_card and "ct.groups" in settings
 
 
-def test_its_code_runs(card, finished_run):
-    code, shown = card.split("```python\n")[1].split("```")[0], []
+def test_its_code_runs(real_card, finished_run):
+    code, shown = real_card.split("```python\n")[1].split("```")[0], []
     exec(code.replace("path/to/this/directory", str(finished_run / "model")), {"print": shown.append})
     assert list(shown[0].shape) == [3, 3]
+
+
+# -- of made-up runs -------------------------------------------------------------------------------------------------
+
+NASTY = '<img src=x onerror="alert(1)"> [me](http://x) $5$'
+
+
+def card(path, text="ct-sed", calibration=None, is_static=False, facts=None, **settings) -> str:
+    config = make_config({"run": "demo", "recipes": [text], **settings})
+    lengths = {"max_length": 75, "sentences": 2000, "tokens": 30_000, "truncated_sentences": 50, "lost_tokens": 600}
+    known = {"corpus": {"lengths": lengths}, "left_out": {"ct/members/09": "collapsed"}}
+    known["members"] = {"ct": [f"ct/members/{i:02}" for i in range(10)]}
+    encoder = SimpleNamespace(parameters=list, width=16, is_static=is_static)
+    kind = "learner" if "sed" in text else "base"
+    run = SimpleNamespace(
+        config=config,
+        scores=scored(full_run(), fitted_on="corpus"),
+        facts=Facts(**{"cluster": "", **known, **(facts or {})}),
+        choice=Choice(ScoredModel(text, kind, 0, "", (1,), None), "the only one"),
+        speed=512.3,
+        exported=SimpleNamespace(encoder=encoder, calibration=calibration),
+        sanity={"triples": 50, "exported": 48, "base": 40, "words": 23},
+    )
+    write_card(run, path)
+    return (path / "README.md").read_text(encoding="utf-8")
+
+
+def test_it_says_what_was_done(tmp_path):
+    text = card(tmp_path, encoder={"path": "prajjwal1/bert-tiny", "layers": "first_last"})
+    for part in (
+        "9 copies of prajjwal1/bert-tiny",
+        "9 averaged, 1 left out",
+        "bundled:everyday: 2,000 sentences, 30,000 tokens",
+        "2.50% of the sentences, which lost 1.96% of all tokens",
+        "first and the last layer",
+        "mean over sts12, sts13; higher is better.",
+        "16 numbers",
+        "about 510 sentences per second",
+        "It answers 48 of 50 English triples",
+    ):
+        assert part in text, part
+    assert "trust_remote_code" not in text and "onnx" not in text and not re.search(r"\{|\}|None", text)
+
+
+def test_trust_is_asked_for_where_there_is_code(tmp_path):
+    text = card(tmp_path, "ct-sed-flow", Flow(16))
+    assert 'directory", trust_remote_code=True)' in text and "classifier" in text and "fitted on | the corpus" in text
+    (tmp_path / "config.json").write_text('{"auto_map": {}}')
+    assert "came with code of its own: the Python files" in card(tmp_path)
+
+
+def test_an_untrained_base_claims_no_training_and_other_formats_say_how_they_are_loaded(tmp_path):
+    text = card(tmp_path, "base-whiten", flow={"fit_on": "tasks"}, export={"formats": ["onnx", "int8"]})
+    assert "bundled:everyday" not in text and "averaged" not in text and "whitening" in text
+    for file in ("onnx/model.onnx", "onnx/model_qint8_avx512_vnni.onnx"):
+        assert f'backend="onnx", model_kwargs={{"file_name": "{file}"}})' in text
+
+
+def test_names_are_shown_as_they_are(tmp_path):
+    """Of teachers, views, pairs, tasks and sources, whatever they hold."""
+    teachers = [{"path": "a/b", "name": NASTY}]
+    facts = {"shares_space_of": NASTY, "members": {}, "left_out": {}}
+    text = card(tmp_path, "teachers-sed", None, True, facts, teachers=teachers, corpus={"source": NASTY})
+    assert text.count("&lt;img") >= 4 and not re.search(r"<img|(?<!\\)\[me|(?<!\\)\$5", text.replace("`<", ""))
+    assert "A table of one vector per token, which started from what" in text
+
+
+def test_hubs_read_the_scores(tmp_path):
+    """Those of the exported model, by the library that a hub reads cards with."""
+    from huggingface_hub import ModelCard
+
+    card(tmp_path)
+    assert yaml.safe_load(metadata("prajjwal1/bert-tiny", "demo", {}))["base_model"] == "prajjwal1/bert-tiny"
+    assert not any("base_model" in yaml.safe_load(metadata(path, "demo", {})) for path in ("/models/mine", "."))
+    data = ModelCard.load(tmp_path / "README.md").data
+    assert data.base_model is None, "the bundled encoder is on no hub"
+    assert (data.library_name, data.pipeline_tag) == ("sentence-transformers", "sentence-similarity")
+    assert data.model_name == "demo-ct-sed"
+    found = {result.dataset_name: result.metric_value for result in data.eval_results}
+    assert found == {"sts12": 0.69, "sts13": 0.71}
+
+
+def test_story():
+    for text, members, wanted in (
+        ("base-sn-natsv", 0, "The encoder is X as it is; every coordinate was then .*; the directions .* removed."),
+        ("ct", 3, "3 copies of X were trained with Contrastive .* random numbers; this .* one of them."),
+        ("ct", 1, r"X was trained with Contrastive Tension \(.*\)."),
+        ("ct-sed-flow", 9, "9 copies of X were .*; one new copy of X .* average .*; a normalizing flow .*."),
+    ):
+        found = story(parse_recipe(text), "X", members)
+        assert re.fullmatch(wanted, found), found

@@ -1,5 +1,6 @@
 """Charts: what they hold of a run, as pictures and on the page."""
 
+import json
 import math
 import re
 from itertools import pairwise
@@ -7,13 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import full_run, grid, report_of, row, scored, trainings
+from made_up import full_run, grid, judged, report_of, row, scored, trainings
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from raysed.report.charts import Axis, draw
 from raysed.report.document import Report
-from raysed.report.results import Judged
 from raysed.report.scores import Scores
 from raysed.report.sections.grids import grid_chart
 from raysed.report.sections.pairs import agreement_chart
@@ -33,23 +33,14 @@ LONG = "mlm-nli-ct-bsl-contrastive-sed-sn-natsv"
 LONG_TASK = "support-tickets-german-2025-$graded$-by-$hand"
 
 
-def spectra(*names, rows=30):
-    return {name: singular_values(RNG.normal(size=(rows, 8))) for name in names}
-
-
-def judged(gold_P, cosine_P, model="ct (exported)", task="dev", text="It rains."):
-    return Judged(task, model, [text] * len(gold_P), [text] * len(gold_P), gold_P, cosine_P, cosine_P)
+def spectra(*names):
+    return {name: singular_values(RNG.normal(size=(30, 8))) for name in names}
 
 
 CHARTS = {
     "scores": scores_chart(scored(full_run())),
-    "one score": scores_chart(scored([row("base", "base", 66.0)])),
     "training": training_chart("ct", trainings(3)),
-    "learner": training_chart("ct-sed", trainings(1)),
     "odd training": training_chart("ct", ODD),
-    "spectrum": spectrum_chart(spectra("base", "base-flow", "ct-sed", "ct-sed-flow")),
-    "low rank": spectrum_chart({"low rank": singular_values(np.ones((6, 4)))}),
-    "agreement": agreement_chart(judged(GRADED, COSINES)),
     "one gold score": agreement_chart(judged(np.array([3.0, 3.0]), np.array([0.1, 0.2]))),
     "grid": grid_chart(grid({0.0: [79.0, 79.4], 0.5: [80.0, 80.2]})),
     "stopped": grid_chart(grid({0.0: [79.0], 0.5: [80.0], 0.6: [50.0]}, stopped=[0.0, 0.6])),
@@ -91,31 +82,19 @@ def test_all_of_a_chart_lies_within_the_page_and_nothing_of_its_picture_is_cut_o
     assert all(left.x1 < right.x0 for left, right in pairwise(titles))
     assert all(title.y1 < figure._suptitle.get_window_extent().y0 for title in titles)
     assert figure._suptitle.get_text().replace("\n", " ") == chart.title
-    axes = figure.axes[0].get_window_extent()
-    assert axes.width > 0.35 * figure.bbox.width / len(figure.axes) and axes.height > 0.2 * figure.bbox.height / 3
     legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes)]
     shown = {text.get_text().replace("\n", " ") for legend in legends if legend for text in legend.get_texts()}
     assert shown == {text for panel in chart.panels for text, _ in panel.legend}, "names are shown as they are"
 
 
-def test_a_picture_is_a_file(tmp_path):
-    draw(CHARTS["formula"], tmp_path / "speed.png")
-    assert (tmp_path / "speed.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-
-
-@pytest.mark.parametrize(
-    ("name", "title"),
-    {
+def test_titles_say_what_there_is_to_see():
+    titles = {
         "scores": "Best: base + flow 73.0, base encoder 66.0",
-        "one score": "Best: base 66.0",
         "training": "Training of ct, on average: loss 1 to 0.0244, dev 61 to 65",
-        "learner": "Training of ct-sed: loss 1 to 0.0244, dev 60 to 64",
         "grid": "sts: lower bound 0.5 wins, mean 80.10",
         "disagreement": "Cosines and graded scores on dev; Spearman: base -100.0, ct (exported) -100.0",
-    }.items(),
-)
-def test_titles_say_what_there_is_to_see(name, title):
-    assert CHARTS[name].title == title
+    }
+    assert {name: CHARTS[name].title for name in titles} == titles
 
 
 def test_without_numbers_there_is_no_chart():
@@ -127,34 +106,28 @@ def test_without_numbers_there_is_no_chart():
 
 def test_a_large_run_has_a_small_page():
     """Whatever the number of pairs and updates: a sample of either, and the note says of how many."""
-    count = 20_000
-    records = [{"step": step, "loss": 1 / step, "dev": float(step % 7)} for step in range(1, 5001)]
+    count = 2_000
+    records = [{"step": step, "loss": 1 / step, "dev": float(step % 7)} for step in range(1, 2001)]
     agreement = agreement_chart(judged(RNG.uniform(0, 5, count), RNG.normal(size=count), text="x" * 500))
-    training = training_chart("ct", {f"member {i}": records for i in range(20)})
-    assert agreement.note.startswith("500 of 20,000 pairs") and len(agreement.panels[0].series[0].x) == count
+    training = training_chart("ct", {f"member {i}": records for i in range(9)})
+    assert agreement.note.startswith("500 of 2,000 pairs") and len(agreement.panels[0].series[0].x) == count
     charts = {"pairs": [agreement], "training": [training]}
     text = Report("r", scored(full_run()), charts=charts).to_html()
-    assert len(text) < 2_000_000 and "x" * 81 not in text
+    assert len(text) < 1_000_000 and "x" * 81 not in text
     panel = training.panels[0]
-    assert panel.dots(panel.series[0])[-1][2] == "member 0, update 5,000: 0.0002"
+    assert panel.dots(panel.series[0])[-1][2] == "member 0, update 2,000: 0.0005"
 
 
 def test_axes_place_values_by_ratio_where_they_are_logarithmic():
     axis = Axis("speed", 1.0, 100.0, is_logarithmic=True)
     assert [axis.place(value) for value in (1, 10, 100)] == [0, 50, 100]
-    assert [text for _, text in axis.ticks()] == ["1", "2", "5", "10", "20", "50", "100"]
     assert Axis("", 4, 0).place(1) == 75, "bands are counted from the top"
 
 
-def test_trainings_are_drawn_beside_what_they_are_to_be_compared_with():
-    """The same training has the same colour in all panels; references are lines in the panel of dev scores alone."""
-    references = {"base": 55.0, "members, mean": 61.0, "full ensemble": 62.5}
-    loss, dev = training_chart("ct-sed", trainings(3), references).panels
-    assert dev.y.label == "dev score x100" and not loss.lines
-    assert [name for name, _, _ in dev.lines] == ["base: 55.0", "members, mean: 61.0", "full ensemble: 62.5"]
-    names = [(one.name, one.colour) for one in loss.series]
-    assert names == [("member 00", "blue"), ("member 01", "orange"), ("member 02", "green")]
-    assert [(one.name, one.colour) for one in dev.series] == names
+def test_references_are_lines_in_the_panel_of_dev_scores_alone():
+    loss, dev = training_chart("ct-sed", trainings(3), {"base": 55.0, "full ensemble": 62.5}).panels
+    assert [name for name, _, _ in dev.lines] == ["base: 55.0", "full ensemble: 62.5"] and not loss.lines
+    assert [(one.name, one.colour) for one in loss.series] == [(one.name, one.colour) for one in dev.series]
 
 
 def test_bounds_that_were_stopped_are_no_part_of_the_line_of_means():
@@ -163,14 +136,15 @@ def test_bounds_that_were_stopped_are_no_part_of_the_line_of_means():
     assert {name for name, _ in panel.legend} == names and panel.series[0].x.tolist() == [0.0, 0.3]
 
 
-def test_every_link_of_the_page_leads_somewhere_whatever_a_run_lacks():
+def test_whatever_a_run_lacks_it_has_a_report_whose_links_lead_somewhere():
     """Learners that learnt too little, calibrations that harm, words that are better on a task, collapsed members."""
     rng, rows = np.random.default_rng(0), [*full_run(), row("base-whiten", "base", 75.0)]
     rows += [row("tf-idf", "baseline", 80.0, layers=0)]
     collapsed = [{"recipe": "ct", "index": 7, "reason": "collapsed: all embeddings point one way"}]
-    for kept in [rows, *([one for one in rows if rng.random() < 0.5] for _ in range(8))]:
+    for kept in [rows, *([one for one in rows if rng.random() < 0.5] for _ in range(4))]:
         report = report_of(kept, "dev", members=collapsed)
         text = report.to_html()
+        assert report.findings() in report.to_markdown() and json.loads(report.to_json())
         names = re.findall(r' id="([^"]+)"', text)
         assert len(names) == len(set(names))
         assert set(re.findall(r' href="#([^"]+)"', text)) <= set(names)

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysed.report.results import Judged
-from raysed.report.sections.pairs import pairs_table, worst_pairs
+from raysed.report.sections.pairs import changed_pairs, pairs_table, worst_pairs
 
 
-def judged(first, second, gold_P, cosine_P):
-    return Judged("dev", "ct", first, second, gold_P, cosine_P, cosine_P)
+def judged(first, second, gold_P, after_P, before_P=None):
+    return Judged("dev", "ct", first, second, gold_P, after_P if before_P is None else before_P, after_P)
 
 
 def rank(values: list[float], place: int) -> float:
@@ -37,9 +37,26 @@ def test_they_are_those_with_the_largest_difference_of_ranks(pairs, count):
         assert pair["rank_by_cosine"] == pytest.approx(rank(cosine, place))
 
 
+@given(st.lists(st.tuples(*[st.integers(0, 4)] * 3), min_size=1, max_size=30), st.integers(1, 12))
+def test_those_that_changed_most_are_those_whose_error_of_ranks_did(pairs, count):
+    columns = [[float(value) for value in column] for column in zip(*pairs)]
+    names = [str(place) for place in range(len(pairs))]
+    found = changed_pairs(judged(names, names, *map(np.array, columns)), count)
+    gold, after, before = ([rank(column, place) for place in range(len(pairs))] for column in columns)
+    gains = [abs(b - g) - abs(a - g) for g, a, b in zip(gold, after, before)]
+    for kind, sign in (("better", 1), ("worse", -1)):
+        expected = sorted((sign * gain for gain in gains if sign * gain > 1e-9), reverse=True)[:count]
+        shown = [int(pair["sentence1"]) for pair in found[kind]]
+        assert [sign * gains[place] for place in shown] == pytest.approx(expected) and len(set(shown)) == len(shown)
+        for pair, place in zip(found[kind], shown):
+            assert (pair["score"], pair["cosine_after"], pair["cosine_before"]) == tuple(c[place] for c in columns)
+            assert (pair["rank_before"], pair["rank_after"]) == pytest.approx((before[place], after[place]))
+
+
 def test_long_sentences_are_cut_and_what_is_no_number_shows_nothing():
     long, gold_P = "word " * 30, np.array([1.0, 2.0])
     (pair, _) = worst_pairs(judged([long, "a"], ["x" * 80, "b"], gold_P, np.array([0.9, 0.1])))
     assert len(pair["sentence1"]) == 80 and pair["sentence1"].endswith("…") and pair["sentence2"] == "x" * 80
     assert pairs_table([pair]).lines[0][2:] == ["1.00", "0.90", "0", "100"]
-    assert worst_pairs(judged(["a", "b"], ["c", "d"], gold_P, np.array([0.9, np.nan]))) == []
+    broken = judged(["a", "b"], ["c", "d"], gold_P, np.array([0.9, np.nan]))
+    assert worst_pairs(broken) == [] and changed_pairs(broken) == {"better": [], "worse": []}

@@ -1,34 +1,44 @@
 """Without Ray a run is what it is with Ray, and what one engine has begun the other goes on with."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import ray
+import ray.train
 import yaml
 from safetensors.torch import load_file
-from started_jobs import artefact, manifest, start_job, tiny_settings, wait_until
+from started_jobs import artefact, digest, manifest, start_job, tiny_settings, wait_until
 
+import raysed.cluster.on_ray
 import raysed.pipeline
+from raysed.cluster.resources import plan_learners
 from raysed.config import make_config
-from raysed.errors import UserError
-from raysed.plan.check import check
 from raysed.store.checkpoints import Checkpoints
+from raysed.store.storage import Storage
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("blank_pictures")]
 
 TRAINED = [*(f"ct/members/{index:02d}" for index in range(3)), "ct-sed/learners/00"]
 
 
-def run(storage: Path, engine: str) -> Path:
+def run(storage: Path, engine: str, **changes) -> Path:
     resources = {**tiny_settings()["resources"], "engine": engine}
-    config = make_config({**tiny_settings(resources=resources), "storage": str(storage)})
+    config = make_config({**tiny_settings(resources=resources, **changes), "storage": str(storage)})
     raysed.pipeline.run(config, lambda line: None)
     return storage / "tiny"
+
+
+def meta(root: Path, name: str) -> dict:
+    return json.loads((root / f"manifest/{name}.json").read_text())["meta"]
 
 
 def assert_equal(first: Path, second: Path) -> None:
@@ -40,33 +50,44 @@ def assert_equal(first: Path, second: Path) -> None:
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
 
 
-@pytest.fixture(scope="module")
-def run_of_ray(ray_cluster, tmp_path_factory) -> Path:
-    """The directory of a run on Ray; tests copy it and change nothing in it."""
-    return run(tmp_path_factory.mktemp("ray"), "ray")
-
-
-@pytest.mark.cluster
-def test_ray_makes_what_one_process_makes(run_of_ray, finished_run):
-    assert_equal(run_of_ray, finished_run)
-
-
 def lose(root: Path, *names: str) -> None:
     for name in names:
         shutil.rmtree(artefact(root, name))
     (root / "report.json").unlink(missing_ok=True)
 
 
-@pytest.mark.cluster
-def test_ray_goes_on_with_what_one_process_has_begun(ray_cluster, finished_run, tmp_path, monkeypatch):
-    """From the checkpoint of a member, and from that of a learner, whose updates DeepSpeed makes then."""
-    root, victims = tmp_path / "tiny", ("ct-sed/learners/00", "ct/members/01")
-    shutil.copytree(finished_run, root)
-    for victim in victims:
-        with monkeypatch.context() as patch:
-            save = Checkpoints.save
+class FaultyStorage(Storage):
+    """Kills the worker of one member after its first checkpoint."""
 
-            def stop(checkpoints, step, write, save=save, victim=victim):
+    def __reduce__(self):
+        return FaultyStorage, super().__reduce__()[1]
+
+    def checkpoints(self, name, depends):
+        checkpoints = super().checkpoints(name, depends)
+        if name == "ct/members/02":
+            checkpoints.save = partial(self._save_and_die, checkpoints.save)
+        return checkpoints
+
+    def _save_and_die(self, save, step, write):
+        save(step, write)
+        if step == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def run_of_ray(ray_cluster, finished_run, tmp_path_factory) -> Path:
+    """A run on Ray that goes on with what one process has begun, and loses workers; tests copy it.
+
+    There are checkpoints of a member and of a learner, whose updates DeepSpeed goes on with; all else is to be made,
+    and two more learners. Another member's worker is killed after a checkpoint; none may fail without a new one.
+    """
+    storage = tmp_path_factory.mktemp("ray")
+    root, save = storage / "tiny", Checkpoints.save
+    shutil.copytree(finished_run, root)
+    for victim in ("ct-sed/learners/00", "ct/members/01"):
+        with pytest.MonkeyPatch.context() as patch:
+
+            def stop(checkpoints, step, write, victim=victim):
                 save(checkpoints, step, write)
                 if checkpoints._name.endswith(victim):
                     raise KeyboardInterrupt
@@ -74,11 +95,46 @@ def test_ray_goes_on_with_what_one_process_has_begun(ray_cluster, finished_run, 
             patch.setattr(Checkpoints, "save", stop)
             lose(root, victim)
             with pytest.raises(KeyboardInterrupt):
-                run(tmp_path, "local")
-    run(tmp_path, "ray")
-    for victim in victims:
-        assert json.loads((root / f"manifest/{victim}.json").read_text())["meta"]["resumed_at"] > 0
-    assert_equal(root, finished_run)
+                run(storage, "local")
+    for path in (root / "manifest").iterdir():
+        if path.name not in ("checkpoints", "corpus.json"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    state = root / "train/ct-sed-learners-00"
+    state.mkdir(parents=True)
+    (state / "checkpoint_manager_snapshot.json").write_text("{")  # of an earlier start, which Ray Train must not read
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(raysed.pipeline, "Storage", FaultyStorage)
+        patch.setattr(raysed.cluster.on_ray, "plan_learners", two_lanes)
+        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+        sed = {**tiny_settings()["sed"], "learners": 3, "max_retries": 0}
+        run(storage, "ray", sed=sed, members={**tiny_settings()["members"], "max_retries": 0})
+        ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    return root
+
+
+def two_lanes(*arguments):
+    share, _ = plan_learners(*arguments)
+    return replace(share, cpus=1), 2
+
+
+@pytest.mark.cluster
+def test_ray_goes_on_with_what_one_process_has_begun_and_makes_the_same(run_of_ray, finished_run):
+    assert_equal(run_of_ray, finished_run)
+    resumed = {name: meta(run_of_ray, name)["resumed_at"] for name in TRAINED}
+    assert resumed == {TRAINED[0]: 0, TRAINED[1]: 4, TRAINED[2]: 4, TRAINED[3]: 5}
+
+
+@pytest.mark.cluster
+def test_learners_train_at_the_same_time_and_ray_train_has_their_metrics(run_of_ray):
+    weights = {digest(artefact(run_of_ray, f"ct-sed/learners/{index:02d}")) for index in range(3)}
+    assert len(weights) == 3
+    lanes = {path.name: ray.train.Result.from_path(str(path)) for path in (run_of_ray / "train").glob("ct-sed*")}
+    assert sorted(result.metrics["learner"][-2:] for result in lanes.values()) == ["01", "02"], "the last of each lane"
+    for result in lanes.values():
+        name = result.metrics["learner"]
+        assert result.metrics["step"] == result.metrics["total"]
+        place = json.loads((Path(result.checkpoint.path) / "learner.json").read_text())["place"]
+        assert Path(place) == artefact(run_of_ray, name)
 
 
 @pytest.mark.cluster
@@ -117,17 +173,14 @@ def test_several_gpus_are_worth_a_ray(monkeypatch):
     assert raysed.pipeline._engine_of(make_config({"recipes": ["base-whiten"]})) == "ray"
 
 
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_without_ray_a_job_that_is_stopped_says_so(tmp_path, number):
+def test_without_ray_a_job_that_is_stopped_says_so(tmp_path):
     config, root = tmp_path / "tiny.yaml", tmp_path / "s/tiny"
     config.write_text(yaml.safe_dump(tiny_settings(resources={"engine": "local"})))
     job = start_job(config, str(tmp_path / "s"), tmp_path)
     wait_until(lambda: any(name.startswith("checkpoints/ct/members/") for name in manifest(root)), job)
-    job.send_signal(number)
+    job.send_signal(signal.SIGINT)
     output = job.communicate(timeout=60)[0]
-    assert job.returncode == 128 + number and output.endswith("stopped; the same command continues from here\n")
+    assert job.returncode == 128 + signal.SIGINT and output.endswith("stopped; the same command continues from here\n")
     assert json.loads((root / "status.json").read_text())["state"] == "stopped"
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from started_jobs import artefact, small_tasks
 
-from raysed.cluster.local import LocalExecutor
-from raysed.cluster.work import Ended
 import raysed.make.scores
 import raysed.pipeline
+from raysed.cluster.local import LocalExecutor
+from raysed.cluster.work import Ended
 from raysed.config import make_config
 from raysed.errors import UserError
 from raysed.graph import Task
@@ -200,7 +200,12 @@ def test_asha_finds_the_same_winner_and_the_same_models_with_fewer_updates(ray_c
     """Rungs of 4 and 14 updates; models of the winner are those of the full grid, bit by bit."""
     storage = finished[0]
     sts = {**settings(tmp_path)["sts"], "scheduler": "asha", "asha_reduction": 4, "asha_rungs": 2}
-    run(tmp_path, recipes=["sts"], sts={**sts, "lower_bounds": [0.0, 0.7, 0.05, 0.1]}, resources={"engine": "ray", "cpus_per_member": 1})
+    run(
+        tmp_path,
+        recipes=["sts"],
+        sts={**sts, "lower_bounds": [0.0, 0.7, 0.05, 0.1]},
+        resources={"engine": "ray", "cpus_per_member": 1},
+    )
     grid = report(tmp_path)["grids"][0]
     assert grid["winner"] == 0.7 and grid["updates_full"] == 4 * 2 * 14
     assert grid["updates"] <= grid["updates_full"] * 0.7

@@ -9,8 +9,8 @@ import pytest
 from started_jobs import ONE_LAYER, artefact, small_tasks
 
 import raysed.pipeline
-from raysed.cluster.execute import make_executor
 from raysed.cluster.blocks import BlockWorker
+from raysed.cluster.execute import make_executor
 from raysed.config import Config, make_config
 from raysed.errors import UserError
 from raysed.make.text import VIEWS_FILE
@@ -181,9 +181,7 @@ def corpus(finished, tmp_path):
     source = Storage(str(finished[0]), "views")
     entry = source.entry("corpus")
     table = source.fetch("corpus")
-    storage.commit(
-        "corpus", lambda path: shutil.copytree(table, path, dirs_exist_ok=True), entry.depends, entry.meta
-    )
+    storage.commit("corpus", lambda path: shutil.copytree(table, path, dirs_exist_ok=True), entry.depends, entry.meta)
     return storage
 
 

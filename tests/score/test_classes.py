@@ -1,4 +1,6 @@
-"""Classification and clustering of labelled texts, against scikit-learn and against resampling by hand."""
+"""Labelled texts: probes, clusters and neighbours, against scikit-learn, plain loops and resampling by hand."""
+
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ from raysed.score import probes
 from raysed.score.kinds import classification
 from raysed.score.kinds.classification import Classification
 from raysed.score.kinds.clustering import SEEDS, Clustering
+from raysed.score.kinds.neighbours import Neighbours
+from raysed.score.lexical import tf_idf_vectors
 from raysed.score.metrics import v_measure
 from raysed.score.tasks import Evaluation
 
@@ -38,7 +42,7 @@ def test_v_measure_is_that_of_scikit_learn(seed):
     assert v_measure(table) == pytest.approx(v_measure_score(gold, found), abs=1e-9)
 
 
-@pytest.mark.parametrize("kind", [Classification, Clustering])
+@pytest.mark.parametrize("kind", [Classification, Clustering, Neighbours])
 def test_clear_topics_are_found_and_noise_is_not(kind):
     rng = np.random.default_rng(0)
     task = texts_of(rng, kind)
@@ -91,7 +95,7 @@ def test_the_mean_over_runs_of_k_means_counts():
     assert task.metrics(outcome)["std"] == pytest.approx(np.std(each, ddof=1))
 
 
-@pytest.mark.parametrize("kind", [Classification, Clustering])
+@pytest.mark.parametrize("kind", [Classification, Clustering, Neighbours])
 def test_a_resample_scores_as_the_drawn_texts_do(kind):
     rng = np.random.default_rng(4)
     task = texts_of(rng, kind)
@@ -101,8 +105,22 @@ def test_a_resample_scores_as_the_drawn_texts_do(kind):
     for one, found_R in zip((outcome, outcome[::-1]), found_MR):
         for counts_N, found in zip(counts_RN, found_R):
             rows = np.repeat(np.arange(90), counts_N)
-            if kind is Classification:
-                expected = accuracy_score(task.labels[rows], one[rows])
-            else:
+            expected = accuracy_score(task.labels[rows], one[rows]) if one.ndim == 1 else None
+            if kind is Clustering:
                 expected = np.mean([v_measure_score(task.labels[rows], one[rows, run]) for run in range(SEEDS)])
             assert found == pytest.approx(100 * expected, abs=1e-4)
+
+
+def test_each_text_has_the_label_of_most_of_its_five_nearest(monkeypatch):
+    monkeypatch.setattr("raysed.score.kinds.neighbours._BLOCK_CELLS", 7 * 40)  # several blocks
+    rng = np.random.default_rng(0)
+    task, x_ND = texts_of(rng, Neighbours, 40), rng.normal(size=(40, 4))
+    found = task.outcome(x_ND)
+    cosine_NN = [[x @ y / np.linalg.norm(x) / np.linalg.norm(y) for y in x_ND] for x in x_ND]
+    for i in range(40):
+        near = sorted((j for j in range(40) if j != i), key=lambda j, i=i: -cosine_NN[i][j])[:5]
+        votes = Counter(task.labels[near].tolist())
+        best = [label for label in votes if votes[label] == max(votes.values())]
+        assert found[i] in best and (len(best) > 1 or found[i] == best[0])
+    assert task.metrics(found)["neighbours"] == 100 * np.mean(found == task.labels)
+    assert task.lexical_outcome(tf_idf_vectors).shape == (40,)

@@ -1,8 +1,8 @@
 """Models scored side by side; mistakes are one sentence each."""
 
 import json
+import re
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,38 +12,19 @@ import pytest
 from raysed import bundled
 from raysed.cli import main_of
 from raysed.commands import evaluate
-from raysed.data.graded import StsTask
-from raysed.score.tasks import Evaluation
-from raysed.store import progress
-
-ROOT = Path(__file__).resolve().parents[2]
-MAX_LENGTH = 12
-SCORED = 60
-
-
-def toy(sentences: list[str]) -> Evaluation:
-    gold = np.random.default_rng(0).uniform(0, 5, SCORED)
-    return Evaluation([StsTask("toy", {"all": (sentences[:SCORED], sentences[1 : SCORED + 1], gold)})])
-
-
-# -- the job ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def tasks(tmp_path, sentences) -> Path:
     """A config with two similarity tasks of the tiny vocabulary."""
     rng = np.random.default_rng(1)
-    for name in ("first", "second"):
+    files = {name: str(tmp_path / f"{name}.tsv") for name in ("first", "second")}
+    for file in files.values():
         rows = [f"all\t{rng.uniform(0, 5):.2f}\t{a}\t{b}" for a, b in zip(rng.permutation(sentences[:-1]), sentences)]
-        header = "subset\tscore\tsentence1\tsentence2"
-        (tmp_path / f"{name}.tsv").write_text("\n".join([header, *rows]) + "\n")
+        Path(file).write_text("\n".join(["subset\tscore\tsentence1\tsentence2", *rows]) + "\n")
     config = {
-        "run": "tiny",
-        "encoder": {"max_length": MAX_LENGTH, "layers": 2},
-        "evaluation": {
-            "tasks": {name: str(tmp_path / f"{name}.tsv") for name in ("first", "second")},
-            "dev": "first",
-        },
+        "encoder": {"max_length": 12, "layers": 2},
+        "evaluation": {"tasks": files, "dev": "first"},
         "resources": {"gpu": False},
     }
     (tmp_path / "tiny.yaml").write_text(json.dumps(config))
@@ -51,14 +32,15 @@ def tasks(tmp_path, sentences) -> Path:
 
 
 @pytest.fixture
-def call(monkeypatch, tasks, capsys) -> Callable[..., tuple[int, str, str]]:
-    """Runs the job in this process: exit code, stdout, stderr."""
+def call(monkeypatch, capsys) -> Callable[..., str]:
+    """Runs the job in this process; returns what it prints."""
 
-    def run(*arguments: object) -> tuple[int, str, str]:
-        words = ["evaluate.py", "--config", str(tasks), *map(str, arguments)]
-        monkeypatch.setattr(sys, "argv", words)
+    def run(*arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", ["evaluate.py", *map(str, arguments)])
         code = main_of(evaluate.job, evaluate.parser())
-        return code, *capsys.readouterr()
+        out, err = capsys.readouterr()
+        assert (code, err) == (0, "")
+        return out
 
     return run
 
@@ -66,17 +48,15 @@ def call(monkeypatch, tasks, capsys) -> Callable[..., tuple[int, str, str]]:
 def table(text: str, title: str) -> dict[str, dict[str, float]]:
     """The rows of the table that has this column, by model and column; names hold no double space."""
     block = next(part for part in text.split("\n\n") if part.startswith("models") and title in part.splitlines()[0])
-    header, _, *rows = [line.split("  ") for line in block.splitlines()]
-    header, rows = ([cell.strip() for cell in line if cell.strip()] for line in (header,)), rows
-    names = list(next(header))
-    cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
-    return {row[0]: dict(zip(names[1:], map(float, row[1:]))) for row in cells}
+    header, _, *rows = [re.split(r" {2,}", line.strip()) for line in block.splitlines()]
+    names = [name for cell in header[1:] for name in cell.split()]
+    return {row[0]: dict(zip(names, map(float, row[1:]))) for row in rows}
 
 
 def test_several_models_are_in_the_tables(call, exports, tiny_encoder_dir, tasks, tmp_path):
     chosen = [str(exports["2"]), str(exports["flow"]), str(tiny_encoder_dir)]
-    code, out, err = call(*(word for name in chosen for word in ("--model", name)), "--output", tmp_path / "o.json")
-    assert (code, err) == (0, "")
+    words = [word for name in chosen for word in ("--model", name)]
+    out = call("--config", tasks, *words, "--output", tmp_path / "o.json")
     similarity = table(out, "second")
     assert list(similarity) == ["word overlap", "TF-IDF", *chosen]
     document = json.loads((tmp_path / "o.json").read_text())
@@ -90,22 +70,7 @@ def test_several_models_are_in_the_tables(call, exports, tiny_encoder_dir, tasks
     assert similarity[chosen[0]] != similarity[chosen[1]]
 
 
-# -- files instead of a config ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def plain(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
-    """Runs the job without a config: exit code, stdout, stderr."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["evaluate.py", *map(str, arguments)])
-        code = main_of(evaluate.job, evaluate.parser())
-        return code, *capsys.readouterr()
-
-    return run
-
-
-def test_files_need_no_config(plain, tmp_path):
+def test_files_need_no_config(call, tmp_path):
     """Pairs of any range, labelled texts, retrieval and sentences alone; each is known by its files."""
     pairs = tmp_path / "mine.csv"
     rows = [(round(score / 5, 2), a, b) for score, a, b in bundled.pairs("dev")[:40]]
@@ -124,8 +89,7 @@ def test_files_need_no_config(plain, tmp_path):
     (tmp_path / "alone.txt").write_text("\n".join(texts))
     sources = [pairs, topics, found, tmp_path / "alone.txt"]
     words = [word for source in sources for word in ("--task", source)]
-    code, out, err = plain("--model", "bundled:encoder", *words, "--output", tmp_path / "o.json")
-    assert (code, err) == (0, "")
+    out = call("--model", "bundled:encoder", *words, "--output", tmp_path / "o.json")
     scores = out[out.index("models ") :]
     header = scores.splitlines()[0].split()
     assert header == ["models", "mean", "mine", "topics", "topics-clusters", "search"]
@@ -137,23 +101,3 @@ def test_files_need_no_config(plain, tmp_path):
     document = json.loads((tmp_path / "o.json").read_text())
     assert document["models"][-1]["unlabelled"]["sentences"] == 40
     assert "outcomes" not in document["models"][-1]
-
-
-def test_progress_is_shown_while_one_task_takes_long(monkeypatch):
-    said = []
-
-    class Heard:
-        def __init__(self, title, total):
-            said.append((title, total))
-
-        def update(self, done, note):
-            said.append((done, note))
-
-        def close(self):
-            said.append("closed")
-
-    monkeypatch.setattr(progress, "Progress", Heard)
-    monkeypatch.setattr(progress, "_EVERY_S", 0.005)
-    for name in progress.one_by_one("score", ["short", "long"], ["short", "long"]):
-        time.sleep(0.2 * (name == "long"))
-    assert said[0] == ("score", 2) and said[-1] == "closed" and said.count((1, "long")) > 2

@@ -13,16 +13,13 @@ from raysed.score.unlabelled import MOST_CHANGED, isotropy, near_duplicates, unl
 SENTENCES = bundled.corpus()[:60]
 
 
-def by_table(table):
-    return lambda sentences: np.array([table[s] for s in sentences])
-
-
-def spread(rng, width=16, noise=0.0):
-    """Each sentence has a random place, and its near-duplicate one beside it."""
-    changed = near_duplicates(SENTENCES, 0)
+def spread(width=16, noise=0.0):
+    """A random place for each sentence, and one beside it for its near-duplicate; and who embeds them there."""
+    rng = np.random.default_rng(0)
     places = rng.normal(size=(len(SENTENCES), width))
     near = places + noise * rng.normal(size=places.shape)
-    return {**dict(zip(changed, near)), **dict(zip(SENTENCES, places))}
+    table = {**dict(zip(near_duplicates(SENTENCES, 0), near)), **dict(zip(SENTENCES, places))}
+    return table, lambda sentences: np.array([table[s] for s in sentences])
 
 
 def test_a_planted_offset_is_found_and_gone_without_it():
@@ -44,9 +41,8 @@ def test_every_near_duplicate_differs_and_the_seed_decides():
 
 
 def test_alignment_and_uniformity_are_their_definitions():
-    rng = np.random.default_rng(0)
-    table = spread(rng, noise=0.2)
-    found = unlabelled_scores(SENTENCES, by_table(table))
+    table, embed = spread(noise=0.2)
+    found = unlabelled_scores(SENTENCES, embed)
     unit = {s: v / np.linalg.norm(v) for s, v in table.items()}
     pairs = [np.sum((unit[s] - unit[c]) ** 2) for s, c in zip(SENTENCES, near_duplicates(SENTENCES, 0))]
     assert found["alignment"] == pytest.approx(np.mean(pairs))
@@ -67,8 +63,8 @@ def test_near_duplicates_of_a_sample_are_those_of_its_sentences():
 
 
 def test_neighbours_are_the_nearest_others():
-    table = spread(np.random.default_rng(2))
-    for entry in unlabelled_scores(SENTENCES, by_table(table))["neighbours"]:
+    table, embed = spread()
+    for entry in unlabelled_scores(SENTENCES, embed)["neighbours"]:
         mine = table[entry["sentence"]]
         cosines = {s: mine @ table[s] / np.linalg.norm(mine) / np.linalg.norm(table[s]) for s in SENTENCES}
         del cosines[entry["sentence"]]

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from raysed.interrupts import errors_are_stops
+
 ROOT = Path(__file__).resolve().parents[2]
 
 JOB = """
@@ -42,6 +44,11 @@ def job(arguments):
 sys.exit(main_of(job, argparse.ArgumentParser()))
 """
 ENDLESS = "interrupts.notice(); time.sleep(600)"
+AGAIN = "interrupts._AGAIN_AFTER = 0.0; raise KeyboardInterrupt"
+PLANT = """if "stopped" in text:
+        if threading.current_thread() is not threading.main_thread():
+            raise OSError("planted")
+        signal.raise_signal(signal.SIGTERM)"""
 
 
 def stop(directory: Path, number: signal.Signals = signal.SIGTERM, **words) -> tuple[subprocess.Popen, str, str, float]:
@@ -58,51 +65,28 @@ def stop(directory: Path, number: signal.Signals = signal.SIGTERM, **words) -> t
     return process, said, errors, time.monotonic() - began
 
 
-def state(directory: Path) -> str:
-    return json.loads((directory / "mine/status.json").read_text())["state"]
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
-def test_a_job_that_cannot_clean_up_is_ended(tmp_path, number, code):
-    """Because nobody answers it any more, or because it has had its time."""
-    for words in ({"hopeless": True}, {"patience": 1.0}):
-        process, said, errors, seconds = stop(tmp_path, number, **words)
-        assert process.returncode == code
-        assert (said, errors) == ("killed the rest\n", "\nstopped; the same command continues from here\n")
-        assert state(tmp_path) == "stopped"
-        assert seconds < 20
-
-
-@pytest.mark.parametrize("error", ["RuntimeError('Ray is gone')", "KeyboardInterrupt", "SystemExit(1)"])
-def test_an_error_while_it_cleans_up_is_a_stop(tmp_path, error):
-    process, _, errors, _ = stop(tmp_path, cleaning_up=f"raise {error}")
-    assert (process.returncode, errors) == (143, "\nstopped; the same command continues from here\n")
-    assert state(tmp_path) == "stopped"
-
-
-def test_a_library_that_hangs_when_the_process_ends_is_not_waited_for(tmp_path):
-    """As the log of Ray Tune does, now and then, where its experiment was cut off."""
-    hang = "import atexit; atexit.register(time.sleep, 600); raise KeyboardInterrupt"
-    process, _, errors, seconds = stop(tmp_path, signal.SIGINT, cleaning_up=hang)
-    assert (process.returncode, errors) == (130, "\nstopped; the same command continues from here\n")
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (signal.SIGTERM, {"hopeless": True}),
+        (signal.SIGHUP, {"patience": 1.0}),
+        # a library that hangs when the process ends, as the log of Ray Tune does where its experiment was cut off
+        (signal.SIGINT, {"cleaning_up": "import atexit; atexit.register(time.sleep, 600); raise KeyboardInterrupt"}),
+        *((signal.SIGTERM, {"cleaning_up": f"raise {error}"}) for error in ("RuntimeError('no Ray')", "SystemExit(1)")),
+        # `timeout` sends two signals, and the job says how it ended in between; here its other thread cannot say it
+        (signal.SIGTERM, {"cleaning_up": AGAIN, "before_writing": PLANT}),
+    ],
+    ids=["nobody answers", "out of patience", "hangs at exit", "error", "exit", "a signal while it says so"],
+)
+def test_a_job_ends_soon_and_says_that_it_was_stopped(tmp_path, number, words):
+    process, said, errors, seconds = stop(tmp_path, number, **words)
+    assert process.returncode == 128 + number
+    assert errors == "\nstopped; the same command continues from here\n"
+    assert said == ("" if "cleaning_up" in words else "killed the rest\n")
+    assert json.loads((tmp_path / "mine/status.json").read_text())["state"] == "stopped"
     assert seconds < 20
 
 
-def test_a_signal_while_it_says_that_it_was_stopped_changes_nothing(tmp_path):
-    """`timeout` sends two, and the job says how it ended in between; here its other thread cannot say it."""
-    plant = """if "stopped" in text:
-        if threading.current_thread() is not threading.main_thread():
-            raise OSError("planted")
-        signal.raise_signal(signal.SIGTERM)"""
-    for patience in (0.0, 3.0):  # seconds until the signal comes again by itself
-        again = f"interrupts._AGAIN_AFTER = {patience}; raise KeyboardInterrupt"
-        process, _, errors, _ = stop(tmp_path, cleaning_up=again, before_writing=plant)
-        assert (process.returncode, errors) == (143, "\nstopped; the same command continues from here\n")
-        assert state(tmp_path) == "stopped"
-
-
 def test_an_error_without_a_signal_is_none(tmp_path):
-    from raysed.interrupts import errors_are_stops
-
     with pytest.raises(ZeroDivisionError), errors_are_stops():
         raise ZeroDivisionError

@@ -1,13 +1,10 @@
 """What a run writes down: logs that other programs can read, and no notices of others."""
 
 import json
-import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow.fs as pafs
 import pytest
@@ -15,13 +12,10 @@ import pytest
 import raysed.store.files
 import raysed.store.metrics
 from raysed.errors import UserError
-from raysed.store.metrics import MetricsLog, native_output_to
+from raysed.store.metrics import MetricsLog
 from raysed.store.storage import Storage
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-# -- logs ------------------------------------------------------------------------------------------------------------
 
 HISTORY = [
     {"step": 10, "loss": 0.5, "learning_rate": 1e-5},
@@ -30,24 +24,18 @@ HISTORY = [
 
 
 def events(directory: Path) -> dict[str, list[tuple[int, float]]]:
-    """TensorBoard's scalars."""
-    found: dict[str, list[tuple[int, float]]] = {}
-    for event in records(directory):
-        for value in event.summary.value:
-            found.setdefault(value.tag, []).append((event.step, value.simple_value))
-    return found
-
-
-def records(directory: Path) -> Iterator[Any]:
-    """Record by record: length, its checksum, an event, its checksum."""
+    """TensorBoard's scalars; each record is a length, its checksum, an event and its checksum."""
     from tensorboardX.proto.event_pb2 import Event
 
+    found: dict[str, list[tuple[int, float]]] = {}
     for path in directory.glob("events.out.tfevents.*"):
         data = path.read_bytes()
         while data:
             length = int.from_bytes(data[:8], "little")
-            yield Event.FromString(data[12 : 12 + length])
-            data = data[16 + length :]
+            event, data = Event.FromString(data[12 : 12 + length]), data[16 + length :]
+            for value in event.summary.value:
+                found.setdefault(value.tag, []).append((event.step, value.simple_value))
+    return found
 
 
 def assert_complete(directory: Path, history: list[dict]) -> None:
@@ -94,9 +82,16 @@ def remote(tmp_path, monkeypatch) -> Storage:
 
 
 def test_a_log_for_an_object_store_is_there_while_training_goes_on(remote, tmp_path, monkeypatch):
-    """Each file is copied as it has grown; at the end nothing is left on this machine."""
+    """Each file is copied as it has grown, also where copies fail meanwhile; at the end none is left here."""
     monkeypatch.setattr(raysed.store.metrics, "_COPY_S", 0.02)
-    directory = tmp_path / "bucket/runs/run/logs/ct/members/00"
+    directory, failures, write = tmp_path / "bucket/runs/run/logs/ct/members/00", [1, 2], remote.write_bytes
+
+    def failing(name: str, data: bytes) -> None:
+        if failures:
+            raise OSError(f"no answer {failures.pop()}")
+        write(name, data)
+
+    monkeypatch.setattr(remote, "write_bytes", failing)
     with MetricsLog(remote, "ct/members/00") as metrics:
         for count in (1, 2):
             metrics.write(HISTORY[count - 1])
@@ -105,6 +100,7 @@ def test_a_log_for_an_object_store_is_there_while_training_goes_on(remote, tmp_p
                 time.sleep(0.02)
             assert events(directory)["loss"] == [(entry["step"], entry["loss"]) for entry in HISTORY[:count]]
             assert len((directory / "metrics.jsonl").read_text().splitlines()) == count
+    assert not failures
     assert_complete(directory, HISTORY)
     assert not list((tmp_path / "local").glob("*/[!.]*"))
 
@@ -118,64 +114,34 @@ def test_a_log_on_a_full_disk_is_a_sentence_and_nobody_waits(tmp_path):
                 metrics.write(entry)
 
 
-def test_an_object_store_that_fails_meanwhile_ends_no_training(remote, tmp_path, monkeypatch):
-    monkeypatch.setattr(raysed.store.metrics, "_COPY_S", 0.01)
-    failed, write = [], remote.write_bytes
-
-    def failing(name: str, data: bytes) -> None:
-        failed.append(name)
-        if len(failed) < 3:
-            raise OSError("no answer")
-        write(name, data)
-
-    monkeypatch.setattr(remote, "write_bytes", failing)
-    with MetricsLog(remote, "ct/members/00") as metrics:
-        for entry in HISTORY:
-            metrics.write(entry)
-        while len(failed) < 3:
-            time.sleep(0.01)
-    assert_complete(tmp_path / "bucket/runs/run/logs/ct/members/00", HISTORY)
+def said_by(code: str, *arguments: object) -> tuple[str, str]:
+    """What a process of its own prints."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return done.stdout, done.stderr
 
 
 def test_notes_are_plain_lines():
-    """In a process of their own: the logger is shared."""
     code = (
         "import logging; from raysed.store.metrics import notes_shown; log = logging.getLogger('raysed.x')\n"
         "with notes_shown(), notes_shown(): log.info('seen'); log.debug('not seen')\n"
         "log.info('not seen'); log.warning('as Python has it')"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("note: seen\n", "as Python has it\n")
+    assert said_by(code) == ("note: seen\n", "as Python has it\n")
 
 
 def test_what_libraries_print_goes_to_a_file_and_python_keeps_the_terminal(tmp_path):
+    """Also after an error; and where the file is on a full disk, there is no traceback for each line of a log."""
     code = (
-        "import os, sys, pathlib; from raysed.store.metrics import native_output_to\n"
-        "with native_output_to(pathlib.Path(sys.argv[1])):\n"
-        "    os.write(2, b'native\\n'); print('python', file=sys.stderr)\n"
-        "os.write(2, b'after\\n'); print('too', file=sys.stderr)\n"
-    )
-    log = tmp_path / "logs/native.log"
-    done = subprocess.run([sys.executable, "-c", code, str(log)], cwd=ROOT, capture_output=True, text=True)
-    assert done.stderr == "python\nafter\ntoo\n"
-    assert log.read_text() == "native\n"
-
-
-def test_what_libraries_log_on_a_full_disk_is_no_traceback():
-    code = (
-        "import logging, os, pathlib; from raysed.store.metrics import native_output_to\n"
+        "import contextlib, logging, os, pathlib, sys; from raysed.store.metrics import native_output_to\n"
         "log = logging.getLogger('ray'); log.propagate = False\n"
+        "with contextlib.suppress(KeyError), native_output_to(pathlib.Path(sys.argv[1])):\n"
+        "    os.write(2, b'native\\n'); print('python', file=sys.stderr); raise KeyError\n"
+        "os.write(2, b'after\\n'); print('too', file=sys.stderr)\n"
         "with native_output_to(pathlib.Path('/dev/full')):\n"
         "    log.addHandler(logging.StreamHandler(os.fdopen(2, 'w', closefd=False)))\n"
         "    log.error('a trial failed')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert "Traceback" not in done.stderr and done.stdout == ""
-
-
-def test_the_terminal_comes_back_after_an_error(tmp_path):
-    stderr, inode = sys.stderr, os.fstat(2).st_ino
-    with pytest.raises(KeyError), native_output_to(tmp_path / "native.log"):
-        assert os.fstat(2).st_ino == (tmp_path / "native.log").stat().st_ino
-        raise KeyError
-    assert sys.stderr is stderr and os.fstat(2).st_ino == inode
+    said, errors = said_by(code, log := tmp_path / "logs/native.log")
+    assert said == "" and errors.startswith("python\nafter\ntoo\n") and "Traceback" not in errors
+    assert log.read_text() == "native\n"

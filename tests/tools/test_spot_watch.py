@@ -1,13 +1,11 @@
 """The watcher of spot machines against a metadata service of this machine, with a `ray` that writes down its words."""
 
+import fcntl
 import json
 import os
-import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,56 +15,45 @@ import pytest
 
 import spot_watch
 
-HEADERS = ("X-aws-ec2-metadata-token-ttl-seconds", "X-aws-ec2-metadata-token")
 
-
-class Service:
+class Service(BaseHTTPRequestHandler):
     """Answers as AWS documents it: a token for PUT, 401 without a valid one, 404 as long as nothing is announced."""
 
-    def __init__(self):
-        self.notice: str | None = None
-        self.tokens = 0
-        self.questions = 0
-        self.failing = 0
+    def do_GET(self):
+        status, text = self.answer(self.server.known)
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(text.encode())
 
-    def answer(self, method: str, path: str, headers) -> tuple[int, str]:
-        """Returns status and text."""
-        if self.failing:
-            self.failing -= 1
+    do_PUT = do_GET
+
+    def answer(self, known: SimpleNamespace) -> tuple[int, str]:
+        if known.failing:
+            known.failing -= 1
             return 503, ""
-        if (method, path) == ("PUT", "/latest/api/token"):
-            if not 1 <= int(headers.get(HEADERS[0], 0)) <= 21600:
-                return 400, ""
-            self.tokens += 1
-            return 200, f"token-{self.tokens}"
-        self.questions += 1
-        if headers.get(HEADERS[1]) != f"token-{self.tokens}":
+        if (self.command, self.path) == ("PUT", "/latest/api/token"):
+            known.tokens += 1
+            is_valid = 1 <= int(self.headers["X-aws-ec2-metadata-token-ttl-seconds"]) <= 21600
+            return (200, f"token-{known.tokens}") if is_valid else (400, "")
+        if self.headers["X-aws-ec2-metadata-token"] != f"token-{known.tokens}":
             return 401, ""
-        known = path == "/latest/meta-data/spot/instance-action" and self.notice is not None
-        return (200, self.notice) if known else (404, "")
+        is_known = self.path == "/latest/meta-data/spot/instance-action" and known.notice is not None
+        return (200, known.notice) if is_known else (404, "")
+
+    def log_message(self, *words):
+        """Nothing."""
 
 
-@contextmanager
-def served(service: Service) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            status, text = service.answer(self.command, self.path, self.headers)
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        do_PUT = do_GET
-
-        def log_message(self, *words):
-            """Nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+@pytest.fixture
+def service(monkeypatch) -> Iterator[SimpleNamespace]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
+    server.known = SimpleNamespace(notice=None, tokens=0, failing=0, url=f"http://127.0.0.1:{server.server_port}")
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # the service is never behind a proxy
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.known.url)
+    yield server.known
+    server.shutdown()
+    server.server_close()
 
 
 def announcement(seconds: float, action: str = "terminate") -> str:
@@ -83,45 +70,47 @@ def ray_command(tmp_path, monkeypatch) -> Path:
     fake.write_text(f"#!/bin/sh\n{writes}\nrm {tmp_path}/fail 2>/dev/null && exit 1\nexit 0\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # the service is never behind a proxy
     calls.touch()
     return calls
 
 
-def run(endpoint: str, lock: Path, *options: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, spot_watch.__file__, "--every", "0.02", "--lock", str(lock), *options],
-        env={**os.environ, "AWS_EC2_METADATA_SERVICE_ENDPOINT": endpoint},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+def pauses(monkeypatch, *steps) -> list[float]:
+    """Does the steps, one in each pause of the watcher; returns the lengths of the pauses."""
+    waiting, lengths = iter(steps), []
+
+    def pause(seconds: float) -> None:
+        lengths.append(seconds)
+        next(waiting)()
+
+    monkeypatch.setattr(spot_watch, "time", SimpleNamespace(sleep=pause))
+    return lengths
 
 
-def wait_for(condition) -> None:
-    until = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
+def test_a_notice_drains_the_node_once(service, ray_command, monkeypatch):
+    """Nothing happens before it; a token that is too old is fetched anew."""
 
-
-def test_a_notice_drains_the_node_once(ray_command, tmp_path):
-    """Nothing happens before it; a token that is too old is fetched anew; a second watcher leaves at once."""
-    service = Service()
-    with served(service) as endpoint:
-        watcher = run(endpoint, tmp_path / "lock")
-        wait_for(lambda: service.questions >= 2)
-        assert run(endpoint, tmp_path / "lock").communicate(timeout=20)[0].endswith("watching already\n")
+    def token_expires():
         service.tokens += 1
-        wait_for(lambda: service.tokens >= 3)
-        assert watcher.poll() is None and ray_command.read_text() == ""
+
+    def is_announced():
+        assert service.tokens == 3 and ray_command.read_text() == ""
         service.notice = announcement(100)
-        said, _ = watcher.communicate(timeout=20)
-    assert watcher.returncode == 0, said
+
+    pauses(monkeypatch, token_expires, lambda: None, is_announced)
+    spot_watch.watch(spot_watch.Metadata(service.url), 5.0)
     (call,) = ray_command.read_text().splitlines()
     words = call.rstrip("|").split("|")
     assert words[:3] == ["drain-node", "--reason", "DRAIN_NODE_REASON_PREEMPTION"]
     assert words[3:6] == ["--reason-message", "AWS will terminate this spot instance", "--deadline-remaining-seconds"]
     assert 80 <= int(words[6]) <= 100 and len(words) == 7
+
+
+def test_a_second_watcher_leaves_at_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["spot_watch", "--lock", str(tmp_path / "lock")])
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert spot_watch.main() == 0
+    assert capsys.readouterr().out.endswith("watching already\n")
 
 
 def test_ray_takes_these_words():
@@ -134,67 +123,25 @@ def test_ray_takes_these_words():
     assert [name for name, option in options.items() if option.required] == ["--reason", "--reason-message"]
 
 
-def test_what_fails_is_tried_again(ray_command, tmp_path, monkeypatch):
+def test_what_fails_is_tried_again(service, ray_command, tmp_path, monkeypatch):
     """The service, with words that are no notice, and Ray."""
-    service, pauses = Service(), []
     service.failing, service.notice = 2, "<html>"
     (tmp_path / "fail").touch()
 
-    def pause(seconds: float) -> None:
-        pauses.append(seconds)
-        assert len(pauses) < 20, "it never drains"
-        if len(pauses) == 4:
-            service.notice = announcement(-5, "stop")
+    def is_announced():
+        service.notice = announcement(-5, "stop")
 
-    monkeypatch.setattr(spot_watch, "time", SimpleNamespace(sleep=pause))
-    with served(service) as endpoint:
-        spot_watch.watch(spot_watch.Metadata(endpoint), 5.0)
+    lengths = pauses(monkeypatch, *[lambda: None] * 3, is_announced, lambda: None)
+    spot_watch.watch(spot_watch.Metadata(service.url), 5.0)
     first, second = ray_command.read_text().splitlines()
     assert first == second and "AWS will stop" in first and first.endswith("|0|")
-    assert pauses == [5.0] * 5
+    assert lengths == [5.0] * 5
 
 
 def test_no_service_is_said_once(ray_command, monkeypatch, capsys):
     """On a machine that is not of AWS it does no harm."""
-    pauses = iter(range(3))
-
-    def pause(seconds: float) -> None:
-        if next(pauses, None) is None:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(spot_watch, "time", SimpleNamespace(sleep=pause))
-    with pytest.raises(KeyboardInterrupt):
+    pauses(monkeypatch, *[lambda: None] * 3)
+    with pytest.raises(StopIteration):
         spot_watch.watch(spot_watch.Metadata("http://127.0.0.1:9"), 5.0)
     assert capsys.readouterr().out.count("the metadata service does not say what it should") == 1
     assert ray_command.read_text() == ""
-
-
-DRIVER = """
-import ray
-
-memory = 80 * 2**20
-context = ray.init("local", num_cpus=1, include_dashboard=False, object_store_memory=memory, log_to_driver=False)
-print(context.address_info["gcs_address"], flush=True)
-input()
-"""
-
-
-OPEN = {"RAY_AUTH_MODE": "disabled"}
-"""Else the driver alone would know Ray's token."""
-
-
-@pytest.mark.nodes
-def test_rays_own_command_drains_a_node(tmp_path):
-    service = Service()
-    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"} | OPEN
-    command, pipes = [sys.executable, "-c", DRIVER], {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, env=environment, **pipes) as driver:
-        address = driver.stdout.readline().strip()
-        service.notice = announcement(100)
-        with served(service) as endpoint, pytest.MonkeyPatch.context() as patch:
-            for name, value in {"RAY_ADDRESS": address, **OPEN}.items():
-                patch.setenv(name, value)
-            patch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-            said, _ = run(endpoint, tmp_path / "lock").communicate(timeout=60)
-        driver.communicate("\n")
-    assert "ray drain-node ended with 0" in said

@@ -1,5 +1,6 @@
 """Losses of distillation against their plain definitions."""
 
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -8,7 +9,6 @@ import torch
 from learners import tiny_learner, write_targets
 from scipy.stats import norm
 
-from raysed.config import make_config, stable_hash
 from raysed.data.targets import TargetBatches
 from raysed.model.head import START, VARIANCE
 from raysed.store.storage import Storage
@@ -43,14 +43,14 @@ def test_a_loss_is_its_plain_definition(name):
     assert set(LOSSES) == set(get_args(LossName)) == set(PLAIN)
 
 
-@pytest.mark.parametrize("name", ["mse", "unit_mse", "contrastive"])
-@pytest.mark.parametrize("widths", [[], [3], [1, 5, 12]])
-def test_with_widths_the_loss_is_the_mean_of_those_of_shorter_embeddings(tmp_path, widths, name):
+@pytest.mark.parametrize("widths", [[], [1, 5, 12]])
+def test_with_widths_the_loss_is_the_mean_of_those_of_shorter_embeddings(tmp_path, widths):
     write_targets(tmp_path, 32, 32)
     batch, learner = TargetBatches(tmp_path, 7, seed=1)(0), tiny_learner().eval()
     x, t = (part.detach().double().numpy() for part in (learner(batch.tokens), batch.targets))
-    expected = [PLAIN[name](x[:, :d], t[:, :d], t[:, :d]) for d in [*widths, x.shape[1]]]
-    found = Distillation(learner, losses=[name], widths=widths)(batch)
+    names = ["mse", "unit_mse", "contrastive"]
+    expected = [sum(PLAIN[name](x[:, :d], t[:, :d], t[:, :d]) for name in names) for d in [*widths, x.shape[1]]]
+    found = Distillation(learner, losses=names, widths=widths)(batch)
     assert found.item() == pytest.approx(np.mean(expected), rel=1e-4)
 
 
@@ -67,20 +67,20 @@ def test_a_head_is_trained_with_the_learner(tmp_path):
 
 
 def _with_heads(directory, losses):
-    """A learner of width 16 with heads to targets of width 24, and the numbers that these start with."""
+    """A learner of width 16 with heads to targets of width 24, the numbers that these start with, and a batch."""
     write_targets(directory, 32, 32, width=24)
     rng = np.random.default_rng(0)
     heads_HD = rng.normal(size=(16, 24)).astype(np.float32)
     variance_D = rng.uniform(0.2, 4, 24).astype(np.float32)
-    return Distillation(tiny_learner(), False, losses, (), heads_HD, variance_D), heads_HD, variance_D
+    objective = Distillation(tiny_learner(), False, losses, (), heads_HD, variance_D).eval()
+    return objective, heads_HD, variance_D, TargetBatches(directory, 32, seed=1)(0)
 
 
-@pytest.mark.parametrize("losses", [["mse"], ["unit_mse", "contrastive"], ["nll"], list(LOSSES)])
+@pytest.mark.parametrize("losses", [["mse"], list(LOSSES)])
 def test_losses_are_added_up_behind_the_heads(tmp_path, losses):
     """Heads take the learner's unit vector, so its length counts for nothing, as in a cosine."""
-    objective, heads_HD, variance_D = _with_heads(tmp_path, losses)
-    batch = TargetBatches(tmp_path, 7, seed=1)(0)
-    x, t = (part.detach().double().numpy() for part in (objective.eval().learner(batch.tokens), batch.targets))
+    objective, heads_HD, variance_D, batch = _with_heads(tmp_path, losses)
+    x, t = (part.detach().double().numpy() for part in (objective.learner(batch.tokens), batch.targets))
     x = np.stack([row / _length(row) for row in x]) @ heads_HD
     expected = sum(PLAIN[name](x, t, t, variance_D) for name in losses)
     assert objective(batch).item() == pytest.approx(expected, rel=1e-4)
@@ -88,15 +88,16 @@ def test_losses_are_added_up_behind_the_heads(tmp_path, losses):
 
 def test_the_variances_that_are_learnt_are_the_mean_squared_errors(tmp_path):
     """Which is where the likelihood is largest, whatever they start from; one that has no error ends somewhere."""
-    objective, _, variance_D = _with_heads(tmp_path, ["nll"])
-    batch = TargetBatches(tmp_path, 32, seed=1)(0)
+    objective, _, variance_D, batch = _with_heads(tmp_path, ["nll"])
     batch.targets[:, 3] = 0
+    objective.learner.requires_grad_(False)
     with torch.no_grad():
         objective.heads_HD[:, 3] = 0
-        x = torch.nn.functional.normalize(objective.eval().learner(batch.tokens)) @ objective.heads_HD
+        x = torch.nn.functional.normalize(objective.learner(batch.tokens)) @ objective.heads_HD
     errors = (batch.targets - x).square().mean(0).numpy()
-    optimizer = torch.optim.Adam([objective.log_change_D], lr=3e-3)
-    for _ in range(500):
+    optimizer = torch.optim.Adam([objective.log_change_D])
+    for step in range(150):
+        optimizer.param_groups[0]["lr"] = 0.02 * (1 - step / 150)
         optimizer.zero_grad()
         objective(batch).backward()
         optimizer.step()
@@ -107,26 +108,17 @@ def test_the_variances_that_are_learnt_are_the_mean_squared_errors(tmp_path):
 
 def test_heads_and_variances_go_on_as_if_nothing_had_happened(tmp_path):
     """Stopped after three of eight updates, and set up anew from the numbers that they started with."""
-    _, heads_HD, variance_D = _with_heads(tmp_path, ["nll"])
+    _, heads_HD, variance_D, _ = _with_heads(tmp_path, ["nll"])
     np.save(tmp_path / START, heads_HD)
     np.save(tmp_path / VARIANCE, variance_D)
     how = {"head": "drop", "loss": ["nll", "contrastive"], "batch_size": 4, "learning_rate": 1e-2, "warmup": 0}
     states, ends = Storage(str(tmp_path), "states"), []
-    for name, parts in (("whole", [None]), ("parts", [3, None])):
+    for name, parts in (("whole", [8]), ("parts", [3, 8])):
         for until in parts:
-            start = Start(tiny_learner(), None, {"targets": tmp_path}, seed=5)
-            run = STAGE.set_up_worker(SedConfig(**how), start)
-            run.checkpoints, run._until = states.checkpoints(name, {}), until or run.plan.steps
-            run.train()
+            run = STAGE.set_up_worker(SedConfig(**how), Start(tiny_learner(), None, {"targets": tmp_path}, seed=5))
+            replace(run, checkpoints=states.checkpoints(name, {}), until=until).train()
         ends.append(run.objective.state_dict())
     assert {"heads_HD", "log_change_D", "log_start_D"} < ends[0].keys()
     assert all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])
     assert (ends[0]["heads_HD"] != torch.tensor(heads_HD)).any() and ends[0]["log_change_D"].abs().min() > 0
     assert not any("heads" in key or "log" in key for key in run.objective.candidates()["learner"].state_dict())
-
-
-def test_a_result_depends_on_losses_and_heads():
-    made = [{}, {"loss": "unit_mse"}, {"loss": ["unit_mse", "contrastive"]}, {"head": "drop"}, {"head": "keep"}]
-    identities = [make_config({"sed": block}).sed.identity() for block in made]
-    assert len({stable_hash(identity) for identity in identities}) == len(made)
-    assert identities[1]["loss"] == "unit_mse", "as it was before a list could be given"

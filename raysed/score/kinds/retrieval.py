@@ -16,7 +16,7 @@ from raysed.data.rows import Rows, Schema, read
 from raysed.data.sources import Hub, find
 from raysed.errors import UserError
 from raysed.score.kinds import Task
-from raysed.score.lexical import BM25, Vectors
+from raysed.score.lexical import BM25, Vectors, bm25_of
 from raysed.score.metrics import unit
 
 MEASURES = ("ndcg@10", "mrr@10", "map", "recall@10", "recall@100")
@@ -200,15 +200,8 @@ class Retrieval(Task):
         return {**super().lexical(), BM25: self._bm25}
 
     def _bm25(self) -> np.ndarray:
-        """Lucene's BM25 with k1 1.5 and b 0.75; no stop words or stemming, as the language is unknown."""
-        import bm25s
-
-        def words(texts: Sequence[str]) -> list[list[str]]:
-            return bm25s.tokenize(list(texts), stopwords=[], return_ids=False, show_progress=False)
-
-        index, queries = bm25s.BM25(), words(self.queries)
-        index.index(words(self.documents), show_progress=False)
-        return self.outcome_of(lambda block: np.stack([index.get_scores(query) for query in queries[block]]))
+        score = bm25_of(self.documents)
+        return self.outcome_of(lambda block: score(self.queries[block]))
 
 
 def _ranks(scores_N: np.ndarray, relevant: Sequence[int], place_N: np.ndarray) -> np.ndarray:

@@ -1,0 +1,50 @@
+"""What a learner finds in the corpus of what its teachers find, and what smaller copies of its vectors find."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from raysed.cluster.work import Work
+from raysed.data.parquet import SentenceTable
+from raysed.data.targets import matrix
+from raysed.data.tokens import TokenTable
+from raysed.make.work import Named
+from raysed.model.encoding import encode
+from raysed.model.library import stored_smaller
+from raysed.model.pretrained import load_start
+from raysed.score.fidelity import fidelity
+from raysed.store.progress import emit
+
+_DOCUMENTS, _QUERIES, _PARTS = 5000, 200, 20
+_FEWEST = 100
+"""Texts, below which the ten best say little."""
+
+
+def learner_fidelity(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
+    """Search some texts of the corpus by some of them; the target table has what the teachers say of each."""
+    targets, corpus = SentenceTable(inputs["targets"]), SentenceTable(inputs["corpus"])
+    if len(targets) < _FEWEST:
+        return {}
+    places = list(_places(len(targets)))
+    taught = pa.concat_tables(targets.rows(*place, ("id", "input_ids", "target")) for place in places)
+    texts = pa.concat_tables(corpus.rows(*place, ("sentence",)) for place in places)["sentence"].to_pylist()
+    encoder, _ = load_start(inputs["encoder"], inputs["model"])
+    tokens, layers = TokenTable.from_arrow(taught), (settings["layers"],)
+    (x_NE,) = encode(encoder.to(work.device), tokens, layers, work.token_budget)
+    emit(sentences=len(texts))
+    queries_Q = np.linspace(0, len(texts) - 1, min(_QUERIES, len(texts))).astype(int)
+    found = fidelity(matrix(taught["target"]), x_NE, stored_smaller(x_NE), texts, queries_Q)
+    return {"documents": len(texts), "queries": len(queries_Q), "searches": found}
+
+
+def _places(rows: int) -> list[tuple[int, int]]:
+    """Return where to read: all rows, or parts spread evenly.
+
+    >>> _places(3000), _places(10**6)[:2]
+    ([(0, 3000)], [(0, 250), (50000, 50250)])
+    """
+    if rows <= _DOCUMENTS:
+        return [(0, rows)]
+    size = _DOCUMENTS // _PARTS
+    return [(start, start + size) for start in (rows * part // _PARTS for part in range(_PARTS))]

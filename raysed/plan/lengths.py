@@ -1,0 +1,114 @@
+"""How much of each text is read: passages and tokens that follow the text, the learner and its teachers."""
+
+import math
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from raysed.config import CorpusConfig, EncoderConfig
+from raysed.data.corpus import CorpusReport, passages, sentence_chunks
+from raysed.errors import UserError
+from raysed.model.pretrained import configuration_of, load_tokenizer, longest_input
+from raysed.model.teacher import kind_of
+
+PASSAGE = 2000
+"""Longest passage, in characters, unless a model reads less."""
+SAMPLE = 2000
+"""A sample has this many texts or up to twice as many, if the corpus does."""
+_FIRST_ROWS = 20_000
+_COVERED = 0.95
+_LEAST = 75  # shorter texts are packed without padding, so less would save nothing
+_LONGEST = 512  # tokens, if no model has a limit
+_UNLIMITED = 10**6  # tokenizers without a limit report a larger one
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """What is read of the texts of a sample.
+
+    Attributes:
+        tokens: that are read of each text, special ones included.
+        limit: tokens that the learner and its teachers can read.
+        covered: tokens of 95 % of the texts.
+        passage_characters: for `corpus.passage_characters`; None where no text is longer.
+        cut_texts: share of the texts that are longer than `tokens`.
+        cut_tokens: share of their tokens that nobody reads.
+    """
+
+    tokens: int
+    limit: int
+    covered: int
+    passage_characters: int | None
+    cut_texts: float
+    cut_tokens: float
+
+    def __str__(self) -> str:
+        split = f"lines over {self.passage_characters:,} characters become passages" if self.passage_characters else ""
+        read = f"95 % of the texts have up to {self.covered} tokens; {self.tokens} are read"
+        cut = f"{100 * self.cut_texts:.1f} % of the texts and {100 * self.cut_tokens:.1f} % of the tokens are cut off"
+        return "; ".join(filter(None, [split, read, cut if self.cut_texts else "nothing is cut off"]))
+
+
+def sample_of(corpus: CorpusConfig) -> tuple[list[str], bool]:
+    """Return evenly spaced texts of the first rows, and whether any of them was cut into passages."""
+    longest = corpus.passage_characters or min(PASSAGE, corpus.max_characters)
+    settings = {"sentences": None, "passage_characters": longest}
+    report, texts = CorpusReport(), []
+    for _, chunk in sentence_chunks(corpus.model_copy(update=settings), 0, report):
+        texts += chunk
+        if report.lines >= _FIRST_ROWS:
+            break
+    return texts[:: max(1, len(texts) // SAMPLE)], report.split > 0
+
+
+def fit_lengths(
+    texts: Sequence[str], is_split: bool, corpus: CorpusConfig, encoder: EncoderConfig, teachers: Iterable[str]
+) -> Lengths:
+    """Choose passages and tokens that the models can read, for texts of `sample_of`."""
+    limit, tokenizer = limit_of(encoder, teachers), load_tokenizer(encoder.model_copy(update={"static": None}))
+    tokens_N, longest = count_tokens(tokenizer, texts), min(PASSAGE, corpus.max_characters)
+    if tokens_N.max() > limit and not corpus.passage_characters:
+        per_token_N = np.array([len(text) for text in texts]) / tokens_N
+        longest = max(50, min(longest, int(0.9 * np.quantile(per_token_N, 1 - _COVERED) * limit)))
+        parts = [part for text in texts for part in passages(text, longest)]
+        is_split |= len(parts) > len(texts)
+        tokens_N = count_tokens(tokenizer, parts)
+    found = choose_lengths(tokens_N, limit)
+    return replace(found, passage_characters=longest if is_split and not corpus.passage_characters else None)
+
+
+def limit_of(encoder: EncoderConfig, teachers: Iterable[str] = ()) -> int:
+    """Return how many tokens a learner and those of its teachers that are models can read."""
+    limit = _LONGEST
+    if not encoder.static:
+        tokenizer = load_tokenizer(encoder)
+        limit = min(longest_input(configuration_of(encoder), 0), tokenizer.model_max_length)
+        limit = _LONGEST if limit > _UNLIMITED else limit
+    models = [path for path in teachers if kind_of(path).is_model]
+    if models:
+        from raysed.model.library import most_tokens  # heavy
+    for path in models:
+        with suppress(UserError):  # there is no such model, which the run's own checks say
+            limit = min(limit, most_tokens(path) or limit)
+    return limit
+
+
+def count_tokens(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> np.ndarray:
+    """Return how many tokens each text has, special ones included."""
+    return np.array([len(ids) for ids in tokenizer(list(texts), verbose=False)["input_ids"]])
+
+
+def choose_lengths(tokens_N: np.ndarray, limit: int) -> Lengths:
+    """Choose how many tokens are read of texts with so many.
+
+    >>> found = choose_lengths(np.array([20, 90, 100, 300]), 256)
+    >>> found.tokens, found.covered, found.cut_texts
+    (256, 300, 0.25)
+    """
+    covered = int(np.quantile(tokens_N, _COVERED, method="higher"))
+    tokens = min(limit, max(_LEAST, 8 * math.ceil(covered / 8)))
+    lost = np.maximum(tokens_N - tokens, 0).sum() / max(tokens_N.sum(), 1)
+    return Lengths(tokens, limit, covered, None, float(np.mean(tokens_N > tokens)), float(lost))

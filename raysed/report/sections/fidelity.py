@@ -1,0 +1,51 @@
+"""What learners find in the user's text of what their teachers find, without any judgements."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from raysed.report.document import Report
+from raysed.report.results import Run
+from raysed.report.scores import display_name
+from raysed.report.section import Block, Section
+from raysed.score.fidelity import DEPTH
+from raysed.store.text import Table
+
+
+def _fidelity(run: Run) -> list[dict[str, Any]]:
+    recipes = dict.fromkeys(recipe.uncalibrated for recipe in run.job.recipes if recipe.distils)
+    found = {recipe: run.meta(f"{recipe}/fidelity/00") for recipe in recipes}
+    keys = ("documents", "queries", "searches")
+    return [{"recipe": recipe, **{key: of[key] for key in keys}} for recipe, of in found.items() if "searches" in of]
+
+
+def fidelity_table(searches: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the ways to search as a table."""
+    columns = {
+        "search by": lambda row: display_name(row["name"], "baseline"),
+        "bytes per text": lambda row: "-" if row["bytes"] is None else f"{row['bytes']:,.0f}",
+        f"recall@{DEPTH}": lambda row: f"{row['recall']:.1f}",
+        "95 %": lambda row: "-" if row["interval"] is None else "{:.1f} to {:.1f}".format(*row["interval"]),
+        f"nDCG@{DEPTH}": lambda row: f"{row['ndcg']:.1f}",
+    }
+    return Table.of(searches, columns)
+
+
+def _tables(found: Sequence[Mapping[str, Any]], report: Report) -> Iterator[Block]:
+    for about in found:
+        yield f"{about['recipe']}: {about['queries']:,} texts search {about['documents']:,}."
+        yield fidelity_table(about["searches"])
+
+
+SECTIONS = [
+    Section(
+        "fidelity",
+        "What it finds of what its teachers find",
+        36,
+        _fidelity,
+        f"Texts of the corpus search the others. Recall: how many of the {DEPTH} texts that the teachers together rank "
+        f"first are among the first {DEPTH} of the search; nDCG counts their order, too. Whether the teachers are "
+        "right is another question, and the learner has seen these texts. int8 and bits: its vectors as an index may "
+        "keep them, searched by queries in full.",
+        tables=_tables,
+    )
+]

@@ -1,0 +1,74 @@
+"""Fidelity: whether a model finds what its teachers find in the user's own text, without any judgements.
+
+Each query is a text of the corpus that searches all others. What the teachers rank first is right, in their order.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from raysed.score.intervals import interval
+from raysed.score.lexical import BM25, TF_IDF, bm25_of, tf_idf_vectors
+from raysed.score.metrics import unit
+
+DEPTH = 10
+_RESAMPLES = 2000
+Stored = Mapping[str, tuple[np.ndarray, float]]
+"""By name, how N documents can be kept: what is left of their vectors, [N, E], and bytes per document."""
+
+
+def fidelity(
+    teacher_ND: np.ndarray, learner_NE: np.ndarray, stored: Stored, texts: Sequence[str], queries_Q: np.ndarray
+) -> list[dict[str, Any]]:
+    """Compare searches among N texts with that of the teachers, all by cosine; no query finds itself.
+
+    Args:
+        stored: how the documents' vectors are kept; queries stay as they are.
+        queries_Q: rows of the texts that search.
+
+    Returns:
+        Per search, `name`, `recall` of the teachers' first ten with its 95 % `interval`, `ndcg` (of their first the
+        gain is 10, of their tenth 1), all x100, and `bytes` per document; None for word counts.
+    """
+    wanted_QK = _best(unit(teacher_ND)[queries_Q] @ unit(teacher_ND).T, queries_Q)
+    draws_RQ = np.random.default_rng(0).integers(len(queries_Q), size=(_RESAMPLES, len(queries_Q)))
+    found = []
+    for name, scores_QN, size in _searches(unit(learner_NE)[queries_Q], stored, texts, queries_Q):
+        recall_Q, ndcg_Q = measures(wanted_QK, _best(scores_QN, queries_Q))
+        ends = interval(recall_Q[draws_RQ].mean(1))
+        means = {"recall": float(recall_Q.mean()), "interval": ends, "ndcg": float(ndcg_Q.mean())}
+        found.append({"name": name, **means, "bytes": size})
+    return found
+
+
+def measures(wanted_QK: np.ndarray, found_QK: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return recall and nDCG of each query, x100, from the documents that are wanted and found, both best first.
+
+    >>> recall, ndcg = measures(np.array([[3, 5]]), np.array([[5, 7]]))
+    >>> recall.tolist(), ndcg.round(1).tolist()
+    ([50.0], [38.0])
+    """
+    depth = wanted_QK.shape[1]
+    is_it_QKK = found_QK[:, :, None] == wanted_QK[:, None, :]
+    gain_K, discount_K = np.arange(depth, 0, -1.0), 1 / np.log2(2 + np.arange(depth))
+    gained_Q = (is_it_QKK * gain_K).sum(2) @ discount_K
+    return 100 * is_it_QKK.any(2).mean(1), 100 * gained_Q / (gain_K @ discount_K)
+
+
+def _searches(
+    queries_QE: np.ndarray, stored: Stored, texts: Sequence[str], queries_Q: np.ndarray
+) -> Iterator[tuple[str, np.ndarray, float | None]]:
+    """Yield name, scores [Q, N] and bytes per document of every way to search."""
+    for name, (kept_NE, size) in stored.items():
+        yield name, queries_QE @ unit(kept_NE).T, size
+    words_NV = tf_idf_vectors(texts)
+    yield TF_IDF, (words_NV[queries_Q] @ words_NV.T).toarray().round(12), None  # rounded, so that equal texts tie
+    yield BM25, bm25_of(texts)([texts[row] for row in queries_Q]), None
+
+
+def _best(scores_QN: np.ndarray, queries_Q: np.ndarray) -> np.ndarray:
+    """Return the rows of the best documents, best first, [Q, `DEPTH`]; the query itself is none."""
+    scores_QN = np.array(scores_QN, np.float64)
+    scores_QN[np.arange(len(queries_Q)), queries_Q] = -np.inf
+    return np.argsort(-scores_QN, axis=1, kind="stable")[:, :DEPTH]
