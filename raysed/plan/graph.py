@@ -346,7 +346,8 @@ class Plan:
             if index == 0:
                 inputs = {"corpus": "corpus", "targets": f"{of}/targets", "model": name, "encoder": self._encoder}
                 kept = inputs, {"layers": config.encoder.layers}
-                self._add(f"{of}/fidelity/00", f"comparison of {of} with its teachers", learner_fidelity, "evaluation", *kept, by="task")
+                title = f"comparison of {of} with its teachers"
+                self._add(f"{of}/fidelity/00", title, learner_fidelity, "evaluation", *kept, by="task")
         for name, (of, index, title) in names.items():
             self._embed(of, "learner", index, name, title)
 
