@@ -1,5 +1,7 @@
 """The command `raysed`, and what all commands share: error messages and exit codes."""
 
+from __future__ import annotations
+
 import argparse
 import atexit
 import gc
@@ -9,11 +11,15 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from raysed import interrupts
 from raysed.errors import RunFailed, UserError
 from raysed.store.metrics import notes_shown
 from raysed.store.text import printable
+
+if TYPE_CHECKING:
+    from raysed.api import Result
 
 COMMANDS = {
     "init": "write a first config for your own text",
@@ -25,8 +31,12 @@ COMMANDS = {
 }
 """By name, which is also the module's in `raysed.commands`."""
 _AFTER_STOP = "the same command continues from here"
-NO_MODEL = 3
-"""Exit code of a complete run whose model is not exported, see `export.allow_worse`."""
+_NO_MODEL = 3
+
+
+def code_of(result: Result) -> int:
+    """Return the exit code of a complete run: 3 if its model is not exported, see `export.allow_worse`."""
+    return _NO_MODEL if result.path is None else 0
 
 
 def main() -> int:
@@ -57,7 +67,7 @@ def main_of(
     after_stop: str = _AFTER_STOP,
     arguments: Sequence[str] | None = None,
 ) -> int:
-    """Run a job; return 0 or its own code (such as `NO_MODEL`), 1 for a failed run, 2 for a user's mistake.
+    """Run a job; return 0 or its own code (such as `code_of`), 1 for a failed run, 2 for a user's mistake.
 
     Ctrl-C gives 130, SIGTERM 143 and a closed terminal 129. `after_stop` tells the user what a stop leaves behind.
     """

@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import raysed.cluster.distilling
 import raysed.cluster.on_ray
 import raysed.cluster.session
 import raysed.pipeline
+from raysed import cli
 from raysed.config import EncoderConfig, make_config
 from raysed.data.tokens import read_tokens, tokenize
 from raysed.errors import RunFailed, UserError
@@ -164,7 +166,7 @@ def test_a_finished_run_has_nothing_to_do(finished):
     assert json.loads((finished / "status.json").read_text())["state"] == "complete"
 
 
-def test_a_model_that_is_worse_than_words_alone_is_refused_until_it_is_allowed(finished, tmp_path):
+def test_a_model_that_is_worse_than_words_is_refused_until_it_is_allowed(finished, tmp_path, monkeypatch, undone):
     """All else is there; the model of earlier settings is gone; and to allow it trains nothing again."""
     subprocess.run(["cp", "-a", str(finished), str(tmp_path / "tiny")], check=True)
     fresh, said, again = {"recipes": ["ct-sed"]}, [], []
@@ -178,6 +180,9 @@ def test_a_model_that_is_worse_than_words_alone_is_refused_until_it_is_allowed(f
     assert "No model is exported" in (root / "report.md").read_text() and not (root / "model").exists()
     assert run(tmp_path, again, **fresh, export={}) == refusal
     assert again == [f"nothing to do: {root} is complete, and no setting or input has changed\n{refusal}"]
+    (tmp_path / "tiny.yaml").write_text((root / "config.yaml").read_text())
+    monkeypatch.setattr(sys, "argv", ["raysed", "run", "--config", str(tmp_path / "tiny.yaml")])
+    assert cli.main() == 3
     described, code = describe(Storage(str(tmp_path), "tiny"))
     assert refusal in described and code == 0
     assert run(tmp_path, **fresh, export={"allow_worse": True}) is None

@@ -12,7 +12,7 @@ than its encoder or TF-IDF and is not exported (see --allow-worse).
 import argparse
 from typing import Any
 
-from raysed.cli import NO_MODEL
+from raysed.cli import code_of
 from raysed.commands import parser_of
 
 
@@ -48,4 +48,4 @@ def job(arguments: argparse.Namespace) -> int:
     allow_worse = ["export.allow_worse=true"] if options.pop("allow_worse") else []
     for override in [*options.pop("overrides"), *allow_worse]:
         apply_override(settings, override)
-    return NO_MODEL if distill(**options, settings=settings, verbose=True).path is None else 0
+    return code_of(distill(**options, settings=settings, verbose=True))

@@ -10,7 +10,7 @@ model is worse than its encoder or TF-IDF and is not exported (see --allow-worse
 import argparse
 import json
 
-from raysed.cli import NO_MODEL
+from raysed.cli import code_of
 from raysed.commands import parser_of
 
 
@@ -42,4 +42,4 @@ def job(arguments: argparse.Namespace) -> int:
 
     from raysed.api import run
 
-    return NO_MODEL if run(config, take_over=arguments.take_over, verbose=True).path is None else 0
+    return code_of(run(config, take_over=arguments.take_over, verbose=True))

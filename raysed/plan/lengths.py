@@ -65,19 +65,23 @@ def sample_of(corpus: CorpusConfig) -> tuple[list[str], bool]:
 
 
 def fit_lengths(
-    texts: Sequence[str], is_split: bool, corpus: CorpusConfig, encoder: EncoderConfig, teachers: Iterable[str]
+    texts: Sequence[str], is_split: bool, corpus: CorpusConfig, encoder: EncoderConfig, teachers: Sequence[str]
 ) -> Lengths:
-    """Choose passages and tokens that the models can read, for texts of `sample_of`."""
+    """Choose passages and tokens that the models can read, for texts of `sample_of`.
+
+    A file of embeddings knows whole lines only, so beside one there are no passages.
+    """
     limit, tokenizer = limit_of(encoder, teachers), load_tokenizer(encoder.model_copy(update={"static": None}))
     tokens_N, longest = count_tokens(tokenizer, texts), min(PASSAGE, corpus.max_characters)
-    if tokens_N.max() > limit and not corpus.passage_characters:
+    may_split = not corpus.passage_characters and not any(kind_of(path).is_stored for path in teachers)
+    if tokens_N.max() > limit and may_split:
         per_token_N = np.array([len(text) for text in texts]) / tokens_N
         longest = max(50, min(longest, int(0.9 * np.quantile(per_token_N, 1 - _COVERED) * limit)))
         parts = [part for text in texts for part in passages(text, longest)]
         is_split |= len(parts) > len(texts)
         tokens_N = count_tokens(tokenizer, parts)
     found = choose_lengths(tokens_N, limit)
-    return replace(found, passage_characters=longest if is_split and not corpus.passage_characters else None)
+    return replace(found, passage_characters=longest if is_split and may_split else None)
 
 
 def limit_of(encoder: EncoderConfig, teachers: Iterable[str] = ()) -> int:

@@ -75,8 +75,10 @@ def bm25_of(documents: Sequence[str]) -> Callable[[Sequence[str]], np.ndarray]:
     def words(texts: Sequence[str]) -> list[list[str]]:
         return bm25s.tokenize(list(texts), stopwords=[], return_ids=False, show_progress=False)
 
-    index = bm25s.BM25()
-    index.index(words(documents), show_progress=False)
+    index, of_documents = bm25s.BM25(), words(documents)
+    if not any(of_documents):
+        return lambda queries: np.zeros((len(queries), len(documents)))
+    index.index(of_documents, show_progress=False)
     return lambda queries: np.stack([index.get_scores(query) for query in words(queries)])
 
 

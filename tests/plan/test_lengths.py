@@ -63,6 +63,8 @@ def test_passages_fit_what_a_teacher_reads(tmp_path, tiny_encoder_dir):
     encoder, corpus = EncoderConfig(path=str(tiny_encoder_dir), max_length=20), CorpusConfig(source=str(file))
     found = fit_lengths(*sample_of(corpus), corpus, encoder, [str(tiny_encoder_dir), "no/such-model"])
     assert found.tokens == found.limit == 40 and found.passage_characters < 300 and found.cut_tokens < 0.05
+    beside_a_file = fit_lengths(*sample_of(corpus), corpus, encoder, ["vectors.parquet"])
+    assert beside_a_file.passage_characters is None
     tokenizer, report = load_tokenizer(encoder), CorpusReport()
     settings = {"source": str(file), "passage_characters": found.passage_characters}
     texts = [text for _, chunk in sentence_chunks(CorpusConfig(**settings), 0, report) for text in chunk]

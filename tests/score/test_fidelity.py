@@ -60,3 +60,9 @@ def test_what_is_left_of_smaller_vectors(seed, width):
     steps_E = (x_NE.max(0) - x_NE.min(0)) / 255
     assert (np.abs(bytes_NE - x_NE) <= 0.51 * steps_E + 1e-6).all()
     assert (bits_NE == np.where(x_NE > 0, 1, -1)).all()
+
+
+def test_texts_without_words_are_no_mistake():
+    texts = ["!" * (row + 1) for row in range(len(TEACHER_ND))]
+    found = {row["name"]: row["recall"] for row in fidelity(TEACHER_ND, TEACHER_ND, {}, texts, QUERIES_Q)}
+    assert found.keys() == {"tf-idf", "bm25"}
