@@ -343,13 +343,12 @@ class Plan:
             name, title = f"{of}/learners/{index:02d}", f"learner {index:02d} of {of}"
             self._add(name, title, models.learner, stage, inputs, settings, beside, **about)
             names[name] = of, index, title
+        for name, (of, index, title) in names.items():  # when all learners are there, so that they train together
+            self._embed(of, "learner", index, name, title)
             if index == 0:
                 inputs = {"corpus": "corpus", "targets": f"{of}/targets", "model": name, "encoder": self._encoder}
-                kept = inputs, {"layers": config.encoder.layers}
-                title = f"comparison of {of} with its teachers"
+                kept, title = (inputs, {"layers": config.encoder.layers}), f"comparison of {of} with its teachers"
                 self._add(f"{of}/fidelity/00", title, learner_fidelity, "evaluation", *kept, by="task")
-        for name, (of, index, title) in names.items():
-            self._embed(of, "learner", index, name, title)
 
     # calibrations
 

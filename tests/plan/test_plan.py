@@ -117,3 +117,10 @@ def test_choices_depend_on_how_the_dev_task_is_put_together(settings, changed_by
     assert changed >= {*chosen, "sts/grid/0.5/00", "sts/grid/choice", "sts-sed/learners/00"}
     others = {"mlm/members/00", *(CHOOSING[0][1] - chosen)}
     assert changed & others == set()
+
+
+def test_members_of_a_depth_and_all_learners_train_at_the_same_time(settings):
+    sed = {"sed": {"learners": 2}}
+    batches = Plan(check(make_config(merged(settings, sed)))).graph.batches()
+    trained = {by: [len(batch) for batch in batches if batch[0].needs.by == by] for by in ("tune", "train")}
+    assert trained == {"tune": [10, 2], "train": [6]}
