@@ -286,26 +286,24 @@ def distill(
 def _with_lengths(own: dict[str, Any], settings: Mapping[str, Any], verbose: bool) -> Config:
     """Return the config with how much is read of each text, unless `settings` say it."""
     from raysed.model.teacher import kind_of
-    from raysed.plan.lengths import fit_lengths, sample_of
+    from raysed.plan.draft import survey_corpus
+    from raysed.plan.lengths import fit_lengths, in_passages
 
     config = make_config(merge(own, settings, Config))
     if "max_length" in config.encoder.model_fields_set:
         return config
     try:
-        paths = [teacher.path for teacher in config.teachers]
-        found = fit_lengths(*sample_of(config.corpus), config.corpus, config.encoder, paths)
+        survey, paths = survey_corpus(in_passages(config.corpus), 20_000), [block.path for block in config.teachers]
+        found = fit_lengths(survey.sample, survey.report.split > 0, config.corpus, config.encoder, paths)
     except UserError:  # which the run's own checks find again, and name the setting
         return config
     (print if verbose else log.info)(f"of the first texts: {found}")
     corpus = {"passage_characters": found.passage_characters} if found.passage_characters else {}
-    teachers = [
-        {"max_length": found.tokens, **teacher.model_dump(mode="json", exclude_unset=True)}  # for plain transformers
-        if kind_of(teacher.path).is_model
-        else teacher.model_dump(mode="json", exclude_unset=True)
-        for teacher in config.teachers
-    ]
-    fitted = {"encoder": {"max_length": found.tokens}, "corpus": corpus, "teachers": teachers}
-    return make_config(merge(config.model_dump(mode="json", exclude_unset=True), fitted, Config))
+    known = config.model_dump(mode="json", exclude_unset=True)
+    for block in known["teachers"]:
+        if kind_of(block["path"]).is_model:
+            block.setdefault("max_length", found.tokens)  # for plain transformers
+    return make_config(merge(known, {"encoder": {"max_length": found.tokens}, "corpus": corpus}, Config))
 
 
 def evaluate(model: Any, tasks: Any) -> Scores:

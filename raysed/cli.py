@@ -67,7 +67,7 @@ def main_of(
     after_stop: str = _AFTER_STOP,
     arguments: Sequence[str] | None = None,
 ) -> int:
-    """Run a job; return 0 or its own code (such as `code_of`), 1 for a failed run, 2 for a user's mistake.
+    """Run a job; return 0 or its own code (see `code_of`), 1 for a failed run, 2 for a user's mistake.
 
     Ctrl-C gives 130, SIGTERM 143 and a closed terminal 129. `after_stop` tells the user what a stop leaves behind.
     """

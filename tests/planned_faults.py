@@ -111,15 +111,14 @@ def _fault_on_s3(point: int, fault: str, action) -> bool:
     return made[-1].calls >= point
 
 
-def every_fault(fault: str | Sequence[str], storage: Storage, prepare, action, check, first=1, step=1) -> int:
+def every_fault(fault: str | Sequence[str], storage: Storage, prepare, action, check, step=1) -> int:
     """An action fails at its first call, at its second, and so on; returns the last.
 
     Args:
         fault: the one, or several that take turns.
-        first: the call that fails first.
         step: to the call that fails next.
     """
-    for turn, point in enumerate(range(first, 2000, step)):
+    for turn, point in enumerate(range(1, 2000, step)):
         prepare()
         kind = fault if isinstance(fault, str) else fault[turn % len(fault)]
         failed = fault_at(point, kind, storage, action)

@@ -184,7 +184,7 @@ def plan_members(cluster: Cluster, res: ResourcesConfig, count: int, need: Need 
     if problem := too_large(cluster, res, need):
         raise UserError(problem)
     gpus = 0.0
-    if uses_gpu(res, cluster):  # no more members per GPU than nodes have CPUs per GPU
+    if uses_gpu(res, cluster):  # as many members per GPU as keep its node's CPUs busy
         beside = max((math.ceil(c / g) for c, g in cluster.nodes if g), default=1)
         per_gpu = max(1, min(math.ceil(count / cluster.gpus), members_per_gpu(cluster.gpu_bytes, need), beside))
         gpus = res.gpus_per_member or math.floor(1000 / per_gpu) / 1000

@@ -47,11 +47,12 @@ def job(arguments: argparse.Namespace) -> None:
     from raysed.data.graded import gold_of, load_task
     from raysed.model.teacher import default_learner
     from raysed.plan.draft import draft, survey_corpus, warnings
+    from raysed.plan.lengths import in_passages
 
     encoder = {"path": arguments.encoder} if arguments.encoder else default_learner(arguments.teachers)
     corpus = {"source": arguments.corpus, "column": arguments.column}
     given = make_config({"corpus": corpus, "encoder": {**encoder, "layers": 1}})
-    survey = survey_corpus(given.corpus)
+    survey = survey_corpus(in_passages(given.corpus))
     report, files = survey.report, survey.files
     _show("corpus", files[0] if len(files) == 1 else f"{len(files):,} files from {files[0]} on")
     _show("columns", ", ".join(survey.columns) or "none: a line is a sentence")

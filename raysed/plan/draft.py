@@ -19,11 +19,13 @@ from raysed.data.rows import column_names
 from raysed.data.sources import File
 from raysed.model.shape import shape_of
 from raysed.plan.consistency import check_settings
-from raysed.plan.lengths import PASSAGE, SAMPLE, Lengths, fit_lengths
+from raysed.plan.lengths import Lengths, fit_lengths
 from raysed.score.tasks import task_name
 from raysed.store.text import render
 
 FIRST_ROWS = 200_000
+SAMPLE = 2_000
+"""The sample has this many sentences or up to twice as many, if the corpus does."""
 MOST_SENTENCES = 100_000
 """Draw this many from a larger corpus: a first run should take hours, not days."""
 FEW_SENTENCES, FEW_PAIRS = 1_000, 100
@@ -62,7 +64,6 @@ class Draft:
 def survey_corpus(config: CorpusConfig, first: int = FIRST_ROWS) -> Survey:
     """Read a corpus as a run does, but stop after about `first` rows."""
     found, report, sentences, complete = find_sources(config), CorpusReport(), [], True
-    config = config.model_copy(update={"passage_characters": PASSAGE})
     table = next((source for source in found if isinstance(source, File) and source.ending != ".txt"), None)
     for _, chunk in sentence_chunks(config, 0, report):
         sentences += chunk

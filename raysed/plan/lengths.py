@@ -9,16 +9,13 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from raysed.config import CorpusConfig, EncoderConfig
-from raysed.data.corpus import CorpusReport, passages, sentence_chunks
+from raysed.data.corpus import passages
 from raysed.errors import UserError
 from raysed.model.pretrained import configuration_of, load_tokenizer, longest_input
 from raysed.model.teacher import kind_of
 
 PASSAGE = 2000
 """Longest passage, in characters, unless a model reads less."""
-SAMPLE = 2000
-"""A sample has this many texts or up to twice as many, if the corpus does."""
-_FIRST_ROWS = 20_000
 _COVERED = 0.95
 _LEAST = 75  # shorter texts are packed without padding, so less would save nothing
 _LONGEST = 512  # tokens, if no model has a limit
@@ -52,26 +49,21 @@ class Lengths:
         return "; ".join(filter(None, [split, read, cut if self.cut_texts else "nothing is cut off"]))
 
 
-def sample_of(corpus: CorpusConfig) -> tuple[list[str], bool]:
-    """Return evenly spaced texts of the first rows, and whether any of them was cut into passages."""
+def in_passages(corpus: CorpusConfig) -> CorpusConfig:
+    """Return settings by which long lines are cut into passages, if only long ones; see `draft.survey_corpus`."""
     longest = corpus.passage_characters or min(PASSAGE, corpus.max_characters)
-    settings = {"sentences": None, "passage_characters": longest}
-    report, texts = CorpusReport(), []
-    for _, chunk in sentence_chunks(corpus.model_copy(update=settings), 0, report):
-        texts += chunk
-        if report.lines >= _FIRST_ROWS:
-            break
-    return texts[:: max(1, len(texts) // SAMPLE)], report.split > 0
+    return corpus.model_copy(update={"sentences": None, "passage_characters": longest})
 
 
 def fit_lengths(
     texts: Sequence[str], is_split: bool, corpus: CorpusConfig, encoder: EncoderConfig, teachers: Sequence[str]
 ) -> Lengths:
-    """Choose passages and tokens that the models can read, for texts of `sample_of`.
+    """Choose passages and tokens that the models can read, for texts that were read `in_passages`.
 
     A file of embeddings knows whole lines only, so beside one there are no passages.
     """
-    limit, tokenizer = limit_of(encoder, teachers), load_tokenizer(encoder.model_copy(update={"static": None}))
+    tokenizer = load_tokenizer(encoder.model_copy(update={"static": None}))
+    limit = limit_of(encoder, tokenizer, teachers)
     tokens_N, longest = count_tokens(tokenizer, texts), min(PASSAGE, corpus.max_characters)
     may_split = not corpus.passage_characters and not any(kind_of(path).is_stored for path in teachers)
     if tokens_N.max() > limit and may_split:
@@ -84,11 +76,10 @@ def fit_lengths(
     return replace(found, passage_characters=longest if is_split and may_split else None)
 
 
-def limit_of(encoder: EncoderConfig, teachers: Iterable[str] = ()) -> int:
+def limit_of(encoder: EncoderConfig, tokenizer: PreTrainedTokenizerBase, teachers: Iterable[str]) -> int:
     """Return how many tokens a learner and those of its teachers that are models can read."""
     limit = _LONGEST
     if not encoder.static:
-        tokenizer = load_tokenizer(encoder)
         limit = min(longest_input(configuration_of(encoder), 0), tokenizer.model_max_length)
         limit = _LONGEST if limit > _UNLIMITED else limit
     models = [path for path in teachers if kind_of(path).is_model]

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from raysed.score.intervals import interval
+from raysed.score.kinds.retrieval import DEPTH, MEASURES, measures_of, ranks_among
 from raysed.score.lexical import BM25, TF_IDF, bm25_of, tf_idf_vectors
 from raysed.score.metrics import unit
 
-DEPTH = 10
 _RESAMPLES = 2000
 Stored = Mapping[str, tuple[np.ndarray, float]]
 """By name, how N documents can be kept: what is left of their vectors, [N, E], and bytes per document."""
@@ -31,29 +31,21 @@ def fidelity(
         Per search, `name`, `recall` of the teachers' first ten with its 95 % `interval`, `ndcg` (of their first the
         gain is 10, of their tenth 1), all x100, and `bytes` per document; None for word counts.
     """
-    wanted_QK = _best(unit(teacher_ND)[queries_Q] @ unit(teacher_ND).T, queries_Q)
+    teacher_QN = _without_itself(unit(teacher_ND)[queries_Q] @ unit(teacher_ND).T, queries_Q)
+    wanted_QK = np.argsort(-teacher_QN, axis=1, kind="stable")[:, :DEPTH]
+    gain_K, place_N = np.arange(DEPTH, 0, -1.0), np.arange(len(texts))
     draws_RQ = np.random.default_rng(0).integers(len(queries_Q), size=(_RESAMPLES, len(queries_Q)))
     found = []
     for name, scores_QN, size in _searches(unit(learner_NE)[queries_Q], stored, texts, queries_Q):
-        recall_Q, ndcg_Q = measures(wanted_QK, _best(scores_QN, queries_Q))
+        ranked = zip(_without_itself(scores_QN, queries_Q), wanted_QK)
+        outcome_QM = [measures_of(ranks_among(scores_N, wanted_K, place_N), gain_K) for scores_N, wanted_K in ranked]
+        recall_Q, ndcg_Q = (
+            100 * np.array(outcome_QM)[:, MEASURES.index(measure)] for measure in ("recall@10", "ndcg@10")
+        )
         ends = interval(recall_Q[draws_RQ].mean(1))
         means = {"recall": float(recall_Q.mean()), "interval": ends, "ndcg": float(ndcg_Q.mean())}
         found.append({"name": name, **means, "bytes": size})
     return found
-
-
-def measures(wanted_QK: np.ndarray, found_QK: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return recall and nDCG of each query, x100, from the documents that are wanted and found, both best first.
-
-    >>> recall, ndcg = measures(np.array([[3, 5]]), np.array([[5, 7]]))
-    >>> recall.tolist(), ndcg.round(1).tolist()
-    ([50.0], [38.0])
-    """
-    depth = wanted_QK.shape[1]
-    is_it_QKK = found_QK[:, :, None] == wanted_QK[:, None, :]
-    gain_K, discount_K = np.arange(depth, 0, -1.0), 1 / np.log2(2 + np.arange(depth))
-    gained_Q = (is_it_QKK * gain_K).sum(2) @ discount_K
-    return 100 * is_it_QKK.any(2).mean(1), 100 * gained_Q / (gain_K @ discount_K)
 
 
 def _searches(
@@ -67,8 +59,7 @@ def _searches(
     yield BM25, bm25_of(texts)([texts[row] for row in queries_Q]), None
 
 
-def _best(scores_QN: np.ndarray, queries_Q: np.ndarray) -> np.ndarray:
-    """Return the rows of the best documents, best first, [Q, `DEPTH`]; the query itself is none."""
+def _without_itself(scores_QN: np.ndarray, queries_Q: np.ndarray) -> np.ndarray:
     scores_QN = np.array(scores_QN, np.float64)
     scores_QN[np.arange(len(queries_Q)), queries_Q] = -np.inf
-    return np.argsort(-scores_QN, axis=1, kind="stable")[:, :DEPTH]
+    return scores_QN

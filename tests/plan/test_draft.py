@@ -16,6 +16,7 @@ from raysed.config import CorpusConfig, EncoderConfig, load_config
 from raysed.data.graded import StsTask
 from raysed.plan.consistency import check_settings
 from raysed.plan.draft import MOST_SENTENCES, SAMPLE, Draft, Survey, draft, survey_corpus, warnings
+from raysed.plan.lengths import in_passages
 from raysed.registry import stages
 
 
@@ -68,7 +69,7 @@ def sentences(count: int) -> list[str]:
 
 def survey_of(path: Path, lines: list[str], **options) -> Survey:
     path.write_text("\n".join(lines) + "\n")
-    return survey_corpus(CorpusConfig(source=[str(path)]), **options)
+    return survey_corpus(in_passages(CorpusConfig(source=[str(path)])), **options)
 
 
 def test_every_row_is_counted(tmp_path):

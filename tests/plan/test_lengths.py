@@ -9,7 +9,8 @@ import raysed
 from raysed.config import CorpusConfig, EncoderConfig
 from raysed.data.corpus import CorpusReport, passages, sentence_chunks
 from raysed.model.pretrained import load_tokenizer
-from raysed.plan.lengths import choose_lengths, fit_lengths, sample_of
+from raysed.plan.draft import survey_corpus
+from raysed.plan.lengths import choose_lengths, fit_lengths, in_passages
 
 TEXT = st.text(alphabet="ab .!?。\"'é", max_size=200).map(lambda text: " ".join(text.split()))
 
@@ -61,14 +62,16 @@ def test_passages_fit_what_a_teacher_reads(tmp_path, tiny_encoder_dir):
     file = tmp_path / "text.txt"
     file.write_text("\n".join(f"{word} cat sat near the old tree. " * 30 for word in ("a", "the", "one", "that")))
     encoder, corpus = EncoderConfig(path=str(tiny_encoder_dir), max_length=20), CorpusConfig(source=str(file))
-    found = fit_lengths(*sample_of(corpus), corpus, encoder, [str(tiny_encoder_dir), "no/such-model"])
+    survey = survey_corpus(in_passages(corpus))
+    texts = survey.sample, survey.report.split > 0
+    found = fit_lengths(*texts, corpus, encoder, [str(tiny_encoder_dir), "no/such-model"])
     assert found.tokens == found.limit == 40 and found.passage_characters < 300 and found.cut_tokens < 0.05
-    beside_a_file = fit_lengths(*sample_of(corpus), corpus, encoder, ["vectors.parquet"])
+    beside_a_file = fit_lengths(*texts, corpus, encoder, ["vectors.parquet"])
     assert beside_a_file.passage_characters is None
     tokenizer, report = load_tokenizer(encoder), CorpusReport()
     settings = {"source": str(file), "passage_characters": found.passage_characters}
-    texts = [text for _, chunk in sentence_chunks(CorpusConfig(**settings), 0, report) for text in chunk]
-    lengths = [len(tokenizer(text)["input_ids"]) for text in texts]
+    parts = [text for _, chunk in sentence_chunks(CorpusConfig(**settings), 0, report) for text in chunk]
+    lengths = [len(tokenizer(text)["input_ids"]) for text in parts]
     assert np.mean(np.array(lengths) > 40) <= 0.05 and max(lengths) > 20
 
 

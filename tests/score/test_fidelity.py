@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysed.model.library import stored_smaller
-from raysed.score.fidelity import DEPTH, fidelity
+from raysed.score.fidelity import fidelity
+from raysed.score.kinds.retrieval import DEPTH
 
 RNG = np.random.default_rng(0)
 TEXTS = [" ".join(RNG.choice(["cat", "dog", "tree", "car", "rain", "sun", "red", "blue"], 6)) for _ in range(150)]

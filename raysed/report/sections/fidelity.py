@@ -7,7 +7,7 @@ from raysed.report.document import Report
 from raysed.report.results import Run
 from raysed.report.scores import display_name
 from raysed.report.section import Block, Section
-from raysed.score.fidelity import DEPTH
+from raysed.score.kinds.retrieval import DEPTH
 from raysed.store.text import Table
 
 

@@ -21,7 +21,7 @@ from raysed.score.metrics import unit
 
 MEASURES = ("ndcg@10", "mrr@10", "map", "recall@10", "recall@100")
 """Columns of an outcome."""
-_DEPTH = 10
+DEPTH = 10
 _BLOCK_CELLS = 2**24
 
 _ID = [("_id",), ("id",)]
@@ -174,8 +174,8 @@ class Retrieval(Task):
         step, found = max(1, _BLOCK_CELLS // len(self.documents)), []
         for start in range(0, len(self.queries), step):
             for gains, scores_N in zip(self.gains[start : start + step], scores(slice(start, start + step))):
-                rank_J = _ranks(scores_N, list(gains), self._place_N)
-                found.append(_measures(rank_J, np.array(list(gains.values()))))
+                rank_J = ranks_among(scores_N, list(gains), self._place_N)
+                found.append(measures_of(rank_J, np.array(list(gains.values()))))
         return np.array(found)
 
     def metrics(self, outcome_QM: np.ndarray) -> dict[str, float | int]:
@@ -204,7 +204,7 @@ class Retrieval(Task):
         return self.outcome_of(lambda block: score(self.queries[block]))
 
 
-def _ranks(scores_N: np.ndarray, relevant: Sequence[int], place_N: np.ndarray) -> np.ndarray:
+def ranks_among(scores_N: np.ndarray, relevant: Sequence[int], place_N: np.ndarray) -> np.ndarray:
     """Return the ranks, from 1, of a few documents among all; with so few, counting beats sorting."""
     ranks = []
     for row in relevant:
@@ -213,13 +213,13 @@ def _ranks(scores_N: np.ndarray, relevant: Sequence[int], place_N: np.ndarray) -
     return np.array(ranks)
 
 
-def _measures(rank_J: np.ndarray, gain_J: np.ndarray) -> tuple[float, ...]:
+def measures_of(rank_J: np.ndarray, gain_J: np.ndarray) -> tuple[float, ...]:
     """Return `MEASURES` of one query, from the ranks and gains of its relevant documents."""
     order_J = np.argsort(rank_J)
     rank_J, gain_J = rank_J[order_J], gain_J[order_J]
-    near_J = rank_J <= _DEPTH
+    near_J = rank_J <= DEPTH
     gained = (gain_J[near_J] / np.log2(1 + rank_J[near_J])).sum()
-    best = np.sort(gain_J)[::-1][:_DEPTH]
+    best = np.sort(gain_J)[::-1][:DEPTH]
     ideal = (best / np.log2(2 + np.arange(len(best)))).sum()
     reciprocal = 1 / rank_J[0] if near_J[0] else 0.0
     average_precision = (np.arange(1, len(rank_J) + 1) / rank_J).mean()
