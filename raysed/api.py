@@ -9,9 +9,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from raysed.config import PYTHON, Config, find_config, load_config, make_config
+from raysed.config import PYTHON, Config, QueryKind, find_config, load_config, make_config
 from raysed.config_text import merge
 from raysed.errors import UserError
 from raysed.store.metrics import notes_shown, quiet_libraries
@@ -195,6 +195,8 @@ def distill(
     *,
     keep_layers: int | Sequence[int] | None = None,
     static: bool = False,
+    search: bool = False,
+    queries: Any = None,
     dev: Any = None,
     tasks: Any = (),
     run: str = "distilled",
@@ -221,6 +223,9 @@ def distill(
             the learner is a teacher (1: the last), else the first ones. None: all of a named `learner`, else as above.
         static: train a table of one vector per token, starting from the learner's output for each token alone. Its
             default learning rate is 1e-2, its default batch size 256. Excludes `keep_layers`.
+        search: train for search among the sentences, which may be passages: queries are made from them, and the learner
+            ranks texts for each as its teachers do (docs/search.md).
+        queries: queries of your own, given like `sentences`; with them, `search` is on.
         dev: task that choices are made on, given like one of `tasks`. None: that of the config `distill`.
         tasks: tasks to report: files, directories, lists of (sentence, sentence, score) or (text, label), datasets,
             data frames, or a mapping of these by name. Empty: `dev`, or if that is None the tasks of the config
@@ -263,24 +268,45 @@ def distill(
     given = f"{storage}/{run}/given"
     if sentences is not None:
         own["corpus"] = {"source": source_of(sentences, f"{given}/sentences.parquet", "sentences")}
+    if search or queries is not None:
+        own |= _for_search(queries, f"{given}/queries.parquet", has_dev=dev is not None)
     if dev is not None or hasattr(tasks, "to_parquet") or tasks:
-        from raysed.score.tasks import tasks_of
-
-        found = tasks_of(_sources(dev, tasks, given))
-        has_dev = dev is not None
-        chosen, reported = (next(iter(found)), None) if has_dev else (defaults.evaluation.dev or "", list(found))
-        if not has_dev:  # choose on the default dev task, without reporting it
-            found = {chosen: defaults.evaluation.tasks[chosen], **found}
-        named = {name: task.model_dump(mode="json") for name, task in found.items()}
-        own["evaluation"] = {"tasks": named, "dev": chosen, "report": reported}
+        own["evaluation"] = _on_tasks(dev, tasks, given, defaults)
     if static:
         # Most rows of the table are in few batches, so updates may be large.
-        own["sed"] = {"learning_rate": 1e-2, "batch_size": 256}
+        own["sed"] = {**own.get("sed", {}), "learning_rate": 1e-2, "batch_size": 256}
     known = defaults.model_dump(mode="json", exclude_unset=True)
     try:
         return _run(_with_lengths(merge(known, own, Config), settings or {}, verbose), verbose)
     finally:
         given_objects.clear()
+
+
+def _on_tasks(dev: Any, tasks: Any, given: str, defaults: Config) -> dict[str, Any]:
+    from raysed.score.tasks import tasks_of
+
+    found = tasks_of(_sources(dev, tasks, given))
+    has_dev = dev is not None
+    chosen, reported = (next(iter(found)), None) if has_dev else (defaults.evaluation.dev or "", list(found))
+    if not has_dev:  # choose on the default dev task, without reporting it
+        found = {chosen: defaults.evaluation.tasks[chosen], **found}
+    return {
+        "tasks": {name: task.model_dump(mode="json") for name, task in found.items()},
+        "dev": chosen,
+        "report": reported,
+    }
+
+
+def _for_search(queries: Any, place: str, has_dev: bool) -> dict[str, Any]:
+    """Return the settings that train for search; without a task to choose on, held-out queries choose the weights."""
+    from raysed.data.given import source_of
+
+    sources = [] if queries is None else source_of(queries, place, "queries")
+    if len(sources) > 1:
+        raise UserError("queries: give one file of queries, or the queries themselves")
+    block = {"queries": list(get_args(QueryKind)), "source": sources[0] if sources else None}
+    keep = {} if has_dev else {"keep": "best_on_held_out"}
+    return {"search": block, "sed": {"loss": ["unit_mse", "scores"], **keep}}
 
 
 def _with_lengths(own: dict[str, Any], settings: Mapping[str, Any], verbose: bool) -> Config:
@@ -329,6 +355,7 @@ def evaluate(model: Any, tasks: Any) -> Scores:
     from raysed.config import TeacherConfig
     from raysed.data.given import is_path
     from raysed.model.load import load_model
+    from raysed.model.prompts import embed_by_role
     from raysed.model.teacher import load_teacher
     from raysed.model.teachers.python import given_objects, settings_of
     from raysed.score.tasks import Evaluation, load_any_task, tasks_of
@@ -338,10 +365,14 @@ def evaluate(model: Any, tasks: Any) -> Scores:
         found = tasks_of(_sources(None, tasks, directory))
         evaluation = Evaluation([load_any_task(name, task, 0, "all") for name, task in found.items()])
     if is_path(model):
-        (x_UD, *_) = load_model(os.fspath(model)).embed(evaluation.sentences)
+        loaded = load_model(os.fspath(model))
+        x_UD = embed_by_role(
+            lambda texts, role: loaded.embed(texts, role=role)[0], evaluation.sentences, evaluation.roles
+        )
     else:
         try:
-            x_UD = load_teacher(TeacherConfig(**settings_of(model))).embed(evaluation.sentences)
+            teacher = load_teacher(TeacherConfig(**settings_of(model)))
+            x_UD = embed_by_role(teacher.embed, evaluation.sentences, evaluation.roles)
         finally:
             given_objects.clear()
     return Scores(evaluation.score(x_UD))

@@ -39,6 +39,8 @@ Layers = int | Literal["first_last"]
 Precision = Literal["auto", "fp32", "bf16"]
 """Precision of forward passes; weights and optimizer states are always fp32."""
 TargetPrecision = Literal["fp32", "fp16"]
+Role = Literal["", "query", "document"]
+"""What a text is in a search, which decides its prompt; empty: neither."""
 Rate = Annotated[float, Field(gt=0)]
 PACKAGE = "package:"
 MEMBERS = "members"
@@ -151,6 +153,13 @@ def distinct(values: Any) -> Any:
     """Reject an empty list, and one with duplicates."""
     if isinstance(values, list) and (not values or len(set(values)) < len(values)):
         raise ValueError("list at least one, and each once")
+    return values
+
+
+def each_once(values: Any) -> Any:
+    """Reject a list with duplicates."""
+    if len(set(values)) < len(values):
+        raise ValueError("list each once")
     return values
 
 
@@ -436,7 +445,11 @@ class TeacherConfig(Block):
     name: str | None = None
     """Name in reports. `null`: the end of the path."""
     prompt: str = ""
-    """Prefix for each sentence, e.g. `"query: "`."""
+    """Prefix for each sentence that is neither query nor document, e.g. `"query: "`."""
+    query_prompt: str | None = None
+    """Prefix for each query. `null`: the one in the model's files, else `prompt`."""
+    document_prompt: str | None = None
+    """Prefix for each document, likewise."""
     layers: Layers = 1
     """Pooled layers of a plain transformer; sentence-transformers models bring their own."""
     max_length: int = Field(75, ge=3)
@@ -453,6 +466,94 @@ class TeacherConfig(Block):
     def is_members(self) -> bool:
         """Whether it is an ensemble of this run."""
         return self.path.split(":")[0] == MEMBERS
+
+
+QueryKind = Literal["titles", "first_sentences", "questions", "crops"]
+
+
+def _is_address(url: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", url):
+        raise ValueError("write it as http://HOST:PORT/v1 or https://HOST/v1")
+    return url
+
+
+def _asks_about_a_text(prompt: str) -> str:
+    if "{text}" not in prompt:
+        raise ValueError("it needs {text} in the place of the text")
+    return prompt
+
+
+def _is_no_key(name: str) -> str:
+    if not re.fullmatch("[A-Z_][A-Z0-9_]*", name):  # few keys are in capitals; and none is repeated in a message
+        raise PydanticCustomError(SECRET, "name an environment variable, in capitals; the key itself belongs there")
+    return name
+
+
+class EndpointConfig(Block):
+    """An OpenAI-compatible endpoint whose language model writes queries for the texts of the corpus."""
+
+    url: Annotated[str, AfterValidator(_is_address)]
+    """Base address, such as `http://localhost:8000/v1`; requests go to `/chat/completions` below it."""
+    model: str
+    """Name of the model at the endpoint."""
+    queries: int = Field(2, ge=1, le=100)
+    """Queries to ask for per text."""
+    texts: int | None = Field(1000, ge=1)
+    """Most texts to ask about, drawn uniformly; raising it keeps the queries that are there. `null`: all."""
+    prompt: Annotated[str, AfterValidator(_asks_about_a_text)] = (
+        "Write {queries} short search queries that a user may type to find the text below, in the language of the "
+        "text. Write one query per line, and nothing else. The text: {text}"
+    )
+    """What the model is asked; `{text}` and `{queries}` are replaced."""
+    key_variable: Annotated[str, NO_EFFECT, AfterValidator(_is_no_key)] = "OPENAI_API_KEY"
+    """Environment variable with the key, which is written nowhere. If it is not set, none is sent."""
+    concurrency: Annotated[int, NO_EFFECT] = Field(8, ge=1, le=MOST)
+    """Requests at a time."""
+    timeout_seconds: Annotated[float, NO_EFFECT] = Field(60.0, gt=0)
+    """Seconds to wait for an answer. A request is repeated three times before the run ends."""
+
+
+class SearchConfig(Block):
+    """Queries for the texts of the corpus, with which a learner of `teachers` trains for search. See docs/search.md."""
+
+    queries: Annotated[list[QueryKind], AfterValidator(each_once)] = []
+    """Queries to make from each text: its `titles` (column `title`, or headings of Markdown), `first_sentences`, the
+    `questions` in it, and `crops` of 4 to 12 words."""
+    column: str | None = None
+    """Column of the corpus with users' own queries for the text: text, or a list."""
+    source: Source | None = None
+    """File of users' queries for which no text is known, with a column `query` or `text`, or one per line."""
+    endpoint: EndpointConfig | None = None
+    """Language model that writes queries: the settings below. `null`: none is asked."""
+    negatives: int = Field(2, ge=0, le=MOST)
+    """Texts per query that are near it, but answer worse than its own."""
+    judges: Literal["each", "together"] = "each"
+    """Who decides that a text is no negative: `each` teacher that finds it as good as the query's own, or the teachers
+    `together`, by their mean cosine."""
+    margin: float = Field(0.05, ge=0, lt=1)
+    """A text counts as equally good if its cosine is above 1 - `margin` times that of the query's own text."""
+    query_prompt: str | None = None
+    """Prefix for queries, for the learner, kept in the exported model. `null`: that in the files of the model it starts
+    from, else none."""
+    document_prompt: str | None = None
+    """Prefix for documents, likewise."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there are queries."""
+        return bool(self.queries or self.column or self.source or self.endpoint)
+
+    def identity(self) -> dict[str, Any]:
+        """Return what results depend on, without the endpoint: the queries that it has written count instead."""
+        return {name: value for name, value in super().identity().items() if name != "endpoint"}
+
+    def of_text(self) -> "SearchConfig":
+        """Return it with only the settings that decide which queries there are."""
+        return SearchConfig(queries=self.queries, column=self.column, source=self.source, endpoint=self.endpoint)
+
+    def of_candidates(self) -> "SearchConfig":
+        """Return it with only the settings that decide what queries are compared with."""
+        return SearchConfig(negatives=self.negatives, judges=self.judges, margin=self.margin)
 
 
 class CombinationConfig(Block):
@@ -597,6 +698,7 @@ class _Common(Block):
     evaluation: EvaluationConfig = EvaluationConfig()
     members: MembersConfig = MembersConfig()
     views: ViewsConfig = ViewsConfig()
+    search: SearchConfig = SearchConfig()
     combination: CombinationConfig = CombinationConfig()
     flow: FlowConfig = FlowConfig()
     calibration: CalibrationConfig = CalibrationConfig()

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from raysed.config import Precision, TeacherConfig
+from raysed.config import Precision, Role, TeacherConfig
 from raysed.model.teacher import load_teacher
 
 
@@ -21,6 +21,7 @@ class Embedder:
         output: the new column, float32 [N, D].
         device: None: a GPU if the actor has one.
         precision: `auto`: bf16 if the device is fast in it.
+        role: `query` or `document` puts the model's prompt for it before each sentence.
     """
 
     def __init__(
@@ -30,11 +31,12 @@ class Embedder:
         output: str = "embedding",
         device: str | None = None,
         precision: Precision = "fp32",
+        role: Role = "",
     ):
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._teacher = load_teacher(TeacherConfig(path=str(model)), device=device, precision=precision)
-        self._column, self._output = column, output
+        self._column, self._output, self._role = column, output, role
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Return the batch (columns as NumPy arrays, Ray Data's default) with the new column."""
-        return {**batch, self._output: self._teacher.embed(batch[self._column].tolist())}
+        return {**batch, self._output: self._teacher.embed(batch[self._column].tolist(), self._role)}

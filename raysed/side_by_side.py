@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from raysed.config import EncoderConfig, ResourcesConfig
+from raysed.config import EncoderConfig, ResourcesConfig, Role
 from raysed.model.load import load_model
+from raysed.model.prompts import embed_by_role
 from raysed.report.scores import display_name
 from raysed.report.sections.unlabelled import neighbours_table, unlabelled_table
 from raysed.score.intervals import Difference, interval, resample
@@ -46,7 +47,17 @@ def score_model(name: str, benchmark: Benchmark) -> Row:
     model = load_model(name, (encoder.layers,), encoder.max_length, token_budget=budget, device=device)
     print(f"{name}: {model.description}")
     progress = Progress(f"embed with {name}", len(evaluation.sentences))
-    x_UD = model.embed(evaluation.sentences, progress.update)[0] if evaluation.sentences else np.zeros((0, 1))
+    done = 0
+
+    def embed(texts: list[str], role: Role) -> np.ndarray:
+        nonlocal done
+        x_ND = model.embed(texts, lambda rows: progress.update(done + rows), role)[0]
+        done += len(texts)
+        return x_ND
+
+    x_UD = np.zeros((0, 1))
+    if evaluation.sentences:
+        x_UD = embed_by_role(embed, evaluation.sentences, evaluation.roles)
     progress.close()
     result: Row = {"model": name, "description": model.description, "layers": list(model.poolings)}
     names = list(evaluation.tasks)

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from raysed.cluster.work import Work
 from raysed.config import stable_hash
 from raysed.data.parquet import SentenceTable
+from raysed.data.queries import roles_of
 from raysed.graph import Task
 from raysed.store.progress import Progress, emit
 from raysed.store.storage import Storage
@@ -37,6 +38,7 @@ class Stream:
         chain: for each stage of actors, the class that adds to a block, its task and work, and a label for people.
         starts: first rows of the blocks.
         keyed: whether blocks are identified by their text, and outlive the artefact.
+        table: artefact of sentences that the blocks are rows of; Ray Data reads the corpus only.
     """
 
     title: str
@@ -44,6 +46,7 @@ class Stream:
     chain: Sequence[tuple[type, Task, Work, str]]
     starts: range
     keyed: bool = False
+    table: str = "corpus"
 
     def block(self, task: Task, start: int) -> str:
         """Return the artefact of the block that starts at a row."""
@@ -55,7 +58,10 @@ class Stream:
         """Return the dependencies of the block with these rows."""
         if not self.keyed:
             return dict(task.depends)
-        key = stable_hash(rows.column("sentence").to_pylist())
+        texts = rows.column("sentence").to_pylist()
+        if "of" in rows.column_names:  # a query may have another prompt
+            texts = list(zip(texts, roles_of(rows["id"].to_numpy(), rows["of"].to_numpy())))
+        key = stable_hash(texts)
         return {**{name: of for name, of in task.depends.items() if name != "corpus"}, "sentences": key}
 
 
@@ -69,7 +75,7 @@ def stream_of(tasks: Sequence[Task], options: Mapping[str, Any], starts: range, 
     worker, first = options["worker"], tasks[0]
     title, keyed = options.get("title", first.title), getattr(worker, "is_keyed", False)
     if "teachers" not in first.inputs:
-        return Stream(title, tasks, [(worker, first, work, title)], starts, keyed)
+        return Stream(title, tasks, [(worker, first, work, title)], starts, keyed, options.get("table", "corpus"))
     of_tables, chain = [task.inputs["teachers"] for task in tasks], []
     teachers = [[index, teacher] for index, of_table in enumerate(of_tables) for teacher in of_table]
     inputs = {role: value for role, value in first.inputs.items() if role != "teachers"}
@@ -107,7 +113,7 @@ def make_missing(
 
 def publish_here(stream: Stream, storage: Storage, places: Sequence[Place]) -> Iterator[pa.Table]:
     """Make blocks in this process, for a stream of one stage."""
-    table, worker = SentenceTable(storage.fetch("corpus")), BlockWorker(stream, 0, storage)
+    table, worker = SentenceTable(storage.fetch(stream.table)), BlockWorker(stream, 0, storage)
     for place in places:
         yield worker(table.rows(place["start"], place["stop"], stream.chain[0][0].columns))
 

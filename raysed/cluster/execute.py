@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, zip_longest
 from time import monotonic
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import Cluster, Need, Share, plan_members, uses_gpu
@@ -26,6 +26,9 @@ from raysed.graph import Artefact, Graph, Ref, State, Task
 from raysed.store.progress import Progress, emit, listening
 from raysed.store.status import read_timings
 from raysed.store.storage import Storage
+
+if TYPE_CHECKING:
+    from raysed.cluster.blocks import Stream
 
 log = logging.getLogger(__name__)
 
@@ -181,7 +184,7 @@ class Executor:
         options = self._graph.artefacts[value.name].needs.options if isinstance(value, Ref) else {}
         if not getattr(options.get("worker"), "is_keyed", False):
             return value
-        rows = self.state.entry("corpus").meta["rows"]
+        rows = self.state.entry(options.get("table", "corpus")).meta["rows"]
         count = -(-rows // options["rows"](rows))
         return [(partial(block_file, self._storage, keyed_block(value.name, number)), {}) for number in range(count)]
 
@@ -275,13 +278,22 @@ class Executor:
             groups.setdefault(artefact.needs.group, []).append(artefact)
         for group in groups.values():
             tasks, options = [self._task(artefact) for artefact in group], group[0].needs.options
-            stream = self._streamed(tasks, options)
+            stream = (self._streamed_here if "table" in options else self._streamed)(tasks, options)
             joined = [self._task(a, blocks=blocks_of(stream, task, self._storage)) for a, task in zip(group, tasks)]
             outcomes = self._made_groups("join", [[task] for task in joined], on_cpus=True)
             for name, reason in (item for failed in outcomes for item in failed.items()):
                 raise UserError(f"{name}: {reason}")
             for task in tasks:
                 self._storage.remove(f"{task.name}.blocks")
+
+    def _streamed_here(self, tasks: Sequence[Task], options: Mapping[str, Any]) -> Stream:
+        """Make the missing blocks in this process, as another one may lack a key in the user's environment."""
+        from raysed.cluster.blocks import make_missing, publish_here, stream_of
+
+        rows = self.state.entry(options["table"]).meta["rows"]
+        stream = stream_of(tasks, options, range(0, rows, options["rows"](rows)), self._work())
+        make_missing(stream, self._storage, "in this process", partial(publish_here, stream, self._storage))
+        return stream
 
 
 def make_group(group: Sequence[Task], storage: Storage, work: Work, threads: int | None) -> dict[str, str]:

@@ -26,6 +26,8 @@ def parser() -> argparse.ArgumentParser:
         "--keep-layers", metavar="LAYERS", type=_layers, help="how many layers it keeps, or which: 0,2,5"
     )
     result.add_argument("--static", action="store_true", help="a table of one vector per token learns instead")
+    result.add_argument("--search", action="store_true", help="train for search, with queries made from the corpus")
+    result.add_argument("--queries", metavar="SOURCE", help="queries of your own, one per line, to train for search")
     result.add_argument("--dev", metavar="TASK", help="graded pairs or another task that choices are made on")
     result.add_argument("--task", dest="tasks", action="append", default=[], help="a further task for the report")
     result.add_argument("--run", default="distilled", help="name of the run")

@@ -19,7 +19,7 @@ from raysed.commands import parser_of
 from raysed.errors import UserError
 
 if TYPE_CHECKING:
-    from raysed.config import Config
+    from raysed.config import Config, Role
     from raysed.model.teacher import Teacher
     from raysed.score.tasks import Evaluation
 
@@ -70,20 +70,23 @@ def job(arguments: argparse.Namespace) -> None:
     titles = _names(teachers)
     evaluation = without_seen(Evaluation.load(config.evaluation, config.seed), config.evaluation, {})
     evaluation = _known_to_all(evaluation, teachers)
-    sample = survey_corpus(CorpusConfig(source=texts)).sample if texts else evaluation.sentences
-    sample = [text for text in sample if all(teacher.knows([text]) for teacher in teachers)]
+    asked: list[tuple[Role, str]] = list(zip(evaluation.roles, evaluation.sentences))
+    sample = asked
+    if texts:
+        sample = [("", text) for text in survey_corpus(CorpusConfig(source=texts)).sample]
+    sample = [each for each in sample if all(teacher.knows([each[1]]) for teacher in teachers)]
     sample = sample[:: 1 + len(sample) // MOST_SENTENCES]
     if not evaluation.tasks and len(sample) < FEWEST_SENTENCES:
         raise UserError(
             f"{len(sample):,} sentences without labels do not show how much teachers differ; name at least "
             f"{FEWEST_SENTENCES:,} in --corpus that all teachers know, or a --task with labels"
         )
-    row = {text: place for place, text in enumerate(dict.fromkeys([*evaluation.sentences, *sample]))}
+    row = {each: place for place, each in enumerate(dict.fromkeys([*asked, *sample]))}
     embeddings = []
     for teacher in teachers:
         teacher.precision = config.resources.encode_precision  # as in a run that learns from them
         teacher.device = "cuda" if config.resources.gpu is not False and torch.cuda.is_available() else "cpu"
-        embeddings.append(embed_by(teacher, list(row))[0])
+        embeddings.append(embed_by(teacher, [text for _, text in row], [role for role, _ in row])[0])
         teacher.unload()
     found: dict[str, Any] = {}
     if evaluation.tasks:
@@ -91,12 +94,12 @@ def job(arguments: argparse.Namespace) -> None:
             evaluation.tasks
         )
         dev = [config.evaluation.dev] if config.evaluation.dev in evaluation.tasks else tasks
-        of_tasks = [x_ND[: len(evaluation.sentences)] for x_ND in embeddings]
+        of_tasks = [x_ND[: len(asked)] for x_ND in embeddings]
         ensemble = Ensemble(evaluation, config.combination, of_tasks, steps)
         found["worth"] = named(ensemble.worth(tasks, ensemble.choose(dev)), titles)
         _print(worth_blocks(found["worth"]))
     if len(sample) >= FEWEST_SENTENCES:
-        rows = [row[text] for text in sample]
+        rows = [row[each] for each in sample]
         found["agreement"] = agreement([x_ND[rows] for x_ND in embeddings], titles)
         _print(agreement_blocks(found["agreement"]))
     if not evaluation.tasks:

@@ -3,16 +3,18 @@
 import re
 import sys
 import unicodedata
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
 from raysed import bundled
-from raysed.config import CorpusConfig
-from raysed.data.rows import Schema, rows
+from raysed.config import CorpusConfig, SearchConfig
+from raysed.data.queries import OWN, SENTENCE_END, UNKNOWN, WRITTEN, given_for, own_queries, queries_of
+from raysed.data.rows import Rows, Schema, rows
 from raysed.data.sources import File, Hub, find
 from raysed.errors import UserError
 
@@ -24,12 +26,14 @@ _SETTING = "corpus.source"
 _ROWS = 4096
 _MAX_COMPOSED = 4
 """NFC composes at most this many characters into one (Unicode Standard Annex 15, table 12)."""
-_SENTENCE_END = re.compile(r"""[.!?…][)\]"'”’»]*(?= )|[。！？]""")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 Source = File | Hub
-_Chunk = tuple[np.ndarray, list[str]]
-"""Hashes, uint64 [B], and their B clean sentences."""
+_Hint = tuple[str, list[str], bool]
+"""What queries for a text are made from: its title, users' own queries, and whether its line was cut into passages."""
+_NO_HINT: _Hint = "", [], False
+_Chunk = tuple[np.ndarray, list[str], list[_Hint]]
+"""Hashes, uint64 [B], of B clean sentences, and a hint for each."""
 
 
 @dataclass
@@ -47,6 +51,8 @@ class CorpusReport:
     usable: int = 0
     kept: int = 0
     split: int = 0
+    queries: dict[str, int] = field(default_factory=dict)
+    """Queries for the kept texts, by kind."""
 
     def summary(self) -> str:
         """Return the counts as one line.
@@ -57,13 +63,17 @@ class CorpusReport:
         counts = {"empty": self.empty, "too short": self.too_short, "too long": self.too_long}
         counts |= {"duplicates": self.duplicates, "usable": self.usable, "kept": self.kept}
         counts |= {"cut into passages": self.split} if self.split else {}
-        return f"{self.lines:,} lines: " + ", ".join(f"{count:,} {what}" for what, count in counts.items())
+        queries = ", ".join(f"{count:,} {kind.replace('_', ' ')}" for kind, count in self.queries.items())
+        listed = ", ".join(f"{count:,} {what}" for what, count in counts.items())
+        return f"{self.lines:,} lines: {listed}" + (
+            f"; {sum(self.queries.values()):,} queries: {queries}" if queries else ""
+        )
 
 
-def check_corpus(config: CorpusConfig) -> None:
+def check_corpus(config: CorpusConfig, search: SearchConfig | None = None) -> None:
     """Read the first block of every source; UserError if none has text, or if data is broken so far."""
-    sources = find_sources(config)
-    if not any([next(_blocks(source, config), None) is not None for source in sources]):
+    sources, search = find_sources(config), search if search and search.is_on else None
+    if not any([next(_blocks(source, config, search), None) is not None for source in sources]):
         raise UserError(f"no sentences in {_names(sources)}; name text that has some", setting=_SETTING)
 
 
@@ -78,12 +88,68 @@ def sentence_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> It
     of them is lost, is below 0.03 %. Memory: 8 MB per million distinct sentences, three times that while hashes are
     merged, and 1.25 k sentences for a draw of k.
     """
-    chunks = _usable_chunks(config, seed, report)
-    if config.sentences is not None:
-        chunks = _draw(chunks, config.sentences, report)
-    for _, sentences in chunks:
-        yield np.arange(report.kept, report.kept + len(sentences)), sentences
+    return ((ids, sentences) for ids, sentences, _ in text_chunks(config, seed, report))
+
+
+def text_chunks(
+    config: CorpusConfig,
+    seed: int,
+    report: CorpusReport,
+    search: SearchConfig | None = None,
+    written: Mapping[str, Sequence[str]] | None = None,
+    most: int | None = None,
+) -> Iterator[tuple[np.ndarray, list[str], np.ndarray]]:
+    """Yield what `sentence_chunks` does and, after the texts of a chunk, queries for them.
+
+    The third part, int64 [B], has the id of the text that a query is for, `UNKNOWN`, or a text's own id. A query comes
+    once, for the first text it is made from. UserError if `search` asks for queries and there are none.
+
+    Args:
+        written: further queries, by text.
+        most: draw at most this many of the texts, which are the first ones of any larger draw.
+    """
+    chunks, search = _usable_chunks(config, seed, report, search), search or SearchConfig()
+    if config.sentences is not None or most is not None:
+        chunks = _draw(chunks, config.sentences, most, report)
+    seen, first = _SeenHashes(), 0
+
+    def numbered(queries: Iterable[tuple[str, str, int]]) -> Iterator[tuple[np.ndarray, list[str], np.ndarray]]:
+        nonlocal first
+        cleaned = [(kind, clean(query, config.max_characters), of) for kind, query, of in queries]
+        there = [each for each in cleaned if config.min_characters <= len(each[1]) <= config.max_characters]
+        kept = [there[row] for row in seen.add(_hashes([query for _, query, _ in there], b""))]
+        if kept:
+            report.queries = dict(Counter(report.queries) + Counter(kind for kind, _, _ in kept))
+            ids, first = np.arange(first, first + len(kept)), first + len(kept)
+            yield ids, [query for _, query, _ in kept], np.array([of for _, _, of in kept])
+
+    for _, sentences, hints in chunks:
+        ids, first = np.arange(first, first + len(sentences)), first + len(sentences)
         report.kept += len(sentences)
+        yield ids, sentences, ids
+        if search.is_on:
+            yield from numbered(_queries(search, ids.tolist(), sentences, hints, written or {}))
+    for block in own_queries(search):
+        yield from numbered((OWN, query or "", UNKNOWN) for query in block)
+    if search.is_on and not report.queries:
+        raise UserError(
+            f"no query could be made from the {report.kept:,} texts of {_names(find_sources(config))}; add crops to "
+            "search.queries, or name users' queries in search.source"
+        )
+
+
+def _queries(
+    search: SearchConfig,
+    ids: Sequence[int],
+    texts: Sequence[str],
+    hints: Sequence[_Hint],
+    written: Mapping[str, Sequence[str]],
+) -> Iterator[tuple[str, str, int]]:
+    """Yield kind, words and text of each query; which passage of a long line answers users' own is not known."""
+    for id_, text, (title, own, is_split) in zip(ids, texts, hints):
+        yield from ((OWN, query, UNKNOWN if is_split else id_) for query in own)
+        yield from ((WRITTEN, query, id_) for query in written.get(text, ()) if query != text)
+        yield from ((kind, query, id_) for kind, query in queries_of(search, text, title))
 
 
 def corpus_fingerprint(config: CorpusConfig) -> dict[str, Any]:
@@ -118,7 +184,7 @@ def passages(text: str, most: int) -> list[str]:
     """
     found = []
     while len(text) > most:
-        ends = [match.end() for match in _SENTENCE_END.finditer(text, 0, most + 1)]
+        ends = [match.end() for match in SENTENCE_END.finditer(text, 0, most + 1)]
         end = max([end for end in ends if end <= most], default=text.rfind(" ", 1, most + 1))
         end = end if end > 0 else most
         found.append(text[:end])
@@ -126,29 +192,47 @@ def passages(text: str, most: int) -> list[str]:
     return [*found, text] if text else found
 
 
-def _passages_of(block: Sequence[str | None], config: CorpusConfig, report: CorpusReport) -> list[str]:
-    """Return the clean texts of a block, long ones in passages."""
-    if config.passage_characters is None:
-        return [clean(text, config.max_characters) if text else "" for text in block]
+def _passages_of(
+    block: Rows, config: CorpusConfig, search: SearchConfig | None, report: CorpusReport
+) -> tuple[list[str], list[_Hint]]:
+    """Return the clean texts of a block, long ones in passages, with their hints."""
     found: list[str] = []
-    for text in block:
-        parts = passages(_on_one_line(text or ""), config.passage_characters) or [""]
-        report.split += len(parts) > 1
-        found += [unicodedata.normalize("NFC", part) for part in parts]
-    return found
+    hints: list[_Hint] = []
+    for row, text in enumerate(block.columns["sentence"]):
+        if config.passage_characters is None:
+            parts = [clean(text, config.max_characters) if text else ""]
+        else:
+            parts = passages(_on_one_line(text or ""), config.passage_characters) or [""]
+            report.split += len(parts) > 1
+            parts = [unicodedata.normalize("NFC", part) for part in parts]
+        found += parts
+        if search is None:
+            hints += [_NO_HINT] * len(parts)
+            continue
+        own = given_for(block.columns["queries"][row], block.where(row)) if search.column else []
+        title = str(block.columns["title"][row] or "")
+        hints += [(title, [] if number else own, len(parts) > 1) for number in range(len(parts))]
+    return found, hints
 
 
-def _usable_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> Iterator[_Chunk]:
+def _hashes(texts: Sequence[str], salt: bytes) -> np.ndarray:
+    digests = b"".join(blake2b(text.encode(), digest_size=8, salt=salt).digest() for text in texts)
+    return np.frombuffer(digests, "<u8")
+
+
+def _usable_chunks(
+    config: CorpusConfig, seed: int, report: CorpusReport, search: SearchConfig | None
+) -> Iterator[_Chunk]:
     """Yield every usable sentence, each one once, with its seeded hash (uint64)."""
     sources, seen = find_sources(config), _SeenHashes()
     salt = blake2b(str(seed).encode(), digest_size=16).digest()
-    for block in (block for source in sources for block in _blocks(source, config)):
-        cleaned = _passages_of(block, config, report)
+    for block in (block for source in sources for block in _blocks(source, config, search)):
+        cleaned, hints = _passages_of(block, config, search, report)
         lengths = np.fromiter(map(len, cleaned), np.int64, count=len(cleaned))
         short, long = lengths < config.min_characters, lengths > config.max_characters
-        sentences = [cleaned[row] for row in np.flatnonzero(~(short | long))]
-        digests = b"".join(blake2b(text.encode(), digest_size=8, salt=salt).digest() for text in sentences)
-        keys = np.frombuffer(digests, "<u8")
+        usable = np.flatnonzero(~(short | long))
+        sentences = [cleaned[row] for row in usable]
+        keys = _hashes(sentences, salt)
         fresh, empty = seen.add(keys), int((lengths == 0).sum())
         report.lines += len(cleaned)
         report.empty += empty
@@ -157,7 +241,7 @@ def _usable_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> Ite
         report.usable += len(fresh)
         report.duplicates += len(sentences) - len(fresh)
         if len(fresh):
-            yield keys[fresh], [sentences[row] for row in fresh]
+            yield keys[fresh], [sentences[row] for row in fresh], [hints[row] for row in usable[fresh]]
     if not report.usable:
         problem = f"no usable sentence in {_names(sources)} ({report.summary()})"
         wanted = f"a row should be a sentence of {config.min_characters:,} to {config.max_characters:,} characters"
@@ -186,30 +270,35 @@ class _SeenHashes:
         return np.sort(first[new])
 
 
-def _draw(chunks: Iterator[_Chunk], count: int, report: CorpusReport) -> Iterator[_Chunk]:
-    """Yield the sentences with the smallest seeded hashes: a uniform draw, whatever the reading order."""
-    keys, sentences, ceiling = [np.empty(0, np.uint64)], [], np.iinfo(np.uint64).max
-    for new_keys, new_sentences in chunks:
+def _draw(chunks: Iterator[_Chunk], needed: int | None, most: int | None, report: CorpusReport) -> Iterator[_Chunk]:
+    """Yield the sentences with the smallest seeded hashes: a uniform draw, whatever the reading order.
+
+    It has `needed` of them, or at most `most` if that is less; UserError if there are fewer than `needed`.
+    """
+    count = min(number for number in (needed, most) if number is not None)
+    keys, sentences, hints, ceiling = [np.empty(0, np.uint64)], [], [], np.iinfo(np.uint64).max
+
+    def drop_largest() -> None:
+        joined = np.concatenate(keys)
+        order = np.argsort(joined)[:count]
+        keys[:], sentences[:], hints[:] = [joined[order]], [sentences[i] for i in order], [hints[i] for i in order]
+
+    for new_keys, new_sentences, new_hints in chunks:
         rows = np.flatnonzero(new_keys <= ceiling)
         keys.append(new_keys[rows])
         sentences += [new_sentences[row] for row in rows]
+        hints += [new_hints[row] for row in rows]
         if len(sentences) > count + max(count // 4, _ROWS):
-            smallest, sentences = _smallest(keys, sentences, count)
-            keys, ceiling = [smallest], smallest[-1]
-    if len(sentences) < count:
+            drop_largest()
+            ceiling = keys[0][-1]
+    if report.usable < (needed or 0):
         raise UserError(
-            f"{count:,} sentences are to be drawn, but corpus.source has only {len(sentences):,} usable ones "
+            f"{needed:,} sentences are to be drawn, but corpus.source has only {report.usable:,} usable ones "
             f"({report.summary()}); lower corpus.sentences and sed.sentences, or add text"
         )
-    smallest, sentences = _smallest(keys, sentences, count)
-    for start in range(0, count, _ROWS):
-        yield smallest[start : start + _ROWS], sentences[start : start + _ROWS]
-
-
-def _smallest(keys: Sequence[np.ndarray], sentences: list[str], count: int) -> _Chunk:
-    joined = np.concatenate(keys)
-    order = np.argsort(joined)[:count]
-    return joined[order], [sentences[row] for row in order]
+    drop_largest()
+    for start in range(0, len(sentences), _ROWS):
+        yield tuple(part[start : start + _ROWS] for part in (keys[0], sentences, hints))
 
 
 def find_sources(config: CorpusConfig) -> list[Source]:
@@ -229,12 +318,16 @@ def find_sources(config: CorpusConfig) -> list[Source]:
     return list(found.values())
 
 
-def _blocks(source: Source, config: CorpusConfig) -> Iterator[list[str | None]]:
-    """Yield texts in non-empty blocks of some thousand; null is None."""
-    names, field = [config.column] if config.column else COLUMNS, ("sentence",)
-    wanted, remedy = {field: [(name,) for name in names]}, "; name another column in corpus.column"
-    schema = Schema(_SETTING, "sentences", wanted, " or ".join(names), text=field, remedy=remedy, bare=field)
-    return (block.columns["sentence"] for block in rows(source, schema))
+def _blocks(source: Source, config: CorpusConfig, search: SearchConfig | None = None) -> Iterator[Rows]:
+    """Yield rows in non-empty blocks of some thousand, with the columns that queries are made from; null is None."""
+    names, text = [config.column] if config.column else COLUMNS, ("sentence",)
+    wanted, remedy = {text: [(name,) for name in names]}, "; name another column in corpus.column"
+    optional = {"title": "title"} if search else {}
+    if search and search.column:
+        wanted[("queries",)] = [(search.column,)]
+        remedy += " or search.column"
+    needed = " or ".join(names) + (f", and {search.column}," if len(wanted) > 1 else "")
+    return rows(source, Schema(_SETTING, "sentences", wanted, needed, optional, text=text, remedy=remedy, bare=text))
 
 
 def _names(sources: list[Source]) -> str:

@@ -7,6 +7,7 @@ endings mean the same for all schemas:
   as the header shows, or else as the ending says.
 - `.txt`: tab-separated text without a header if the schema knows columns by position; else as `.tsv`.
 - `.jsonl`: an object per line. `.parquet`: Parquet. `.gz` may follow the endings of text.
+- `.md` and `.markdown`: the text under each heading, with its `title`, if the schema knows a single column by position.
 
 Text is UTF-8, and only a newline ends a line.
 """
@@ -27,8 +28,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysed.config import PairSource, TaskConfig
+from raysed.data.markdown import sections
 from raysed.data.parquet import refuse_code
-from raysed.data.sources import File, Hub, find, local_file, readable
+from raysed.data.sources import MARKDOWN_ENDINGS, File, Hub, find, local_file, readable
 from raysed.errors import UserError, first_line, need
 
 _BLOCK_BYTES = 1 << 18
@@ -51,7 +53,7 @@ class Schema:
         optional: column names of further fields; where a source or JSONL object lacks one, values are null.
         text: fields that hold text or null.
         bare: fields by position in a `.txt` file, which then has no header. With a single field, a line is its value,
-            blank lines count as rows, and an empty file needs no header.
+            blank lines count as rows, an empty file needs no header, and Markdown can be read.
         loose: whether `.txt` and `.tsv` files may have a header or not; needs `bare`.
     """
 
@@ -173,6 +175,8 @@ def column_names(file: File) -> list[str]:
     if file.ending == ".parquet":
         with readable(file.name), file.filesystem.open_input_file(file.path) as raw:
             return pq.read_schema(raw).names
+    if file.ending in MARKDOWN_ENDINGS:
+        return ["title", "text"]
     number, line = next(((number, line) for number, line in _lines(file) if line.strip()), (1, ""))
     if file.ending == ".jsonl":
         return list(_json_object(line, f"{file.name}, line {number}")) if line else []
@@ -212,8 +216,8 @@ def _listed(names: Collection[str]) -> str:
 def _read_text(file: File, schema: Schema) -> Iterator[Rows]:
     """Collect records, each a line's number and its values by field (None for a blank line), into blocks."""
     lines, is_blank_counted = _lines(file), len(schema.bare) == 1
-    if file.ending == ".txt" and is_blank_counted:
-        records = ((number, [line]) for number, line in lines)  # tabs included
+    if file.ending in MARKDOWN_ENDINGS or (file.ending == ".txt" and is_blank_counted):
+        records = _plain_records(file, lines, schema)
     elif file.ending == ".jsonl":
         records = _json_records(file.name, lines, schema)
     else:
@@ -223,6 +227,21 @@ def _read_text(file: File, schema: Schema) -> Iterator[Rows]:
     while block := list(islice(counted, _ROWS)):
         numbers, values = zip(*block)
         yield Rows(file.name, "line", numbers, dict(zip(schema.fields, map(list, zip(*values)))))
+
+
+def _plain_records(file: File, lines: Iterator[tuple[int, str]], schema: Schema) -> Iterator[tuple[int, list]]:
+    """Yield lines, tabs included, or the sections of Markdown; the optional columns `text` and `title` are of those."""
+    if not len(schema.bare) == 1 == len(schema.fields) - len(schema.optional):
+        raise UserError(
+            f"{file.name}: columns {schema.needed} are needed, which a file with the ending {file.ending} cannot have; "
+            "use .jsonl, .csv, .tsv or .parquet"
+        )
+    if file.ending == ".txt":
+        yield from ((number, [line, *[None] * len(schema.optional)]) for number, line in lines)
+        return
+    for number, title, text in sections(lines):
+        known = {"title": title, "text": text}
+        yield number, [text, *map(known.get, schema.optional.values())]
 
 
 def _text_records(file: File, lines: Iterator[tuple[int, str]], schema: Schema) -> Iterator[tuple[int, list | None]]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from hashlib import blake2b
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +17,8 @@ from raysed.errors import UserError, first_line, public
 from raysed.uris import refuse_secret
 
 ENDINGS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
+MARKDOWN_ENDINGS = (".md", ".markdown")
+"""Of files that have no columns, and are often there only to describe the others."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _FILE_ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]*$")
@@ -70,7 +72,12 @@ class Hub:
 
 
 def find(item: str, setting: str, kind: str, hub: Hub, several: bool = False) -> list[File | Hub]:
-    """Return the files `item` names, sorted, or else the dataset `hub`; `several` allows directories and patterns."""
+    """Return the files `item` names, sorted, or else the dataset `hub`.
+
+    Args:
+        several: allows what may hold many texts without columns: directories, patterns, and Markdown, which counts only
+            if the directory or pattern names no other file of text.
+    """
     refuse_secret(item, setting)
     with readable(f"{setting}: {public(item)}"):
         scheme, filesystem, path = "", pafs.LocalFileSystem(), os.path.expanduser(item).rstrip("/") or item[:1]
@@ -86,14 +93,16 @@ def find(item: str, setting: str, kind: str, hub: Hub, several: bool = False) ->
             plain = list(takewhile(lambda part: not re.search(r"[*?[]", part), parts))
             root = "/".join(plain) or ("/" if path.startswith("/") else ".")
             infos = _list(filesystem, root, parts[len(plain) :])
-    known = [i for i in infos if i.type == pafs.FileType.File and ending(i.path) in ENDINGS]
+    choices = [ENDINGS, MARKDOWN_ENDINGS] if several else [ENDINGS]
+    present = [i for i in infos if i.type == pafs.FileType.File]
+    known = next(filter(None, ([i for i in present if ending(i.path) in endings] for endings in choices)), None)
     if known:
         files = [File(scheme + i.path, filesystem, i.path, i.size, i.mtime_ns) for i in known]
         return sorted(files, key=lambda file: file.path)
     if infos or info.type == pafs.FileType.Directory:
         raise UserError(
             f"{public(item)} {'neither is nor contains' if several else 'is not'} a file of {kind}; supported endings "
-            f"are {', '.join(ENDINGS)}, and the text formats also with .gz",
+            f"are {', '.join(chain(*choices))}, and the text formats also with .gz",
             setting=setting,
         )
     if _HUB_ID.fullmatch(item) and not _FILE_ENDING.search(item):

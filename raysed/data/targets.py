@@ -21,7 +21,7 @@ ROWS_PER_GROUP = 4096
 """Rows per Parquet row group, which learners read as a whole."""
 _GROUPS_PER_FILE = 64
 """262,144 rows per file: files of some hundred megabytes are copied in parallel, and read from where they are."""
-_HELD_OUT, _MOST_HELD_OUT = 0.05, 2000
+_HELD_OUT, MOST_HELD_OUT = 0.05, 2000
 """Share of rows to hold out, and the maximum number."""
 TARGET_TYPES = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16)}
 """By `sed.target_precision`."""
@@ -32,18 +32,25 @@ class TargetBatch:
     """One worker's sentences with their targets, [B, D].
 
     `weight` is its number of sentences over the workers' mean, so that the mean of their losses is that of the batch.
-    `of_all` are the targets of all workers' sentences, [G, D], or None with a single worker.
+    `of_all` are the targets of all workers' sentences, [G, D], or None with a single worker. The first `queries` of
+    the sentences search the others; with 0, each searches all others.
     """
 
     tokens: PackedTokens
     targets: torch.Tensor
     weight: float = 1.0
     of_all: torch.Tensor | None = None
+    queries: int = 0
 
     @property
     def ids(self) -> np.ndarray:
         """Ids of the sentences."""
         return self.tokens.ids
+
+    @property
+    def same_QP(self) -> np.ndarray:
+        """Which text is the query itself, bool [Q, P]; without queries, all sentences are both."""
+        return self.ids[: self.queries or None, None] == self.ids[None, self.queries :]
 
 
 class TargetBatches:
@@ -127,7 +134,7 @@ def held_out_batches(directory: Path, batch_size: int, offset: np.ndarray | None
 
 def _held_out_rows(group_rows: np.ndarray) -> np.ndarray:
     """Return how many rows of each group to hold out, at least one altogether."""
-    held = np.floor(group_rows * min(_HELD_OUT, _MOST_HELD_OUT / group_rows.sum())).astype(np.int64)
+    held = np.floor(group_rows * min(_HELD_OUT, MOST_HELD_OUT / group_rows.sum())).astype(np.int64)
     held[0] = max(held[0], 1)
     return held
 

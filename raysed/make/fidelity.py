@@ -28,14 +28,20 @@ def learner_fidelity(out: Path, inputs: Named, settings: Named, work: Work) -> N
         return {}
     places = list(_places(len(targets)))
     taught = pa.concat_tables(targets.rows(*place, ("id", "input_ids", "target")) for place in places)
-    texts = pa.concat_tables(corpus.rows(*place, ("sentence",)) for place in places)["sentence"].to_pylist()
+    read = pa.concat_tables(corpus.rows(*place, ("id", "sentence", "of")) for place in places)
+    texts = read["sentence"].to_pylist()
     encoder, _ = load_start(inputs["encoder"], inputs["model"])
     tokens, layers = TokenTable.from_arrow(taught), (settings["layers"],)
     (x_NE,) = encode(encoder.to(work.device), tokens, layers, work.token_budget)
     emit(sentences=len(texts))
-    queries_Q = np.linspace(0, len(texts) - 1, min(_QUERIES, len(texts))).astype(int)
-    found = fidelity(matrix(taught["target"]), x_NE, stored_smaller(x_NE), texts, queries_Q)
-    return {"documents": len(texts), "queries": len(queries_Q), "searches": found}
+    documents_P = queries_Q = np.arange(len(texts))
+    asked_by = "texts"
+    if "of" in read.column_names:
+        is_document_N = read["id"].to_numpy() == read["of"].to_numpy()
+        documents_P, queries_Q, asked_by = np.flatnonzero(is_document_N), np.flatnonzero(~is_document_N), "queries"
+    queries_Q = queries_Q[np.linspace(0, len(queries_Q) - 1, min(_QUERIES, len(queries_Q))).astype(int)]
+    found = fidelity(matrix(taught["target"]), x_NE, stored_smaller(x_NE), texts, queries_Q, documents_P)
+    return {"documents": len(documents_P), "queries": len(queries_Q), "asked_by": asked_by, "searches": found}
 
 
 def _places(rows: int) -> list[tuple[int, int]]:

@@ -22,6 +22,7 @@ from raysed.make.work import Named, layers_file
 from raysed.model.encoder import Encoder
 from raysed.model.head import fold
 from raysed.model.pretrained import load_start, write_checkpoint
+from raysed.model.prompts import with_prompts
 from raysed.registry import stages
 from raysed.store.storage import Storage
 from raysed.train.collapse import collapse
@@ -58,7 +59,8 @@ class _Training:
         setup, work, dev = self.setup, self.work, self.inputs.get("dev")
         if dev and dev.tokens is None:  # they need an encoder that the run makes
             max_length = self.inputs["encoder"].max_length
-            dev = replace(dev, tokens=tokenize(self.start.tokenizer, dev.evaluation.sentences, max_length))
+            asked = with_prompts(dev.evaluation.sentences, dev.evaluation.roles, dev.prompts)
+            dev = replace(dev, tokens=tokenize(self.start.tokenizer, asked, max_length))
         criterion = self.settings.get("criterion", "spearman")
         evaluate = dev and dev.scorer(criterion, work.token_budget)
         if work.rank == 0:
@@ -199,7 +201,8 @@ def learner(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
 
 class _Learner(_Training):
     def __init__(self, inputs: Named, settings: Named, work: Work):
-        super().__init__(["targets"], inputs, settings, work)
+        tables = [name for name in ("targets", "candidates", "corpus") if name in inputs]
+        super().__init__(tables, inputs, settings, work)
         self.setup = STAGE.set_up_worker(settings["sed"], self.start, work.rank, work.world)
 
     def run(self, until: int | None = None) -> Result:

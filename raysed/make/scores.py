@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from raysed.cluster.work import Work
-from raysed.config import FlowConfig, Layers, derive_seed
+from raysed.config import FlowConfig, Layers, Role, derive_seed
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.pairs import read_pairs
 from raysed.data.targets import ROWS_PER_GROUP
@@ -26,6 +26,7 @@ from raysed.make.work import Named, layers_file
 from raysed.model.calibration import save_calibration
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_checkpoint, load_start, load_tokenizer
+from raysed.model.prompts import embed_by_role, with_prompts
 from raysed.model.teacher import Teacher
 from raysed.score.tasks import DevTask, Embeddings
 from raysed.store.progress import Progress, emit
@@ -53,7 +54,8 @@ def embeddings(out: Path, inputs: Named, settings: Named, work: Work) -> None:
         encoder.load_state_dict(weights)
     tokens = sentences.tokens
     if tokens is None:
-        tokens = tokenize(tokenizer, sentences.texts, config.max_length)
+        texts = with_prompts(sentences.texts, sentences.roles, sentences.prompts)
+        tokens = tokenize(tokenizer, texts, config.max_length)
     results = encode(encoder.to(work.device), tokens, settings["layers"], work.token_budget)
     if not all(np.isfinite(result).all() for result in results):
         name = config.path if models[0] is None else "/".join(models[0].parts[-3:])
@@ -89,19 +91,20 @@ def mean_weights(models: Iterable[nn.Module]) -> dict[str, torch.Tensor]:
 def teacher_embeddings(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """Embed sentences with an external teacher, and measure its speed; refuse non-finite results."""
     teacher: Teacher = inputs["teacher"]
-    x_UD, speed = embed_by(teacher, inputs["sentences"].texts)
+    x_UD, speed = embed_by(teacher, inputs["sentences"].texts, inputs["sentences"].roles)
     np.save(out / layers_file(settings["layers"]), x_UD)
     about = {"parameters": teacher.parameters, "width": x_UD.shape[1]}
     return {**about, "sentences_per_second": None if teacher.is_stored else speed}
 
 
-def embed_by(teacher: Teacher, texts: Sequence[str]) -> tuple[np.ndarray, float]:
+def embed_by(teacher: Teacher, texts: Sequence[str], roles: Sequence[Role]) -> tuple[np.ndarray, float]:
     """Return a teacher's embeddings [N, D], and how many it made per second."""
     progress = Progress(f"embed by {teacher.title}", len(texts))
     teacher.embed(texts[:1])  # loads it, before its speed is measured
     began, parts = time.monotonic(), []
     for start in range(0, len(texts), ROWS_PER_GROUP):
-        parts.append(teacher.embed(texts[start : start + ROWS_PER_GROUP]))
+        some = slice(start, start + ROWS_PER_GROUP)
+        parts.append(embed_by_role(teacher.embed, texts[some], roles[some]))
         progress.update(start + len(parts[-1]))
     seconds = time.monotonic() - began
     progress.close()

@@ -15,6 +15,7 @@ import pyarrow as pa
 from raysed.cluster.work import Work
 from raysed.config import CombinationConfig
 from raysed.data.parquet import SentenceTable, open_table
+from raysed.data.queries import roles_of
 from raysed.data.targets import ROWS_PER_GROUP, TargetWriter, matrix, with_column, with_targets
 from raysed.data.tokens import TokenTable
 from raysed.errors import UserError
@@ -25,6 +26,7 @@ from raysed.model.encoding import encode
 from raysed.model.head import START, VARIANCE
 from raysed.model.precision import uses_bf16
 from raysed.model.pretrained import load_checkpoint, load_start
+from raysed.model.prompts import embed_by_role
 from raysed.model.teacher import load_teacher
 from raysed.score.ensemble import Ensemble
 from raysed.score.tasks import mean_embeddings
@@ -175,17 +177,20 @@ class TeacherBlocks:
     Teacher and text identify a block, so another combination or a larger corpus computes only new ones.
     """
 
-    columns = ("id", "sentence")
+    columns = ("id", "sentence", "of")
     is_keyed = True
 
     def __init__(self, inputs: Named, settings: Named, work: Work):
         self._path = inputs["teacher"].path
-        self._embed = load_teacher(inputs["teacher"], work.token_budget, work.device, work.precision).embed
+        self._teacher = load_teacher(inputs["teacher"], work.token_budget, work.device, work.precision)
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """Return the block with its embeddings; refuse non-finite ones."""
         sentences = table.column("sentence").to_pylist()
-        x_BD = self._embed(sentences)
+        roles = [""] * len(sentences)
+        if "of" in table.column_names:
+            roles = roles_of(table["id"].to_numpy(), table["of"].to_numpy())
+        x_BD = embed_by_role(self._teacher.embed, sentences, roles)
         broken = np.flatnonzero(~np.isfinite(x_BD).all(1))
         if len(broken):
             first = sentences[broken[0]][:60]
@@ -228,7 +233,7 @@ def combined_targets(out: Path, inputs: Named, settings: Named, work: Work) -> N
     `shared` in the manifest says whether targets are in a single teacher's space. Teachers that the dev task has not
     chosen contribute nothing.
     """
-    table, sed = _Taught(inputs, settings["widths"]), settings["sed"]
+    table, sed = Taught(inputs, settings["widths"]), settings["sed"]
     encoder, _ = load_start(inputs["encoder"], inputs["start"])
     how, is_ordered = settings["combination"], bool(sed.widths)
     kept = range(len(table.widths))
@@ -258,7 +263,7 @@ def combined_targets(out: Path, inputs: Named, settings: Named, work: Work) -> N
     return {**about, "kept": combination.kept, "shared": is_shared}
 
 
-class _Taught:
+class Taught:
     """The teachers' embeddings of the corpus, block by block.
 
     An external teacher is a list of blocks; an ensemble of this run is a target table in corpus order.
@@ -284,7 +289,7 @@ class _Taught:
 
 
 def _fitted(
-    table: _Taught, how: CombinationConfig, kept: Sequence[int], width: int | None, is_ordered: bool
+    table: Taught, how: CombinationConfig, kept: Sequence[int], width: int | None, is_ordered: bool
 ) -> Combination:
     products_EE, sums_E = np.zeros((sum(table.widths), sum(table.widths))), np.zeros(sum(table.widths))
     for _, parts in table.parts(len(table.corpus)):
@@ -298,7 +303,7 @@ def _fitted(
 
 
 def _products(
-    table: _Taught, combination: Combination, encoder: Encoder, work: Work
+    table: Taught, combination: Combination, encoder: Encoder, work: Work
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Compare targets with the untrained learner's embeddings of some sentences.
 

@@ -10,12 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysed.cluster.work import Work
-from raysed.data.corpus import CorpusReport, sentence_chunks
+from raysed.data.corpus import CorpusReport, text_chunks
 from raysed.data.pairs import usable, write_pairs
 from raysed.data.parquet import open_table
+from raysed.data.queries import roles_of
 from raysed.data.tokens import SENTENCE_SCHEMA, FlatTokens, LengthReport, tokenize
 from raysed.make.work import Named
+from raysed.make.written import queries_by_text
 from raysed.model.pretrained import load_tokenizer
+from raysed.model.prompts import with_prompts
 from raysed.model.static_start import write_static
 from raysed.model.views import KINDS
 from raysed.store.progress import Progress, emit
@@ -32,17 +35,23 @@ def static_start(out: Path, inputs: Named, settings: Named, work: Work) -> None:
 
 
 def sentence_table(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
-    """Clean, draw and tokenise the corpus, a few thousand sentences at a time."""
-    block, max_length = settings["corpus"], inputs["encoder"].max_length
-    tokenizer = load_tokenizer(inputs["encoder"], inputs["start"])
-    report, lengths = CorpusReport(), LengthReport(max_length)
+    """Clean, draw and tokenise the corpus, a few thousand sentences at a time.
+
+    With `search` there are queries for them, too, and a column `of`: the id of the text that a query is for or
+    `UNKNOWN`, and a text's own id.
+    """
+    block, search, max_length = settings["corpus"], settings.get("search"), inputs["encoder"].max_length
+    tokenizer, prompts = load_tokenizer(inputs["encoder"], inputs["start"]), settings.get("prompts", {})
+    report, lengths, written = CorpusReport(), LengthReport(max_length), queries_by_text(inputs.get("written", ()))
     progress = Progress("read corpus", block.sentences or 0)
-    with pq.ParquetWriter(out / "part-00000.parquet", SENTENCE_SCHEMA) as writer, closing(FlatTokens(out)) as flat:
-        for ids, sentences in sentence_chunks(block, settings["seed"], report):
-            table = tokenize(tokenizer, sentences, max_length, ids, lengths)
+    schema = SENTENCE_SCHEMA.append(pa.field("of", pa.int64())) if search else SENTENCE_SCHEMA
+    with pq.ParquetWriter(out / "part-00000.parquet", schema) as writer, closing(FlatTokens(out)) as flat:
+        for ids, sentences, of in text_chunks(block, settings["seed"], report, search, written):
+            asked = with_prompts(sentences, roles_of(ids, of), prompts)
+            table = tokenize(tokenizer, asked, max_length, ids, lengths)
             tokens = pa.ListArray.from_arrays(pa.array(table.offsets, pa.int32()), pa.array(table.input_ids))
-            columns = [pa.array(table.ids), pa.array(sentences, pa.string()), tokens]
-            writer.write_table(pa.Table.from_arrays(columns, schema=SENTENCE_SCHEMA))
+            columns = [pa.array(table.ids), pa.array(sentences, pa.string()), tokens, pa.array(of)]
+            writer.write_table(pa.Table.from_arrays(columns[: len(schema)], schema=schema))
             flat.add(table)
             progress.update(int(ids[-1]) + 1)
     emit(sentences=lengths.sentences)

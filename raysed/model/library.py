@@ -6,7 +6,7 @@ project's flow, which is loaded with raysed's own class.
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +81,12 @@ def take_apart(directory: Path, token_budget: int | None, device: str) -> Native
     layers = _layers(_module(directory, *rest.pop(0))) if rest and _name(rest[0][0]) == "WeightedLayerPooling" else 1
     if not rest or _name(rest[0][0]) != "Pooling":
         raise NotPackable("it has no pooling after its transformer")
-    pooling = _module(directory, *rest.pop(0)).pooling_mode
+    module = _module(directory, *rest.pop(0))
+    pooling = module.pooling_mode
     if pooling not in ("mean", "cls"):
         raise NotPackable(f"its pooling is {pooling}")
+    if not module.include_prompt:
+        raise NotPackable("its pooling leaves prompts out")
     heads = _heads(directory, rest)
     encoder, tokenizer = load_encoder(EncoderConfig(path=str(directory / place), max_length=3))
     encoder.pooling = pooling
@@ -216,6 +219,7 @@ def export_model(
     layers: Layers,
     max_length: int,
     calibration: CalibrationMap | None,
+    prompts: Mapping[str, str] = {},
 ) -> None:
     """Write a model directory that `SentenceTransformer(path)` loads; the same arguments give the same bytes.
 
@@ -223,6 +227,7 @@ def export_model(
     `StaticEmbedding` for a table of vectors; then head and calibration as linear layers. A flow is `FlowHead` from a
     copy of glow.py; like an encoder with custom code, such a model needs `trust_remote_code=True`. Classes and settings
     have the names that every release since 3.2 reads, because the ONNX backend needs release 5 (docs/distill.md).
+    `prompts`, by role, are those of `encode_query` and `encode_document`; `encode` adds none.
     """
     if calibration is not None and calibration.width != encoder.width:
         raise UserError(f"a calibration of width {calibration.width} does not fit embeddings of width {encoder.width}")
@@ -246,7 +251,7 @@ def export_model(
     entries += [_write_module(path, index, module) for index, module in enumerate(modules, start=len(entries))]
     _write_json(path / "modules.json", entries)
     versions = {"transformers": transformers.__version__, "pytorch": torch.__version__}
-    settings = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+    settings = {"prompts": dict(prompts), "default_prompt_name": None, "similarity_fn_name": "cosine"}
     _write_json(path / "config_sentence_transformers.json", {"__version__": versions, **settings})
 
 

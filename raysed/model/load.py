@@ -5,7 +5,8 @@ modules the rest; otherwise the library computes all of it. Code in a model dire
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ import torch
 from torch import nn
 from transformers import AutoConfig, PreTrainedTokenizerBase
 
-from raysed.config import EncoderConfig, Layers
+from raysed.config import EncoderConfig, Layers, Role
 from raysed.data.tokens import tokenize
 from raysed.errors import UserError, first_line
 from raysed.model.encoder import Encoder, blocks_of
 from raysed.model.encoding import encode
 from raysed.model.head import load_head
 from raysed.model.pretrained import LOAD_ERRORS, load_encoder, longest_input
+from raysed.model.prompts import Prompts, prompts_of, with_prompts
 from raysed.store.hub import model_directory
 
 OnRows = Callable[[int], None]
@@ -36,6 +38,7 @@ class NativeModel:
         max_length: tokens per sentence, special ones included.
         heads: sentence-transformers modules to apply after pooling.
         token_budget: tokens per forward pass; None: `default_token_budget`.
+        prompts: by role, from its files.
     """
 
     encoder: Encoder
@@ -45,6 +48,7 @@ class NativeModel:
     heads: nn.Sequential = field(default_factory=nn.Sequential)
     token_budget: int | None = None
     bf16: bool = False
+    prompts: Prompts = field(default_factory=dict)
 
     @property
     def parameters(self) -> int:
@@ -58,9 +62,9 @@ class NativeModel:
         layers = f"layers {' or '.join(map(str, self.poolings))}"
         return f"{', '.join([over, layers, *(type(head).__name__ for head in self.heads)])}; {self.max_length} tokens"
 
-    def embed(self, sentences: Sequence[str], on_rows: OnRows | None = None) -> list[np.ndarray]:
+    def embed(self, sentences: Sequence[str], on_rows: OnRows | None = None, role: Role = "") -> list[np.ndarray]:
         """Return float32 [N, D] for each of `poolings`, rows in sentence order."""
-        table = tokenize(self.tokenizer, sentences, self.max_length)
+        table = tokenize(self.tokenizer, with_prompts(sentences, repeat(role), self.prompts), self.max_length)
         found = encode(self.encoder, table, self.poolings, self.token_budget, self.bf16, on_rows)
         results = []
         with torch.inference_mode():
@@ -77,6 +81,7 @@ class LibraryModel:
     model: Any
     reason: str
     poolings: tuple[Layers, ...] = ()
+    prompts: Prompts = field(default_factory=dict)
 
     @property
     def parameters(self) -> int:
@@ -88,12 +93,14 @@ class LibraryModel:
         """Who computes it and why, for reports."""
         return f"by sentence-transformers ({self.reason})"
 
-    def embed(self, sentences: Sequence[str], on_rows: OnRows | None = None) -> list[np.ndarray]:
+    def embed(self, sentences: Sequence[str], on_rows: OnRows | None = None, role: Role = "") -> list[np.ndarray]:
         """Return a list of one float32 [N, D], rows in sentence order."""
-        parts = []
+        parts: list[np.ndarray] = []
+        # A role without a prompt gets the model's default prompt (None), if it has one.
+        options = {"prompt": self.prompts.get(role), "convert_to_numpy": True, "show_progress_bar": False}
         for start in range(0, len(sentences), _CHUNK):
             some = list(sentences[start : start + _CHUNK])
-            parts.append(self.model.encode(some, convert_to_numpy=True, show_progress_bar=False).astype(np.float32))
+            parts.append(self.model.encode(some, **options).astype(np.float32))
             if on_rows:
                 on_rows(start + len(some))
         return [np.concatenate(parts)]
@@ -116,8 +123,9 @@ def load_model(
     place = place or f"--model {name}"
     directory = model_directory(name, place)
     try:
+        prompts = prompts_of(directory)
         if (directory / "modules.json").is_file():
-            return _load_modules(directory, token_budget, device)
+            return replace(_load_modules(directory, token_budget, device), prompts=prompts)
         encoder, tokenizer = load_encoder(EncoderConfig(path=str(directory), max_length=3))
         _check_depth(poolings, encoder.transformer.config.num_hidden_layers, place)
         longest = longest_input(encoder.transformer.config, encoder.position_offset or 0)
@@ -127,7 +135,8 @@ def load_model(
     except UserError as error:
         raise error.at(place) from None
     distinct = tuple(dict.fromkeys(poolings))
-    return NativeModel(encoder.to(device), tokenizer, distinct, max_length, token_budget=token_budget)
+    options = {"token_budget": token_budget, "prompts": prompts}
+    return NativeModel(encoder.to(device), tokenizer, distinct, max_length, **options)
 
 
 def check_layers(name: str, poolings: Sequence[Layers], asked_for: bool) -> None:

@@ -14,9 +14,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from raysed.config import EncoderConfig, Precision, TeacherConfig, stable_hash
+from raysed.config import EncoderConfig, Precision, Role, TeacherConfig, stable_hash
 from raysed.errors import UserError
 from raysed.model import teachers
+from raysed.model.prompts import prompts_of
 from raysed.store.files import sha256_of
 
 
@@ -49,6 +50,8 @@ class Teacher(ABC):
     is_stored: ClassVar[bool] = False
     parameters: ClassVar[int] = 0
     identity: ClassVar[str]
+    _directory: ClassVar[Path | None] = None
+    """Where a model's files are, which may have prompts."""
 
     @cached_property
     def width(self) -> int:
@@ -61,8 +64,18 @@ class Teacher(ABC):
         """Return whether a teacher with this `path` is of this kind."""
 
     @abstractmethod
-    def embed(self, sentences: Sequence[str]) -> np.ndarray:
+    def embed(self, sentences: Sequence[str], role: Role = "") -> np.ndarray:
         """Return one vector per sentence, float32 [N, D]; raise MissingSentence if it lacks one."""
+
+    @cached_property
+    def prompts(self) -> dict[Role, str]:
+        """Prompts of queries and documents, from the settings or else the model's files; others have `prompt`."""
+        given: dict[Role, str | None] = {"query": self.config.query_prompt, "document": self.config.document_prompt}
+        try:
+            found = prompts_of(self._directory) if self._directory else {}
+        except UserError as error:
+            raise error.at(f"teachers: {self.config.path!r}") from None
+        return found | {role: prompt for role, prompt in given.items() if prompt is not None}
 
     @property
     def title(self) -> str:
@@ -74,9 +87,14 @@ class Teacher(ABC):
         return True
 
     def _digest(self, files: Mapping[str, Path]) -> str:
-        """Return a digest of files, by the given names, and of all settings but `path` and `name`."""
+        """Return a digest of files, by the given names, of all settings but `path` and `name`, and of `prompts`."""
         digests = {name: sha256_of(path) for name, path in files.items()}
-        return stable_hash([digests, self.config.model_dump(mode="json", exclude={"path", "name"})])
+        settings = self.config.model_dump(mode="json", exclude={"path", "name", "query_prompt", "document_prompt"})
+        return stable_hash([digests, settings, *filter(None, [self.prompts])])
+
+    def _with_prompt(self, sentences: Sequence[str], role: Role) -> list[str]:
+        prompt = self.prompts.get(role, self.config.prompt)
+        return [f"{prompt}{sentence}" for sentence in sentences]
 
     def unload(self) -> None:
         """Free the loaded model; the next use loads it again."""

@@ -8,6 +8,7 @@ from typing import Any
 from raysed.config import Config, CorpusConfig, EncoderConfig, fitted_on, stable_hash, with_absolute_paths
 from raysed.data.corpus import check_corpus, corpus_fingerprint
 from raysed.data.pairs import PairRows, entailment, load_nli, load_views
+from raysed.data.queries import queries_fingerprint
 from raysed.errors import UserError
 from raysed.model.formats import check_formats
 from raysed.model.pretrained import check_encoder, load_tokenizer, width_of
@@ -77,8 +78,9 @@ def check(config: Config) -> Job:
     check_formats(config.export.formats, config.encoder)
     corpus = None
     if config.encoder.static or any(reads_corpus(recipe, config) for recipe in recipes):
-        check_corpus(config.corpus)
+        check_corpus(config.corpus, config.search)
         corpus = {**corpus_fingerprint(config.corpus), **config.corpus.identity(), "seed": config.seed}
+        corpus |= queries_fingerprint(config.search)
     # Weights are identified by content, not by location: a digest of local files, the commit of a hub model.
     without = {"path", "layers", "trust_remote_code"} | ({"static"} if config.encoder.static is None else set())
     encoder = {**_model_identity(config.encoder), **config.encoder.model_dump(mode="json", exclude=without)}

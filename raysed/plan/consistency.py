@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def check_settings(config: Config) -> list[Recipe]:
     """Parse the recipes, and refuse settings that contradict each other or lack what a stage needs."""
     recipes = parse_recipes(config.recipes)
-    for rules in (_of_export, _of_dev, _of_teachers, _of_stages, _of_learners, _of_fit, _of_engine):
+    for rules in (_of_export, _of_dev, _of_teachers, _of_stages, _of_learners, _of_search, _of_fit, _of_engine):
         for problem in rules(config, recipes):
             raise UserError(problem)
     return recipes
@@ -131,6 +131,16 @@ def _of_learners(config: Config, recipes: list[Recipe]) -> Iterator[str]:
             yield from _of_head(config, recipe)
         if "nll" in config.sed.losses:
             yield from _of_variances(config, recipe)
+
+
+def _of_search(config: Config, recipes: list[Recipe]) -> Iterator[str]:
+    search = config.search
+    for name in ("query_prompt", "document_prompt"):
+        if getattr(search, name) is not None and not search.is_on:
+            yield f"search.{name} is set, but there are no queries; list some in search.queries, or leave it out"
+    for recipe in recipes if search.is_on else ():
+        if recipe.ensemble != TEACHERS or not recipe.distils:
+            yield f"search adds queries to the corpus, which {recipe.text} would learn from; use {TEACHERS}-sed alone"
 
 
 def _of_widths(config: Config, recipe: Recipe) -> Iterator[str]:

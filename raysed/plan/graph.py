@@ -6,18 +6,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from raysed.cluster.execute import Engine, How
 from raysed.cluster.resources import Cluster
-from raysed.config import CorpusConfig, derive_seed, dump_config, fitted_on
+from raysed.config import CorpusConfig, EndpointConfig, derive_seed, dump_config, fitted_on, stable_hash
+from raysed.data.candidates import candidates_summary
 from raysed.data.tokens import tokenize
 from raysed.errors import UserError
 from raysed.graph import Artefact, Given, Graph, Input, Needs, Pick, Tried
-from raysed.make import models, scores, targets, text
+from raysed.make import models, scores, targets, text, written
+from raysed.make.candidates import candidates
 from raysed.make.fidelity import learner_fidelity
 from raysed.make.work import Sentences
 from raysed.model.pretrained import load_tokenizer
+from raysed.model.prompts import learner_prompts, with_prompts
 from raysed.model.shape import shape_of
 from raysed.model.teacher import Teacher
 from raysed.model.views import weights_bytes
@@ -46,6 +47,7 @@ log = logging.getLogger(__name__)
 _START = "encoder/start"  # tokenizer and vectors that a static learner starts from
 _BASE_EMBEDDINGS = f"{BASE}/embeddings/00"
 _TARGETS_OF_TEACHERS = f"{TEACHERS}-{SED}/targets"
+_CANDIDATES = f"{TEACHERS}-{SED}/candidates"
 
 
 class Plan:
@@ -60,16 +62,7 @@ class Plan:
         self._start = _START if config.encoder.static else None
         self._learners_start = Pick(outcome_of("mlm"), 0) if config.sed.start == "mlm" else self._start
         self._poolings = tuple(dict.fromkeys([*config.evaluation.layers, config.encoder.layers]))
-        sentences, tokens, self._dev = job.evaluation.sentences, None, None
-        if not self._start:  # otherwise the run makes the tokenizer
-            tokens = tokenize(load_tokenizer(config.encoder), sentences, config.encoder.max_length)
-        self._sentences = Given(job.inputs["tasks"], Sentences(sentences, tokens, job.evaluation))
-        if config.evaluation.dev is not None:
-            own = Evaluation([job.evaluation.tasks[config.evaluation.dev]])
-            row = {sentence: i for i, sentence in enumerate(sentences)}
-            rows = np.array([row[sentence] for sentence in own.sentences])
-            dev = DevTask(own, tokens and tokens.take(rows), rows, config.encoder.layers)
-            self._dev = Given(dev.identity, dev)
+        self._prepare_evaluation()
         # One of each set of recipes that differ only in calibration.
         self._distilling = list({recipe.uncalibrated: recipe for recipe in job.recipes if recipe.distils}.values())
         self._make_inputs()
@@ -90,6 +83,27 @@ class Plan:
             if recipe.calibration and recipe.ensemble != BASE:
                 self._calibrate(recipe, may_fail=True)
         self.graph = Graph(list(self.artefacts.values()))
+
+    def _prepare_evaluation(self) -> None:
+        """Tokenise the sentences of all tasks, and those of the dev task."""
+        config, evaluation = self.config, self.job.evaluation
+        self._prompts = learner_prompts(config.search, config.encoder)
+        tokens, self._dev = None, None
+        if not self._start:  # otherwise the run makes the tokenizer
+            asked = with_prompts(evaluation.sentences, evaluation.roles, self._prompts)
+            tokens = tokenize(load_tokenizer(config.encoder), asked, config.encoder.max_length)
+        prompted: dict[str, Any] = {"prompts": self._prompts} if self._prompts else {}
+        if len(set(evaluation.sentences)) < len(evaluation.sentences):  # a text that is query and document has two rows
+            prompted["two roles"] = True
+        sentences = Sentences(evaluation.sentences, tokens, evaluation, self._prompts)
+        self._sentences = Given(
+            [self.job.inputs["tasks"], prompted] if prompted else self.job.inputs["tasks"], sentences
+        )
+        if config.evaluation.dev is not None:
+            own = Evaluation([evaluation.tasks[config.evaluation.dev]])
+            rows = evaluation.rows_of(own)
+            dev = DevTask(own, tokens and tokens.take(rows), rows, config.encoder.layers, self._prompts)
+            self._dev = Given(dev.identity, dev)
 
     def _add(
         self,
@@ -116,6 +130,10 @@ class Plan:
             inputs["start"] = self._start
             for name, block in corpora(self.config, job.recipes).items():
                 settings, say = {**corpus, "corpus": block}, partial(self._say_corpus, name)
+                if self.config.search.is_on:
+                    settings |= {"search": self.config.search.of_text(), "prompts": self._prompts}
+                if self.config.search.endpoint:
+                    inputs["written"] = self._write_queries(self.config.search.endpoint, block)
                 self._add(name, name.replace("-", " "), text.sentence_table, "corpus", inputs, settings, say=say)
         for kind, rows in job.pairs.items():
             inputs = {"encoder": self._encoder, "rows": Given(job.inputs[kind], rows)}
@@ -123,6 +141,17 @@ class Plan:
             self._add(f"pairs/{kind}", title, text.labelled_pairs, "pairs", inputs, say=say)
         for kind, rows in job.views.items():
             self._make_views(kind, rows)
+
+    def _write_queries(self, endpoint: EndpointConfig, block: CorpusConfig) -> str:
+        """Add the texts that an endpoint is asked about, and the queries that it writes for them."""
+        source, say = {"source": Given(self.job.inputs["corpus"])}, partial(_say_cost, endpoint)
+        settings = {"corpus": block, "seed": self.config.seed, "texts": endpoint.texts}
+        self._add("texts", "texts to write queries for", written.texts_to_ask, "queries", source, settings, say=say)
+        asked = endpoint.model_copy(update={"texts": None})  # how many there are changes no answer
+        name, kept = f"queries/{stable_hash(asked.identity())}", ({"corpus": "texts"}, {"endpoint": asked})
+        options = {"worker": written.QueryBlocks, "rows": lambda rows: written.TEXTS_PER_BLOCK, "table": "texts"}
+        about = {"by": "blocks", "group": name, "is_intermediate": True, "options": options, "say": _say_written}
+        return self._add(name, "write queries", written.written_queries, "queries", *kept, **about)
 
     def _make_views(self, kind: str, rows: Any) -> None:
         config, name = self.config, f"views/{kind}"
@@ -149,8 +178,8 @@ class Plan:
         if name != CORPUS:
             return
         is_trained_on = any(trains_on_corpus(recipe, self.config) for recipe in self.job.recipes)
-        sed = self.config.sed if self._distilling else None
-        for warning in text.small_corpus(entry.meta["rows"], is_trained_on, sed):
+        sed = self.config.sed if self._distilling and not self.config.search.is_on else None
+        for warning in text.small_corpus(entry.meta["report"]["kept"], is_trained_on, sed):
             log.warning(warning)
 
     # existing models
@@ -292,6 +321,13 @@ class Plan:
         about = {"by": "task", "is_intermediate": True, "options": {"on_cpus": True}}
         make, stage = targets.combined_targets, "combination"
         self._add(_TARGETS_OF_TEACHERS, "targets of the teachers", make, stage, inputs, settings, **about)
+        if config.search.is_on:
+            given = {name: inputs[name] for name in inputs if name not in ("encoder", "start")}
+            settings = {"search": config.search.of_candidates(), "widths": list(job.widths)}
+            settings["target_precision"] = sed.target_precision
+            about |= {"say": _say_candidates}
+            make, title = candidates, "queries and the texts they compare"
+            self._add(_CANDIDATES, title, make, stage, {**given, "targets": _TARGETS_OF_TEACHERS}, settings, **about)
         if not job.unscored:
             kept = {"targets": _TARGETS_OF_TEACHERS, "embeddings": scored}, {"layers": config.encoder.layers}
             self._add(TOGETHER, "teachers as one", targets.combined_embeddings, stage, *kept)
@@ -336,6 +372,8 @@ class Plan:
             block = sed.model_copy(update=block)
             settings = {"sed": block, "keep": keep, "seed": derive_seed(config.seed, of, "learner", index)}
             inputs = {"encoder": self._encoder, "start": self._learners_start, "targets": f"{of}/targets"}
+            if config.search.is_on:
+                inputs |= {"corpus": "corpus", "candidates": _CANDIDATES}
             beside: dict[str, Any] = {"how": {"max_retries": sed.max_retries}}
             if self._dev and sed.start == "encoder" and sed.head in (None, "drop"):
                 beside["base"] = _BASE_EMBEDDINGS
@@ -456,6 +494,20 @@ class Plan:
 
 def _say_summary(what: str, entry: Entry) -> Iterator[str]:
     yield f"{what}: {entry.meta['summary']}"
+
+
+def _say_cost(endpoint: EndpointConfig, entry: Entry) -> Iterator[str]:
+    yield written.cost_of_queries(endpoint, entry.meta)
+
+
+def _say_written(entry: Entry) -> Iterator[str]:
+    texts, queries, without = (entry.meta[name] for name in ("texts", "queries", "without"))
+    left = f"; no usable answer about {without:,}" if without else ""
+    yield f"search.endpoint: {queries:,} queries written for {texts - without:,} of {texts:,} texts{left}"
+
+
+def _say_candidates(entry: Entry) -> Iterator[str]:
+    yield f"search: {candidates_summary(entry.meta)}"
 
 
 def _say_unfitted(entry: Entry) -> Iterator[str]:

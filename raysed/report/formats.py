@@ -1,15 +1,16 @@
 """Compare the formats of an exported model: agreement of vectors, size, speed and dev score."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from raysed.config import Format
+from raysed.config import Format, Role
 from raysed.errors import RunFailed
 from raysed.model.formats import FILES, largest_difference, load_format
+from raysed.model.prompts import with_prompts
 from raysed.score.tasks import Task, main_score
 
 LEAST_COSINE = 0.95
@@ -27,6 +28,7 @@ def compare_formats(
     expected_ND: np.ndarray,
     tolerance: float,
     dev: Task | None,
+    prompts: Mapping[Role, str] = {},
 ) -> list[dict[str, Any]]:
     """Compare exported formats with the trained model, and measure them on this machine's CPU.
 
@@ -61,7 +63,9 @@ def compare_formats(
         embed(sentences[:_TIMED])
         speed = len(sentences[:_TIMED]) / (time.monotonic() - began)
         is_scored = dev is not None and len(dev.sentences) <= _MOST_SCORED
-        score = main_score(dev.metrics(dev.outcome(embed(dev.sentences)))) if is_scored else None
+        score = None
+        if is_scored:
+            score = main_score(dev.metrics(dev.outcome(embed(with_prompts(dev.sentences, dev.roles, prompts)))))
         row = {"format": name, "file": file, "bytes": (path / file).stat().st_size}
         row |= {"cosine": cosine, "difference": difference, "sentences_per_second": speed, "score": score}
         found.append(row)

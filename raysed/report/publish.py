@@ -69,7 +69,7 @@ def _export(run: Run) -> None:
 
     config, chosen, model = run.config, run.choice.model, run.exported
     about: dict[str, Any] = {"layers": config.encoder.layers, "max_length": config.encoder.max_length}
-    about["calibration"] = model.calibration
+    about |= {"calibration": model.calibration, "prompts": run.prompts}
     sentences, dev = run.evaluation.sentences, run.evaluation.tasks.get(config.evaluation.dev)
     tolerance = _PARITY if model.calibration is None else _CALIBRATED_PARITY
 
@@ -83,7 +83,8 @@ def _export(run: Run) -> None:
             raise RuntimeError(f"the exported model's vectors differ from the trained model's by {difference:.2g}")
         if config.export.formats:
             write_formats(path, config.export.formats)
-            run.formats[:] = compare_formats(path, config.export.formats, sentences, expected_ND, tolerance, dev)
+            about_formats = config.export.formats, sentences, expected_ND, tolerance, dev, run.prompts
+            run.formats[:] = compare_formats(path, *about_formats)
 
     run.storage.commit("model", write, run.job.depends, {"recipe": chosen.recipe, "index": chosen.index})
 

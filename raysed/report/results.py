@@ -21,6 +21,7 @@ from raysed.model.calibration import CalibrationMap, load_calibration
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_start
+from raysed.model.prompts import Prompts, learner_prompts, with_prompts
 from raysed.plan.artefacts import Facts, ScoredModel
 from raysed.plan.check import Job
 from raysed.recipe import BASE, TEACHERS, parse_recipe
@@ -208,6 +209,11 @@ class Run:
         return Loaded(*start, calibration, self.config.encoder, self.config.resources.encode_token_budget)
 
     @cached_property
+    def prompts(self) -> Prompts:
+        """Prompts of the run's own models, by role."""
+        return learner_prompts(self.config.search, self.config.encoder)
+
+    @cached_property
     def sanity(self) -> dict[str, int]:
         """Triples of the sanity list that the chosen model, the untouched encoder and TF-IDF answer correctly."""
         found = {"triples": len(triples()), "exported": answered_by(self.exported.embed)}
@@ -216,7 +222,7 @@ class Run:
     @cached_property
     def speed(self) -> float:
         """Sentences per second that the chosen model embeds in this process."""
-        sentences = self.evaluation.sentences
+        sentences = with_prompts(self.evaluation.sentences, self.evaluation.roles, self.prompts)
         timed = sentences[:: max(len(sentences) // _TIMED, 1)]  # evenly spread, so lengths are typical
         began = time.monotonic()
         self.exported.embed(timed)
@@ -251,7 +257,7 @@ class Run:
         has_corpus = self.job.needs_corpus and self.storage.entry("corpus") is not None
         table = SentenceTable(self.storage.fetch("corpus")) if has_corpus else ()
         if len(table) < _FEWEST_SENTENCES:
-            return self.evaluation.sentences
+            return list(dict.fromkeys(self.evaluation.sentences))
         first = int(np.random.default_rng(self.config.seed).integers(max(len(table) - MOST_SENTENCES, 0) + 1))
         rows = table.rows(first, min(first + MOST_SENTENCES, len(table)), ("sentence",))
         return rows.column("sentence").to_pylist()

@@ -50,7 +50,8 @@ def score_mteb(model: Any, tasks: Sequence[Any], name: str = "model") -> dict[st
             pass
 
         def encode(self, inputs: Any, **about: Any) -> np.ndarray:
-            return model.embed([text for batch in inputs for text in batch["text"]])[0]
+            role = getattr(about.get("prompt_type"), "value", "")
+            return model.embed([text for batch in inputs for text in batch["text"]], role=role)[0]
 
     encoder = model.model if hasattr(model, "model") else Encoder()
     results = mteb.evaluate(encoder, tasks=list(tasks), cache=None, show_progress_bar=False)

@@ -79,7 +79,8 @@ def bm25_of(documents: Sequence[str]) -> Callable[[Sequence[str]], np.ndarray]:
     if not any(of_documents):
         return lambda queries: np.zeros((len(queries), len(documents)))
     index.index(of_documents, show_progress=False)
-    return lambda queries: np.stack([index.get_scores(query) for query in words(queries)])
+    nothing_N = np.zeros(len(documents), np.float32)
+    return lambda queries: np.stack([index.get_scores(query) if query else nothing_N for query in words(queries)])
 
 
 # -- rows of baselines ------------------------------------------------------------------------------------------------

@@ -6,18 +6,19 @@ import math
 import os
 import statistics
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from raysed.config import EvaluationConfig, Layers, TaskConfig, stable_hash
+from raysed.config import EvaluationConfig, Layers, Role, TaskConfig, stable_hash
 from raysed.data.graded import StsTask
 from raysed.data.rows import column_names
 from raysed.data.sources import ending, local_file
 from raysed.errors import UserError
+from raysed.model.prompts import Prompts
 from raysed.score.kinds import Task, kinds
 from raysed.score.kinds.pairs import Pairs
 
@@ -41,10 +42,15 @@ class Evaluation:
     def __init__(self, tasks: Sequence[StsTask | Task], aggregation: str = "mean"):
         made = [Pairs(task, aggregation) if isinstance(task, StsTask) else task for task in tasks]
         self.tasks: dict[str, Task] = {task.name: task for task in made}
-        self.sentences = list(dict.fromkeys(s for task in made for s in task.sentences))
-        """Distinct sentences of all tasks in first-seen order: what a model has to embed."""
-        row = {sentence: i for i, sentence in enumerate(self.sentences)}
-        self._rows = {task.name: np.array([row[s] for s in task.sentences], np.int64) for task in made}
+        self._row: dict[tuple[Role, str], int] = {}
+        for task in made:
+            for each in zip(task.roles, task.sentences):
+                self._row.setdefault(each, len(self._row))
+        self.sentences = [text for _, text in self._row]
+        """Sentences of all tasks in first-seen order: what a model has to embed. A text with two roles is two."""
+        self.roles = [role for role, _ in self._row]
+        """Role of each of `sentences`."""
+        self._rows = {task.name: self.rows_of(task) for task in made}
 
     @classmethod
     def load(cls, config: EvaluationConfig, seed: int) -> Evaluation:
@@ -66,6 +72,10 @@ class Evaluation:
             task, rows = self.tasks[name], self._rows[name]
             parts.append(rows[task.pair_rows] if task.kind == "pairs" else rows[: len(rows) // 2 * 2].reshape(-1, 2))
         return np.concatenate(parts) if parts else np.zeros((0, 2), np.int64)
+
+    def rows_of(self, other: Task | Evaluation) -> np.ndarray:
+        """Return the indices in `sentences` of those of a task or of an evaluation of some of the tasks, int64 [U]."""
+        return np.array([self._row[each] for each in zip(other.roles, other.sentences)], np.int64)
 
     def rows(self, task: str) -> np.ndarray:
         """Return the indices in `sentences` of a task's distinct sentences, ascending, int64 [U_task]."""
@@ -199,6 +209,8 @@ class DevTask:
     rows: np.ndarray
     """Indices of its sentences among those of all tasks, int64 [U]."""
     layers: Layers
+    prompts: Prompts = field(default_factory=dict)
+    """Of the run's encoder, by role; `tokens` have them."""
 
     @cached_property
     def identity(self) -> Any:
@@ -208,6 +220,7 @@ class DevTask:
             "task": stable_hash(task.content()),
             "aggregation": getattr(task, "aggregation", None),
             "layers": self.layers,
+            **({"prompts": self.prompts} if self.prompts and any(task.roles) else {}),
         }
 
     def score(self, x_UD: np.ndarray, criterion: Criterion = "spearman") -> float:

@@ -1,6 +1,7 @@
 """The page's example of a model in anyone's own Ray Data."""
 
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -32,3 +33,12 @@ def test_a_batch_keeps_its_columns_and_gets_another():
     batch = embed({"text": np.array(SENTENCES, dtype=object), "id": np.arange(3)})
     assert list(batch) == ["text", "id", "vector"] and batch["vector"].shape[0] == 3
     assert batch["vector"].dtype == np.float32
+
+
+def test_sentences_have_the_prompt_of_their_role(exports, tmp_path):
+    path = shutil.copytree(exports["1"], tmp_path / "model")
+    (path / "config_sentence_transformers.json").write_text('{"prompts": {"query": "the big "}}')
+    asked, plain = (Embedder(path, device="cpu", role=role) for role in ("query", ""))
+    texts = np.array(["cat sat"], dtype=object)
+    expected_ND = plain({"sentence": "the big " + texts})["embedding"]
+    np.testing.assert_array_equal(asked({"sentence": texts})["embedding"], expected_ND)

@@ -15,6 +15,8 @@ from raysed.make.work import Sentences
 from raysed.model.encoder import Encoder
 from raysed.model.pretrained import load_encoder, save_encoder
 from raysed.model.teacher import load_teacher
+from raysed.score.kinds.retrieval import Retrieval
+from raysed.score.tasks import Evaluation
 from raysed.store.storage import Storage
 
 
@@ -67,6 +69,24 @@ def test_this_process_holds_one_teacher_at_a_time(run, tiny_encoder_dir, most_al
         teacher.unload()
         del teacher, inputs
     assert most_alive() == 1
+
+
+def test_texts_have_the_prompts_of_their_roles(run, tiny_encoder_dir):
+    """A teacher's own, and those of the run's encoder, whose tokens are made late if the run makes it."""
+    encoder, storage, _ = run
+    evaluation = Evaluation([Retrieval("toy", ["a cat"], ["a cat", "a dog"], ["0", "1"], [{0: 1.0}])])
+    sentences = Sentences(evaluation.sentences, None, evaluation, {"query": "the big ", "document": "on "})
+    embed("base/embeddings/00", None, encoder, sentences).run(storage, Work())
+    of_teacher = TeacherConfig(path=str(tiny_encoder_dir), max_length=20, query_prompt="we ", prompt="is ")
+    inputs = {"teacher": load_teacher(of_teacher), "sentences": sentences}
+    Task("teachers/embeddings/00", "", teacher_embeddings, {}, {"layers": 1}, inputs).run(storage, Work())
+    plain = load_teacher(TeacherConfig(path=str(tiny_encoder_dir), max_length=20))
+    for name, texts in (
+        ("base/embeddings/00", ["the big a cat", "on a cat", "on a dog"]),
+        ("teachers/embeddings/00", ["we a cat", "is a cat", "is a dog"]),
+    ):
+        x_UD = np.load(storage.fetch(name) / "layers-1.npy")
+        np.testing.assert_allclose(x_UD, plain.embed(texts), atol=1e-5, err_msg=name)
 
 
 def test_mean_weights_are_the_plain_mean():

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 import raysed.model.glow
@@ -178,6 +179,18 @@ def test_arguments_stay_as_they_are(make, tmp_path):
     export_model(encoder, tokenizer, tmp_path, layers=2, max_length=5, calibration=None)
     assert tokenizer.model_max_length == limit and not encoder.transformer.config.output_hidden_states
     assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items())
+
+
+def test_prompts_are_those_of_queries_and_documents(cases, tmp_path, sentences):
+    """And of nothing else: `encode` adds none, so an export with prompts is compared as one without."""
+    case, prompts = cases["bert-2"], {"query": "the big ", "document": "on "}
+    case._replace(options={**case.options, "prompts": prompts}).export(tmp_path)
+    model = SentenceTransformer(str(tmp_path), device="cpu")
+    for role, embed in (("query", model.encode_query), ("document", model.encode_document)):
+        texts = [prompts[role] + sentence for sentence in sentences]
+        expected_ND = encode(case.encoder, tokenize(case.tokenizer, texts, MAX_LENGTH), (2,))[0]
+        np.testing.assert_allclose(embed(sentences), expected_ND, atol=1e-5)
+    assert parity(tmp_path, sentences, case.expected) < 1e-4
 
 
 def test_code_is_the_packages_own_and_stands_alone(root):

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +20,14 @@ from raysed.errors import RunFailed, UserError
 from raysed.model.encoding import encode
 from raysed.model.formats import FILES, check_formats, write_formats
 from raysed.model.library import export_model
+from raysed.model.load import load_model
 from raysed.model.pretrained import save_encoder
+from raysed.model.prompts import embed_by_role
 from raysed.model.teacher import Teacher, default_learner, kind_of, load_teacher
 from raysed.report.formats import compare_formats
 from raysed.report.sections.exported import formats_table
 from raysed.score.kinds.pairs import Pairs
+from raysed.score.kinds.retrieval import Retrieval
 
 BLOCKS, MAX_LENGTH = 1, 12  # torch writes one block after the other, which takes seconds
 Exported = tuple[Path, np.ndarray]
@@ -78,6 +82,17 @@ def test_formats_are_measured_beside_the_one_of_torch(bert, sentences):
     lines = formats_table(rows, "dev").plain().splitlines()
     assert "onnx/model_qint8_avx512_vnni.onnx" in lines[4] and len(lines) == 6
     assert compare_formats(path, [], sentences, expected_ND, 1e-4, None) == []
+
+
+def test_a_search_is_scored_with_the_prompts_of_the_learner(bert, sentences):
+    path, expected_ND = bert
+    ids, gains = [f"{row:02d}" for row in range(len(sentences))], [{row: 1.0} for row in range(20)]
+    dev, prompts = Retrieval("dev", sentences[1:21], sentences, ids, gains), {"query": "the big ", "document": ""}
+    model = replace(load_model(str(path)), prompts=prompts)
+    x_UD = embed_by_role(lambda texts, role: model.embed(texts, role=role)[0], dev.sentences, dev.roles)
+    rows = compare_formats(path, ["onnx"], sentences, expected_ND, 1e-4, dev, prompts)
+    assert [row["score"] for row in rows] == [pytest.approx(dev.metrics(dev.outcome(x_UD))["ndcg@10"], abs=0.01)] * 2
+    assert compare_formats(path, ["onnx"], sentences, expected_ND, 1e-4, dev)[0]["score"] != rows[0]["score"]
 
 
 def test_eight_bits_are_eight_bits(bert):
@@ -161,6 +176,8 @@ def test_onnx_runtime_gives_the_vectors_of_torch(with_torch, without_torch, sent
     np.testing.assert_allclose(teacher.embed(texts), expected_ND, atol=1e-4 * np.abs(expected_ND).max())
     np.testing.assert_allclose(np.linalg.norm(expected_ND, axis=1), 1, rtol=1e-5)
     assert teacher.width == expected_ND.shape[1]
+    by_role = asked(without_torch, query_prompt="the big ").embed(texts, "query")
+    np.testing.assert_allclose(by_role, expected_ND, atol=1e-4 * np.abs(expected_ND).max())
 
 
 def test_weights_for_torch_come_first_and_a_file_can_be_named(with_torch, without_torch, sentences):

@@ -171,6 +171,24 @@ def test_models_that_are_loaded_give_what_they_give_by_path(tiny_encoder_dir, se
     assert default_learner([settings_of(model)["path"], "A"]) == {"path": "A", "keep_layers": "half"}
 
 
+def test_an_object_embeds_queries_and_documents_in_its_own_way():
+    """Unless the settings have a prompt; two objects that differ only in that way are two."""
+
+    def searching(letters: str) -> SimpleNamespace:
+        return SimpleNamespace(encode=by_letters, encode_query=partial(by_letters, letters=letters))
+
+    teacher = loaded(searching("bcdfg"))
+    assert teacher.embed(["a bee"], "query").tolist() == [[1, 0, 0, 0, 0]]
+    assert teacher.embed(["a bee"], "document").tolist() == teacher.embed(["a bee"]).tolist() == [[1, 2, 0, 0, 0]]
+    for prompt in ("prompt", "query_prompt"):
+        asked = loaded(searching("bcdfg"), **{prompt: "u: "})
+        assert asked.embed(["a bee"], "query").tolist() == [[1, 2, 0, 0, 1]]
+        assert asked.identity != teacher.identity
+    assert teacher.identity != loaded(searching("bcdgf")).identity
+    for same in (searching("aeiou"), by_letters):
+        assert loaded(same).config.path == "python:cabae8aac86a088c-5", "as before there were roles"
+
+
 def test_paths_and_blocks_stay_as_they_are():
     assert settings_of("A") == {"path": "A"} == settings_of(Path("A"))
     assert settings_of({"path": "A", "prompt": "q: "}) == {"path": "A", "prompt": "q: "}

@@ -77,7 +77,7 @@ def test_its_code_runs(real_card, finished_run):
 NASTY = '<img src=x onerror="alert(1)"> [me](http://x) $5$'
 
 
-def card(path, text="ct-sed", calibration=None, is_static=False, facts=None, **settings) -> str:
+def card(path, text="ct-sed", calibration=None, is_static=False, facts=None, prompts=None, **settings) -> str:
     config = make_config({"run": "demo", "recipes": [text], **settings})
     lengths = {"max_length": 75, "sentences": 2000, "tokens": 30_000, "truncated_sentences": 50, "lost_tokens": 600}
     known = {"corpus": {"lengths": lengths}, "left_out": {"ct/members/09": "collapsed"}}
@@ -91,6 +91,7 @@ def card(path, text="ct-sed", calibration=None, is_static=False, facts=None, **s
         choice=Choice(ScoredModel(text, kind, 0, "", (1,), None), "the only one"),
         speed=512.3,
         exported=SimpleNamespace(encoder=encoder, calibration=calibration),
+        prompts=prompts or {},
         sanity={"triples": 50, "exported": 48, "base": 40, "words": 23},
     )
     write_card(run, path)
@@ -112,6 +113,11 @@ def test_it_says_what_was_done(tmp_path):
     ):
         assert part in text, part
     assert "trust_remote_code" not in text and "onnx" not in text and not re.search(r"\{|\}|None", text)
+
+
+def test_it_says_how_to_search_if_there_are_prompts(tmp_path):
+    assert "`model.encode_query`" in card(tmp_path, prompts={"query": "query: ", "document": ""})
+    assert "encode_query" not in card(tmp_path)
 
 
 def test_trust_is_asked_for_where_there_is_code(tmp_path):

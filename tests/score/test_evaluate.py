@@ -2,16 +2,21 @@
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from sentence_transformers import SentenceTransformer
 
+import raysed
 from raysed import bundled
 from raysed.cli import main_of
-from raysed.commands import evaluate
+from raysed.commands import evaluate, teachers
+from raysed.config import EvaluationConfig
+from raysed.score.tasks import Evaluation, tasks_of
 
 
 @pytest.fixture
@@ -45,6 +50,9 @@ def call(monkeypatch, capsys) -> Callable[..., str]:
     return run
 
 
+PRECISE = "resources.encode_precision=fp32"
+
+
 def table(text: str, title: str) -> dict[str, dict[str, float]]:
     """The rows of the table that has this column, by model and column; names hold no double space."""
     block = next(part for part in text.split("\n\n") if part.startswith("models") and title in part.splitlines()[0])
@@ -68,6 +76,33 @@ def test_several_models_are_in_the_tables(call, exports, tiny_encoder_dir, tasks
         assert shown["mean"] == shown["second"], "the dev task is not in the headline"
     assert similarity[chosen[0]] == similarity[chosen[2]], "an export without calibration is its encoder"
     assert similarity[chosen[0]] != similarity[chosen[1]]
+
+
+def test_queries_and_documents_have_their_prompts(call, exports, sentences, tmp_path):
+    """Wherever models are scored: by this command, by `raysed teachers`, and from Python."""
+    path, search = shutil.copytree(exports["1"], tmp_path / "model"), tmp_path / "search"
+    prompts = {"prompts": {"query": "the big red ", "document": "on "}}
+    (path / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    (search / "qrels").mkdir(parents=True)
+    texts = sentences[:-1]  # the last one is empty
+    for name, some in (("corpus", texts), ("queries", texts[1:31])):
+        lines = [json.dumps({"_id": f"{i:02d}", "text": text}) for i, text in enumerate(some)]
+        (search / f"{name}.jsonl").write_text("\n".join(lines))
+    judged = "".join(f"{i:02d}\t{i:02d}\t1\n" for i in range(30))
+    (search / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
+    model = SentenceTransformer(str(path), device="cpu")
+    (task,) = Evaluation.load(EvaluationConfig(tasks=tasks_of([str(search)]), dev=None), 0).tasks.values()
+    x_UD = np.concatenate([model.encode_query(texts[1:31]), model.encode_document(texts)])
+    expected = pytest.approx(task.metrics(task.outcome(x_UD))["ndcg@10"], abs=1e-3)
+    assert task.metrics(task.outcome(model.encode(task.sentences)))["ndcg@10"] != expected
+    output = tmp_path / "o.json"
+    call("--model", path, "--task", search, "--output", output)
+    assert json.loads(output.read_text())["models"][-1]["metrics"]["search"]["ndcg@10"] == expected
+    words = [str(path), str(exports["2"]), "--task", str(search), "--output", str(output), "--set", PRECISE]
+    teachers.job(teachers.parser().parse_args(words))
+    assert json.loads(output.read_text())["worth"]["rows"][0]["tasks"]["search"] == expected
+    for given in (path, {"path": str(path)}, model):
+        assert raysed.evaluate(given, [str(search)])["search"]["ndcg@10"] == expected
 
 
 def test_files_need_no_config(call, tmp_path):

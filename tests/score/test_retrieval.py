@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raysed.data.graded import StsTask
 from raysed.score.intervals import interval, resample
 from raysed.score.kinds import retrieval
 from raysed.score.kinds.retrieval import MEASURES, Retrieval
@@ -62,6 +63,23 @@ def test_equal_documents_tie_and_prompts_are_embedded(monkeypatch):
     unit_UD = x_UD / np.linalg.norm(x_UD, axis=1, keepdims=True)
     scores_QN = (unit_UD[:7] @ unit_UD[7:].T)[:, np.arange(30) // 2]
     assert task.metrics(task.outcome(x_UD))["map"] == pytest.approx(by_trec_eval(task, scores_QN)["map"], abs=1e-6)
+
+
+def test_a_text_that_is_asked_and_found_is_two_sentences_unless_the_task_has_prompts():
+    texts, gains = ["a cat", "a dog", "a bird"], [{1: 1.0}, {0: 1.0}]
+    plain, own = (Retrieval("toy", texts[:2], texts, list("abc"), gains, query_prompt=prompt) for prompt in ("", "q: "))
+    assert plain.roles == ["query"] * 2 + ["document"] * 3 and plain.sentences == [*texts[:2], *texts]
+    assert own.roles == [""] * 5 and own.sentences == ["q: a cat", "q: a dog", *texts]
+    assert plain.content()[1] == texts, "as before there were roles, so that results stay valid"
+    # As a query, each of the two has the vector of the other as a document.
+    x_UD = np.array([[0, 1, 0], [1, 0, 0], *np.eye(3)])
+    assert Evaluation([plain]).score(x_UD)["toy"]["ndcg@10"] == 100
+    pairs = StsTask("pairs", {"": (texts, texts, np.arange(3.0))})
+    both = Evaluation([pairs, plain])
+    assert both.sentences == [*texts, *plain.sentences] and both.roles == [""] * 3 + plain.roles
+    assert both.rows_of(Evaluation([plain])).tolist() == [3, 4, 5, 6, 7]
+    for name, outcomes in baselines(Evaluation([plain])).items():
+        assert np.array_equal(outcomes["toy"], baselines(Evaluation([own]))[name]["toy"]), "words need no prompt"
 
 
 def test_between_two_models_one_embeds_queries_and_the_other_documents():

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from raysed.config import Role
 from raysed.data.parquet import open_table
 from raysed.errors import UserError
 from raysed.model.teacher import MissingSentence, Teacher
@@ -80,8 +81,8 @@ class EmbeddingFile(Teacher):
         places = np.minimum(np.searchsorted(known_N, asked), len(known_N) - 1)
         return np.where(known_N[places] == asked, rows_N[places], -1)
 
-    def embed(self, sentences: Sequence[str]) -> np.ndarray:
-        """Return the file's vectors, float32 [N, D]; raise MissingSentence if it lacks one."""
+    def embed(self, sentences: Sequence[str], role: Role = "") -> np.ndarray:
+        """Return the file's vectors, float32 [N, D], the same for all roles; raise MissingSentence if it lacks one."""
         rows = self._rows_of(sentences)
         missing = np.flatnonzero(rows < 0)
         if len(missing):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from raysed.config import MEMBERS
+from raysed.config import MEMBERS, Role
 from raysed.model.pretrained import width_of
 from raysed.model.teacher import MissingSentence, Teacher
 
@@ -32,6 +32,6 @@ class Members(Teacher):
         """Width of the encoder that the members start from."""
         return width_of(self.encoder)
 
-    def embed(self, sentences: Sequence[str]) -> np.ndarray:
+    def embed(self, sentences: Sequence[str], role: Role = "") -> np.ndarray:
         """Raise MissingSentence: the run computes the members' mean itself."""
         raise MissingSentence(f"teachers: {self.config.path!r} has vectors of the corpus only")

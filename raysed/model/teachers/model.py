@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
+from raysed.config import Role
 from raysed.errors import UserError
 from raysed.model.load import LibraryModel, NativeModel, load_model
 from raysed.model.precision import uses_bf16
@@ -29,15 +31,19 @@ class ModelTeacher(Teacher):
     def _model(self) -> NativeModel | LibraryModel:
         config, place = self.config, f"teachers: {self.config.path!r}"
         options = {"token_budget": self.token_budget, "device": self.device, "place": place}
-        model = load_model(config.path, (config.layers,), config.max_length, **options)
+        model = replace(load_model(config.path, (config.layers,), config.max_length, **options), prompts=self.prompts)
         if isinstance(model, NativeModel):
             return replace(model, bf16=uses_bf16(self.precision, self.device))
         return model
 
     @cached_property
+    def _directory(self) -> Path:
+        return model_directory(self.config.path, f"teachers: {self.config.path!r}")
+
+    @cached_property
     def identity(self) -> str:
         """Digest of its files and settings."""
-        directory = model_directory(self.config.path, f"teachers: {self.config.path!r}")
+        directory = self._directory
         paths = [path for path in sorted(directory.rglob("*")) if path.suffix in _IDENTIFYING and path.is_file()]
         return self._digest({str(path.relative_to(directory)): path for path in paths})
 
@@ -46,9 +52,11 @@ class ModelTeacher(Teacher):
         """Number of parameters."""
         return self._model.parameters
 
-    def embed(self, sentences: Sequence[str]) -> np.ndarray:
+    def embed(self, sentences: Sequence[str], role: Role = "") -> np.ndarray:
         """Return one vector per sentence, float32 [N, D]."""
-        return self._model.embed([f"{self.config.prompt}{sentence}" for sentence in sentences])[0]
+        if role in self.prompts:
+            return self._model.embed(sentences, role=role)[0]
+        return self._model.embed(self._with_prompt(sentences, role))[0]
 
     def check(self) -> None:
         """Load it, embed a sentence and require finite numbers."""

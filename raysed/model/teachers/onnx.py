@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from raysed.config import Role
 from raysed.data.tokens import TokenTable, batches_by_tokens, tokenize
 from raysed.errors import UserError, first_line
 from raysed.model.encoding import default_token_budget
@@ -96,6 +97,10 @@ class OnnxModel(Teacher):
             raise self._refused("is not a file")
         return path, path.parents[1] if path.parent.name == "onnx" else path.parent
 
+    @property
+    def _directory(self) -> Path:
+        return self._places[1]
+
     @cached_property
     def identity(self) -> str:
         """Digest of its files and settings."""
@@ -154,13 +159,12 @@ class OnnxModel(Teacher):
             raise self._refused(f"has no tokenizer; add its files, such as tokenizer.json, to {directory}")
         return tokenizer
 
-    def _tokens(self, sentences: Sequence[str]) -> TokenTable:
-        texts = [f"{self.config.prompt}{sentence}" for sentence in sentences]
-        return tokenize(self._model.tokenizer, texts, self._model.max_length)
+    def _tokens(self, sentences: Sequence[str], role: Role = "") -> TokenTable:
+        return tokenize(self._model.tokenizer, self._with_prompt(sentences, role), self._model.max_length)
 
-    def embed(self, sentences: Sequence[str]) -> np.ndarray:
+    def embed(self, sentences: Sequence[str], role: Role = "") -> np.ndarray:
         """Return one vector per sentence, float32 [N, D]."""
-        table = self._tokens(sentences)
+        table = self._tokens(sentences, role)
         passes = list(batches_by_tokens(table.lengths, self.token_budget or default_token_budget("cpu")))
         x_ND = np.concatenate([self._model.embed(table.take(rows)) for rows in passes])
         return x_ND[np.argsort(np.concatenate(passes))]

@@ -6,13 +6,13 @@ equal paths mean equal vectors, as far as the sample shows.
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from raysed import bundled
-from raysed.config import PYTHON, stable_hash
+from raysed.config import PYTHON, Role, stable_hash
 from raysed.errors import UserError
 from raysed.model.teacher import Teacher
 
@@ -31,21 +31,26 @@ class PythonTeacher(Teacher):
 
     @property
     def identity(self) -> str:
-        """Digest of its path, which is a digest of its vectors, and its prompt."""
-        return stable_hash([self.config.path, self.config.prompt])
+        """Digest of its path, which is a digest of its vectors, and its prompts."""
+        return stable_hash([self.config.path, self.config.prompt, *filter(None, [self.prompts])])
 
     @property
     def width(self) -> int:
         """Size of its vectors, from the end of its path."""
         return int(self.config.path.rpartition("-")[2])
 
-    def embed(self, sentences: Sequence[str]) -> np.ndarray:
-        """Return one vector per sentence, float32 [N, D]; raise UserError if the object returns anything else."""
+    def embed(self, sentences: Sequence[str], role: Role = "") -> np.ndarray:
+        """Return one vector per sentence, float32 [N, D]; raise UserError if the object returns anything else.
+
+        Without a prompt in the settings, `encode_query` or `encode_document` embeds, if the object has it.
+        """
         given = given_objects.get(self.config.path)
         if given is None:
             problem = f"{self.config.title} is an object of a Python process that has ended, or no longer needs it"
             raise UserError(f"teachers: {problem}; give it to raysed.distill again")
-        x_ND = _vectors(given, [f"{self.config.prompt}{sentence}" for sentence in sentences], self.config.title)
+        has_prompt = self.config.prompt or role in self.prompts
+        embed = None if has_prompt else _of_role(given, role)
+        x_ND = _vectors(given, self._with_prompt(sentences, role), self.config.title, embed)
         if x_ND.shape[1] != self.width:
             problem = f"gave vectors of width {self.width} before, and now of width {x_ND.shape[1]}"
             raise UserError(f"teachers: {self.config.title} {problem}; the width must not change")
@@ -68,20 +73,34 @@ def settings_of(teacher: Any) -> dict[str, Any]:
 
 
 def _registered(given: Any, name: str) -> str:
-    """Register the object under a digest of its vectors of bundled sentences and of the long text they form."""
+    """Register the object under a digest of its vectors of bundled sentences and of the long text they form.
+
+    Vectors of queries and documents count where they differ from those of other texts.
+    """
     if not (callable(given) or hasattr(given, "encode")):
         problem = "is neither a path nor an object that embeds: a function of a list of sentences, or one with encode"
         raise UserError(f"teachers: {given!r} {problem}")
     every = len(bundled.corpus()) // _SAMPLE
     sentences = bundled.corpus()[::every][:_SAMPLE]
-    x_ND = _vectors(given, [*sentences, " ".join(sentences)], name)
-    path = f"{PYTHON}{hashlib.sha256(x_ND.tobytes()).hexdigest()[:16]}-{x_ND.shape[1]}"
+    sentences.append(" ".join(sentences))
+    x_ND = _vectors(given, sentences, name)
+    digest = hashlib.sha256(x_ND.tobytes())
+    for role in ("query", "document"):
+        embed = _of_role(given, role)
+        own_ND = x_ND if embed is None else _vectors(given, sentences, name, embed)
+        if not np.array_equal(own_ND, x_ND):
+            digest.update(role.encode() + own_ND.tobytes())
+    path = f"{PYTHON}{digest.hexdigest()[:16]}-{x_ND.shape[1]}"
     given_objects[path] = given
     return path
 
 
-def _vectors(given: Any, sentences: list[str], name: str) -> np.ndarray:
-    found = getattr(given, "encode", given)(sentences)
+def _of_role(given: Any, role: Role) -> Callable | None:
+    return getattr(given, f"encode_{role}", None) if role else None
+
+
+def _vectors(given: Any, sentences: list[str], name: str, embed: Callable | None = None) -> np.ndarray:
+    found = (embed or getattr(given, "encode", given))(sentences)
     if hasattr(found, "detach"):  # a torch tensor on any device, in any precision
         found = found.detach().float().cpu()
     try:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from raysed.data.candidates import candidates_summary
 from raysed.report.document import Report
 from raysed.report.results import Run
 from raysed.report.scores import display_name
@@ -14,8 +15,18 @@ from raysed.store.text import Table
 def _fidelity(run: Run) -> list[dict[str, Any]]:
     recipes = dict.fromkeys(recipe.uncalibrated for recipe in run.job.recipes if recipe.distils)
     found = {recipe: run.meta(f"{recipe}/fidelity/00") for recipe in recipes}
-    keys = ("documents", "queries", "searches")
-    return [{"recipe": recipe, **{key: of[key] for key in keys}} for recipe, of in found.items() if "searches" in of]
+    keys = ("documents", "queries", "asked_by", "searches")
+    tables = [
+        {"recipe": recipe, **{key: of.get(key, "texts") for key in keys}}
+        for recipe, of in found.items()
+        if "searches" in of
+    ]
+    for table in tables:
+        if mined := run.meta(f"{table['recipe']}/candidates"):
+            table["mined"] = {
+                key: mined[key] for key in ("texts", "queries", "negatives", "nearest", "spared", "judges")
+            }
+    return tables
 
 
 def fidelity_table(searches: Sequence[Mapping[str, Any]]) -> Table:
@@ -32,7 +43,9 @@ def fidelity_table(searches: Sequence[Mapping[str, Any]]) -> Table:
 
 def _tables(found: Sequence[Mapping[str, Any]], report: Report) -> Iterator[Block]:
     for about in found:
-        yield f"{about['recipe']}: {about['queries']:,} texts search {about['documents']:,}."
+        if mined := about.get("mined"):
+            yield f"{about['recipe']} was trained with {candidates_summary(mined)}."
+        yield f"{about['recipe']}: {about['queries']:,} {about['asked_by']} search {about['documents']:,} texts."
         yield fidelity_table(about["searches"])
 
 
@@ -42,8 +55,9 @@ SECTIONS = [
         "What it finds of what its teachers find",
         36,
         _fidelity,
-        f"Texts of the corpus search the others. Recall: how many of the {DEPTH} texts that the teachers together rank "
-        f"first are among the first {DEPTH} of the search; nDCG counts their order, too. Whether the teachers are "
+        "Texts of the corpus search the others, or queries that were made for them search all. Recall: how many of the "
+        f"{DEPTH} texts that the teachers together rank first are among the first {DEPTH} of the search; nDCG counts "
+        "their order, too. Whether the teachers are "
         "right is another question, and the learner has seen these texts. int8 and bits: its vectors as an index may "
         "keep them, searched by queries in full.",
         tables=_tables,

@@ -7,13 +7,13 @@ depend on outcomes only, so the same code scores BM25.
 import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from importlib import import_module
 from typing import Any, ClassVar
 
 import numpy as np
 
-from raysed.config import TaskConfig
+from raysed.config import Role, TaskConfig
 from raysed.score.lexical import LEXICAL, Vectors
 
 
@@ -24,7 +24,7 @@ class Task(ABC):
         kind: as in `evaluation.tasks.NAME.kind`.
         main: key of the main score in `metrics`.
         rises_when_resampled: resamples score higher than the whole on average.
-        sentences: the U distinct texts that a model has to embed.
+        sentences: the U texts that a model has to embed, distinct in role and text.
         size: in words.
     """
 
@@ -35,6 +35,11 @@ class Task(ABC):
     name: str
     sentences: list[str]
     size: str
+
+    @cached_property
+    def roles(self) -> list[Role]:
+        """Each sentence's role, which decides its prompt."""
+        return [""] * len(self.sentences)
 
     @classmethod
     def recognises(cls, config: TaskConfig, setting: str) -> bool:

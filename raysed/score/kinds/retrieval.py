@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from raysed.config import TaskConfig
+from raysed.config import Role, TaskConfig
 from raysed.data.rows import Rows, Schema, read
 from raysed.data.sources import Hub, find
 from raysed.errors import UserError
@@ -87,6 +87,8 @@ def _check_ids(judgements: Rows, column: str, known: Mapping[str, int], file: st
 class Retrieval(Task):
     """Scores models by how they rank the documents that answer a query; only embedded texts get prompts.
 
+    With a prompt of the task's own, texts have no role, so models add none of theirs.
+
     Attributes:
         document_ids: rank documents with equal scores, the last id first (as in trec_eval).
         gains: for each query, the relevance of documents by index in `documents`; at least one, all above 0.
@@ -110,9 +112,11 @@ class Retrieval(Task):
         self.gains, self.left_out = gains, left_out
         without = f" ({left_out:,} more have no relevant document)" if left_out else ""
         self.size = f"{len(queries):,} queries{without}, {len(documents):,} documents"
-        asked, found = [query_prompt + query for query in queries], [document_prompt + text for text in documents]
-        self.sentences = list(dict.fromkeys([*asked, *found]))
-        row = {sentence: i for i, sentence in enumerate(self.sentences)}
+        roles: tuple[Role, Role] = ("", "") if query_prompt or document_prompt else ("query", "document")
+        asked = [(roles[0], query_prompt + query) for query in queries]
+        found = [(roles[1], document_prompt + text) for text in documents]
+        row = {text: i for i, text in enumerate(dict.fromkeys([*asked, *found]))}
+        self.roles, self.sentences = map(list, zip(*row))
         self._query_rows = np.array([row[text] for text in asked])
         # Equal documents share a row, so their scores tie exactly.
         self._texts, self._text_of = np.unique([row[text] for text in found], return_inverse=True)
@@ -155,7 +159,8 @@ class Retrieval(Task):
         return cls(name, asked, texts, list(document_of), judged, left_out, *prompts)
 
     def content(self) -> list[Any]:
-        return [self.kind, self.sentences, self.document_ids, [list(gains.items()) for gains in self.gains]]
+        texts = list(dict.fromkeys(self.sentences))
+        return [self.kind, texts, self.document_ids, [list(gains.items()) for gains in self.gains]]
 
     def outcome(self, x_UD: np.ndarray) -> np.ndarray:
         """Return every measure for every query, float64 [Q, 5], 0 to 1, columns as in `MEASURES`."""

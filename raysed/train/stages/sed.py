@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 TEMPERATURE = 0.07
 """Divisor of cosines in `contrastive`."""
+_NEVER = -1e4
+"""Logarithm of the odds of a text that does not count: finite, so that no infinities are subtracted."""
 _VARIANCE_SPEED, _MOST_LOG = 10.0, 10.0
 """Log-variances move 10 times faster than weights, whose rate is too small for them, and at most 10 from their start: a
 dimension that is always 0 must not lead to infinity."""
@@ -53,9 +56,26 @@ def nll(x_BD: torch.Tensor, t_BD: torch.Tensor, log_variance_D: torch.Tensor, **
     return (log_variance_D + (t_BD - x_BD).square() / log_variance_D.exp()).mean() / 2
 
 
-LOSSES = {loss.__name__: loss for loss in (mse, unit_mse, nll, contrastive)}
+def scores(
+    x_BD: torch.Tensor, t_BD: torch.Tensor, same_QP: torch.Tensor, queries: int, temperature: float, **_: Any
+) -> torch.Tensor:
+    """Return the KL divergence of the learner's ranking of the texts for each query from the targets', mean over Q.
+
+    A ranking is the softmax over the P texts of their cosines with the query, divided by `temperature`. The first
+    `queries` rows are the queries and the others the texts; with 0, all rows are both. `same_QP` marks a text that is
+    the query itself, which does not count.
+    """
+    x_BD, t_BD = F.normalize(x_BD, dim=1), F.normalize(t_BD, dim=1)
+    found_QP, wanted_QP = (
+        ((rows[: queries or None] @ rows[queries:].T) / temperature).masked_fill(same_QP, _NEVER).log_softmax(1)
+        for rows in (x_BD, t_BD)
+    )
+    return F.kl_div(found_QP, wanted_QP, reduction="batchmean", log_target=True)
+
+
+LOSSES = {loss.__name__: loss for loss in (mse, unit_mse, nll, contrastive, scores)}
 """From embeddings and targets [B, D] to a mean over sentences; see `sed.loss`."""
-LossName = Literal["mse", "unit_mse", "nll", "contrastive"]
+LossName = Literal["mse", "unit_mse", "nll", "contrastive", "scores"]
 
 
 class SedConfig(TuningConfig):
@@ -63,8 +83,11 @@ class SedConfig(TuningConfig):
 
     loss: Annotated[LossName | list[LossName], AfterValidator(distinct)] = "mse"
     """`mse`: mean squared difference from the target (SED). `unit_mse`: squared distance of unit vectors.
-    `contrastive`: InfoNCE within the batch. `nll`: likelihood with a learnt variance per dimension, for `sed.head:
+    `contrastive`: InfoNCE within the batch. `scores`: divergence of the learner's ranking of the batch's texts for each
+    query from the targets' (docs/search.md). `nll`: likelihood with a learnt variance per dimension, for `sed.head:
     drop`. A list: their sum. See docs/distill.md#losses."""
+    temperature: float = Field(0.05, gt=0)
+    """Divisor of cosines in `scores`: with a lower one the best texts count more."""
     widths: Annotated[list[Annotated[int, Field(ge=1)]], AfterValidator(ascending)] = []
     """Smaller widths at which the first coordinates should work, too, such as `[64, 128]` (Matryoshka, Kusupati et al.
     2022). The loss averages all widths. For `teachers`. See docs/distill.md#shorter-embeddings."""
@@ -113,8 +136,9 @@ class SedConfig(TuningConfig):
     """Restarts of a failed learner, as `members.max_retries`."""
 
     def identity(self) -> dict[str, Any]:
-        """Leave out what matters only if evaluations choose the weights."""
+        """Leave out what matters only if evaluations choose the weights, or to a loss that is not used."""
         unused = {"evaluate_every", "patience"} if self.keep == "last" else set()
+        unused |= set() if "scores" in self.losses else {"temperature"}
         return {name: value for name, value in super().identity().items() if name not in unused}
 
     @model_validator(mode="after")
@@ -126,8 +150,9 @@ class SedConfig(TuningConfig):
 
     @model_validator(mode="after")
     def _others_are_in_the_batch(self) -> SedConfig:
-        if "contrastive" in self.losses and self.batch_size < 2:
-            raise ValueError("sed.loss: contrastive compares with others of the batch; set sed.batch_size to 2 or more")
+        for name in self.losses:
+            if name in ("contrastive", "scores") and self.batch_size < 2:
+                raise ValueError(f"sed.loss: {name} compares with others of the batch; set sed.batch_size to 2 or more")
         return self
 
     @property
@@ -156,10 +181,11 @@ class Distillation(EncoderObjective):
         widths: Sequence[int] = (),
         heads_HD: np.ndarray | None = None,
         variance_D: np.ndarray | None = None,
+        temperature: float = 0.05,
     ):
         super().__init__(dropout)
         self.learner = learner
-        self._losses, self._widths = [LOSSES[name] for name in losses], tuple(widths)
+        self._losses, self._widths, self._temperature = [LOSSES[name] for name in losses], tuple(widths), temperature
         device = next(learner.parameters()).device
         self.heads_HD = None if heads_HD is None else nn.Parameter(torch.tensor(heads_HD, device=device))
         self.has_variance = "nll" in losses
@@ -176,12 +202,16 @@ class Distillation(EncoderObjective):
                 emb_BD = F.normalize(emb_BD, dim=1) @ self.heads_HD
             t_BD, widths = batch.targets.to(device), (*self._widths, emb_BD.shape[1])
             all_GD = t_BD if batch.of_all is None else batch.of_all.to(device)
-            of_widths = [self._distance(emb_BD[:, :d], t_BD[:, :d], all_GD[:, :d]) for d in widths]
-            return batch.weight * sum(of_widths) / len(widths)
-
-    def _distance(self, x_BD: torch.Tensor, t_BD: torch.Tensor, all_GD: torch.Tensor) -> torch.Tensor:
-        log_variance_D = self.log_variance() if self.has_variance else None
-        return sum(loss(x_BD, t_BD, all_GD=all_GD, log_variance_D=log_variance_D) for loss in self._losses)
+            more = {
+                "log_variance_D": self.log_variance() if self.has_variance else None,
+                "same_QP": torch.from_numpy(batch.same_QP).to(device),
+                "queries": batch.queries,
+                "temperature": self._temperature,
+            }
+            of_losses = [
+                loss(emb_BD[:, :d], t_BD[:, :d], all_GD=all_GD[:, :d], **more) for d in widths for loss in self._losses
+            ]
+            return batch.weight * sum(of_losses) / len(widths)
 
     def log_variance(self) -> torch.Tensor:
         """Return the logarithms of the variances learnt so far, [D]."""
@@ -206,16 +236,26 @@ class _Sed(Stage):
         from raysed.train.engine import TorchEngine
         from raysed.train.loop import Run
 
-        (targets,) = start.data.values()
+        targets = start.data["targets"]
         heads = ()
         if settings.head == "drop":
             heads = np.load(targets / START), np.load(targets / VARIANCE)
         elif settings.head:
             start.encoder.set_head(np.load(targets / START))
-        objective = Distillation(start.encoder, settings.dropout, settings.losses, settings.widths, *heads)
+        own = {"temperature": settings.temperature}
+        objective = Distillation(start.encoder, settings.dropout, settings.losses, settings.widths, *heads, **own)
         offset = np.load(targets / "mean.npy") if settings.target == "centred_mean" else None
         holds_out = settings.keep == "best_on_held_out"
-        batches = TargetBatches(targets, settings.batch_size, start.seed, rank, world, offset, held_out=holds_out)
+        some = {"rank": rank, "world": world, "offset": offset, "held_out": holds_out}
+        if "candidates" in start.data:
+            from raysed.data.candidates import CandidateBatches
+
+            tables = start.data["corpus"], start.data["candidates"]
+            batches = CandidateBatches(*tables, settings.batch_size, start.seed, **some)
+            held_out = CandidateBatches(*tables, settings.batch_size, start.seed, offset=offset).held_out
+        else:
+            batches = TargetBatches(targets, settings.batch_size, start.seed, **some)
+            held_out = partial(held_out_batches, targets, settings.batch_size, offset)
         steps = self.steps(settings, batches.rows)
         chooses = settings.keep != "last"
         plan = Plan(
@@ -227,7 +267,7 @@ class _Sed(Stage):
             log_every=log_every(steps),
             keep="best" if chooses else "learner",
             patience=settings.patience if chooses else None,
-            held_out=held_out_batches(targets, settings.batch_size, offset) if holds_out else (),
+            held_out=held_out() if holds_out else (),
         )
         bf16 = uses_bf16(settings.precision, start.encoder.transformer.device)
         settings = settings.model_copy(update={"batch_size": batches.batch_size})

@@ -1,0 +1,99 @@
+"""Batches of queries with their own texts and negatives, for training for search."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from raysed.data.targets import MOST_HELD_OUT, TargetBatch
+from raysed.data.tokens import pack, read_tokens
+
+CANDIDATES, VECTORS = "candidates.npy", "targets.npy"
+"""Rows of the corpus for each query, int64 [Q, 2 + N]: itself, its own text and negatives; and all targets [N, D]."""
+NONE = -1
+"""In place of a negative, where there are too few."""
+_EVERY = 20
+"""One of so many queries is held out."""
+
+
+class CandidateBatches:
+    """Batches in an order that depends on (seed, step) only, not on the number of workers.
+
+    Each holds the queries first, then the distinct texts of all of them. A worker compares its queries with its own
+    texts. The last, partial batch of an epoch is dropped.
+
+    Args:
+        corpus: directory of the sentence table.
+        directory: what `make.candidates` wrote.
+        batch_size: texts and queries per update over all `world` workers, at most, but at least one query's.
+        offset: subtracted from every target, [D].
+        held_out: leave out the queries of `held_out_candidates`.
+    """
+
+    def __init__(
+        self,
+        corpus: Path,
+        directory: Path,
+        batch_size: int,
+        seed: int,
+        rank: int = 0,
+        world: int = 1,
+        offset: np.ndarray | None = None,
+        held_out: bool = False,
+    ):
+        self._tokens = read_tokens(corpus)
+        self._targets_ND = np.load(directory / VECTORS, mmap_mode="r")
+        self._rows_QC = np.load(directory / CANDIDATES)
+        if held_out:
+            self._rows_QC = self._rows_QC[~_is_held_out(len(self._rows_QC))]
+        per_query = self._rows_QC.shape[1]
+        self.rows = self._rows_QC.size
+        self._queries = max(1, min(batch_size // per_query, len(self._rows_QC)))
+        self.batch_size = self._queries * per_query
+        self.per_epoch = len(self._rows_QC) // self._queries
+        self._seed, self._offset = seed, 0 if offset is None else offset.astype(np.float32)
+        start, stop = rank * self._queries // world, (rank + 1) * self._queries // world
+        self._weight = (stop - start) * world / self._queries
+        # With more workers than queries, some take a query of others with weight 0.
+        self._part = slice(start, max(stop, start + 1))
+        self._order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
+
+    def __call__(self, step: int) -> TargetBatch:
+        """Return this worker's part of the batch of a step."""
+        epoch, index = divmod(step, self.per_epoch)
+        if self._order[0] != epoch:
+            self._order = epoch, np.random.default_rng([self._seed, epoch]).permutation(len(self._rows_QC))
+        queries = self._order[1][index * self._queries : (index + 1) * self._queries]
+        return self.batch(self._rows_QC[queries[self._part]], self._weight)
+
+    def batch(self, rows_BC: np.ndarray, weight: float = 1.0) -> TargetBatch:
+        """Return the batch of some queries."""
+        texts = np.unique(rows_BC[:, 1:])
+        rows = np.concatenate([rows_BC[:, 0], texts[texts != NONE]])
+        targets = torch.from_numpy(self._targets_ND[rows].astype(np.float32) - self._offset)
+        return TargetBatch(pack(self._tokens.take(rows)), targets, weight, queries=len(rows_BC))
+
+    def held_out(self) -> list[TargetBatch]:
+        """Return the batches of the queries to hold out: a twentieth, but at most 2,000."""
+        rows_QC = self._rows_QC[_is_held_out(len(self._rows_QC))]
+        cuts = range(self._queries, len(rows_QC), self._queries)
+        return [self.batch(rows_BC) for rows_BC in np.split(rows_QC, cuts)]
+
+
+def _is_held_out(queries: int) -> np.ndarray:
+    every = max(_EVERY, -(-queries // MOST_HELD_OUT))
+    return np.arange(queries) % every == 0
+
+
+def candidates_summary(meta: Mapping[str, Any]) -> str:
+    """Return what `make.candidates` mined, in words."""
+    texts, queries, nearest = (f"{meta[name]:,}" for name in ("texts", "queries", "nearest"))
+    found = f"{queries} queries for {texts} texts, {meta['negatives']:,} negatives"
+    if not meta["nearest"]:
+        return found
+    who = "any teacher" if meta["judges"] > 1 else "the teachers"
+    share = 100 * meta["spared"] / meta["nearest"]
+    as_good = f"as good as the query's own for {who}, and are not among them"
+    return f"{found}; {share:.1f} % of the {nearest} nearest texts are {as_good}"

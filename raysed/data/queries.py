@@ -1,0 +1,105 @@
+"""Queries for the texts of a corpus: made from them, without a language model, or given by users."""
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from raysed.config import Role, SearchConfig
+from raysed.data.rows import Schema, rows
+from raysed.data.sources import File, Hub, find
+from raysed.errors import UserError
+
+OWN = "own"
+"""Kind of the queries that users have given, beside `config.QueryKind`."""
+WRITTEN = "written"
+"""Kind of the queries of `search.endpoint`."""
+UNKNOWN = -1
+"""In place of a query's text, if no text is known to answer it."""
+
+_SETTING = "search.source"
+SENTENCE_END = re.compile(r"""[.!?…][)\]"'”’»]*(?= |$)|[。！？]""")
+_LEAST_WORDS, _MOST_WORDS = 4, 12
+"""Of a crop, which is at most half of its text."""
+_LONGEST = 40
+"""Words in a first sentence or question; longer ones are not what people type."""
+_EDGES = "()[]{}\"'“”‘’«»,;:.!?…-–— "
+
+
+def sentences_of(text: str) -> list[str]:
+    """Cut a text without repeated blanks at the ends of sentences.
+
+    >>> sentences_of("Who sleeps? The cat (it is old). Why")
+    ['Who sleeps?', 'The cat (it is old).', 'Why']
+    """
+    ends = [match.end() for match in SENTENCE_END.finditer(text)]
+    parts = [text[start:end].strip() for start, end in zip([0, *ends], [*ends, len(text)])]
+    return [part for part in parts if part]
+
+
+def queries_of(search: SearchConfig, text: str, title: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the kind and words of each query that can be made from a text; a crop depends on the text only.
+
+    >>> text = "A cat sleeps on the old mat. Who let it in? Nobody knows how it came."
+    >>> dict(queries_of(SearchConfig(queries=["titles", "first_sentences", "questions"]), text, "Cats"))
+    {'titles': 'Cats', 'first_sentences': 'A cat sleeps on the old mat.', 'questions': 'Who let it in?'}
+    """
+    sentences = sentences_of(text)
+    for kind in search.queries:
+        if kind == "titles":
+            found = [title]
+        elif kind == "crops":
+            found = _crops(text)
+        elif len(sentences) < 2:  # the text itself
+            continue
+        else:
+            some = sentences[:1] if kind == "first_sentences" else [each for each in sentences if each[-1] in "?？"]
+            found = [each for each in some if len(each.split()) <= _LONGEST]
+        yield from ((kind, query) for query in found if query and query != text)
+
+
+def _crops(text: str) -> Iterator[str]:
+    words, draws = text.split(), random.Random(text)
+    if len(words) >= 2 * _LEAST_WORDS:
+        count = draws.randint(_LEAST_WORDS, min(_MOST_WORDS, len(words) // 2))
+        start = draws.randrange(len(words) - count + 1)
+        yield " ".join(words[start : start + count]).strip(_EDGES)
+
+
+def own_queries(search: SearchConfig) -> Iterator[Sequence[str | None]]:
+    """Yield the queries of `search.source` in blocks of some thousand."""
+    field = ("query",)
+    wanted = {field: [("query",), ("text",), ("sentence",)]}
+    schema = Schema(_SETTING, "queries", wanted, "query or text", text=field, bare=field)
+    for source in _sources(search):
+        yield from (block.columns["query"] for block in rows(source, schema))
+
+
+def queries_fingerprint(search: SearchConfig) -> dict[str, Any]:
+    """Return what identifies users' own queries, and read the first; UserError if there are none."""
+    found = [source.identity() for source in _sources(search)]
+    if found and next(own_queries(search), None) is None:
+        raise UserError("there is no query in it; name a file that has some", setting=_SETTING)
+    return {"queries": found} if found else {}
+
+
+def _sources(search: SearchConfig) -> list[File | Hub]:
+    if search.source is None:
+        return []
+    return find(search.source, _SETTING, "queries", Hub(search.source, None, "train", streaming=True))
+
+
+def given_for(value: object, where: str) -> list[str]:
+    """Return the queries in a cell of `search.column`: null, a text, or a list of texts."""
+    found = [value] if isinstance(value, str) else [] if value is None else value
+    if not isinstance(found, list) or not all(isinstance(query, str) for query in found):
+        kind = type(value).__name__
+        raise UserError(f"{where}: search.column must hold a text or a list of texts, not {kind}")
+    return found
+
+
+def roles_of(ids: np.ndarray, of: np.ndarray) -> list[Role]:
+    """Return what each row of a table with queries is; `of` is a text's own id, see `make.text.sentence_table`."""
+    return ["document" if is_text else "query" for is_text in ids == of]

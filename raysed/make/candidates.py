@@ -1,0 +1,86 @@
+"""What a learner compares for each query: the text that answers it, and texts that are near but answer worse."""
+
+import json
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from raysed.cluster.work import Work
+from raysed.data.candidates import CANDIDATES, NONE, VECTORS
+from raysed.data.parquet import SentenceTable
+from raysed.data.queries import UNKNOWN
+from raysed.data.targets import ROWS_PER_GROUP, TARGET_TYPES, matrix
+from raysed.errors import UserError
+from raysed.make.targets import CHOICE, Taught
+from raysed.make.work import Named
+from raysed.model.negatives import mine
+from raysed.score.metrics import unit
+from raysed.store.progress import Progress, emit
+
+_POOL = 50_000
+"""Most texts that negatives are chosen from, spread evenly: they are in memory."""
+
+
+def candidates(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
+    """Write rows of the corpus for each query: itself, its own text and negatives; and all targets, to be mapped.
+
+    A text without queries counts as one itself, so that every text is learnt; its own text is its nearest neighbour.
+    """
+    search, targets = settings["search"], SentenceTable(inputs["targets"])
+    of_N = _read(SentenceTable(inputs["corpus"]), "of")
+    rows_N = np.arange(len(of_N))
+    texts_P = np.flatnonzero(of_N == rows_N)
+    if len(texts_P) < 2:
+        raise UserError("corpus.source has one text; training for search needs several to tell apart")
+    queries_Q = np.flatnonzero((of_N != rows_N) | ~np.isin(rows_N, of_N[of_N != rows_N]))
+    own_Q = np.where(of_N[queries_Q] == queries_Q, UNKNOWN, of_N[queries_Q])
+    first = matrix(targets.rows(0, 1, ("target",))["target"])
+    shape = len(targets), first.shape[1]
+    vectors_ND = np.lib.format.open_memmap(out / VECTORS, "w+", TARGET_TYPES[settings["target_precision"]], shape)
+    for start in range(0, len(targets), ROWS_PER_GROUP):
+        stop = min(start + ROWS_PER_GROUP, len(targets))
+        vectors_ND[start:stop] = matrix(targets.rows(start, stop, ("target",))["target"])
+    with tempfile.TemporaryDirectory() as scratch:
+        x_ND = _mapped(Path(scratch) / "together", *shape)
+        judges = [x_ND]
+        for start in range(0, len(targets), ROWS_PER_GROUP):
+            x_ND[start : start + ROWS_PER_GROUP] = unit(vectors_ND[start : start + ROWS_PER_GROUP].astype(np.float32))
+        if search.judges == "each":
+            judges = list(_judges(Path(scratch), inputs, settings, len(targets)))
+        pool_P = texts_P[np.linspace(0, len(texts_P) - 1, min(_POOL, len(texts_P))).astype(int)]
+        mined = mine(x_ND, judges, queries_Q, own_Q, pool_P, search.negatives, search.margin)
+    vectors_ND.flush()
+    np.save(out / CANDIDATES, np.column_stack([queries_Q, mined.own_Q, mined.negatives_QN]))
+    emit(sentences=len(queries_Q))
+    found = int((mined.negatives_QN != NONE).sum())
+    counts = {"texts": len(texts_P), "queries": int((of_N != rows_N).sum()), "negatives": found}
+    return {**counts, "nearest": mined.negatives_QN.size, "spared": mined.spared, "judges": len(judges)}
+
+
+def _read(table: SentenceTable, column: str) -> np.ndarray:
+    starts = range(0, len(table), ROWS_PER_GROUP)
+    parts = [table.rows(start, min(start + ROWS_PER_GROUP, len(table)), (column,))[column] for start in starts]
+    return np.concatenate([part.to_numpy() for part in parts])
+
+
+def _judges(scratch: Path, inputs: Named, settings: Named, rows: int) -> Iterator[np.ndarray]:
+    """Yield the unit vectors of each teacher that is distilled, mapped from scratch files."""
+    table = Taught(inputs, settings["widths"])
+    kept: Iterable[int] = range(len(table.widths))
+    if "choice" in inputs:
+        kept = json.loads((inputs["choice"] / CHOICE).read_text())["chosen"]
+    mapped = {k: _mapped(scratch / f"judge-{k}", rows, table.widths[k]) for k in kept}
+    progress = Progress("mine negatives", rows)
+    for start, parts in table.parts(rows):
+        for k, x_ND in mapped.items():
+            x_ND[start : start + len(parts[k])] = unit(parts[k])
+        progress.update(start + len(parts[0]))
+    progress.close()
+    yield from mapped.values()
+
+
+def _mapped(path: Path, rows: int, width: int) -> np.ndarray:
+    """Return a matrix in a scratch file, in half precision, which moves cosines by less than 0.001."""
+    return np.lib.format.open_memmap(path, "w+", np.float16, (rows, width))

@@ -1,0 +1,75 @@
+"""Prompts by role: what a model expects before a text that is a query or a document of a search.
+
+In a model's files they have the names that sentence-transformers' `encode_query` and `encode_document` look up.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from raysed.config import EncoderConfig, Role, SearchConfig
+from raysed.errors import UserError, first_line
+from raysed.store.hub import model_directory
+
+Prompts = Mapping[Role, str]
+_FILE = "config_sentence_transformers.json"
+_NAMES: dict[Role, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
+
+
+def prompts_of(directory: Path) -> dict[Role, str]:
+    """Return the prompts in a model's files: of both roles, or of none if both are empty.
+
+    The first name that is not empty counts: sentence-transformers 5 and later write an empty `document` into every
+    model, even beside a `passage`.
+    """
+    file = directory / _FILE
+    if not file.is_file():
+        return {}
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"it cannot be read as JSON: {first_line(error)}", file=file) from None
+    named = settings.get("prompts", {}) if isinstance(settings, dict) else None
+    if not isinstance(named, dict) or not all(isinstance(prompt, str) for prompt in named.values()):
+        raise UserError('prompts must be a mapping of names to texts, such as {"query": "query: "}', file=file)
+    found = {role: next((named[name] for name in names if named.get(name)), "") for role, names in _NAMES.items()}
+    return found if any(found.values()) else {}
+
+
+def learner_prompts(search: SearchConfig, encoder: EncoderConfig) -> dict[Role, str]:
+    """Return a learner's prompts, of both roles or of none: the settings, else those of the model it starts from."""
+    if not search.is_on:
+        return {}
+    given: dict[Role, str | None] = {"query": search.query_prompt, "document": search.document_prompt}
+    found = {}
+    if None in given.values():
+        directory = model_directory(encoder.path, "encoder.path")
+        if not (directory / _FILE).is_file() and (directory.parent / "modules.json").is_file():
+            directory = directory.parent  # it is the transformer of a sentence-transformers model
+        try:
+            found = prompts_of(directory)
+        except UserError as error:
+            raise error.at("encoder.path") from None
+    prompts = {role: found.get(role, "") if prompt is None else prompt for role, prompt in given.items()}
+    return prompts if any(prompts.values()) else {}
+
+
+def with_prompts(texts: Iterable[str], roles: Iterable[Role], prompts: Prompts) -> list[str]:
+    """Return each text after the prompt of its role, if that has one.
+
+    >>> with_prompts(["What is rain?", "Water."], ["query", ""], {"query": "query: "})
+    ['query: What is rain?', 'Water.']
+    """
+    return [f"{prompts.get(role, '')}{text}" for text, role in zip(texts, roles)]
+
+
+def embed_by_role(
+    embed: Callable[[list[str], Role], np.ndarray], texts: Sequence[str], roles: Sequence[Role]
+) -> np.ndarray:
+    """Embed the texts of one role after another; return all rows, [N, D], in the order of `texts`."""
+    order = sorted(range(len(texts)), key=roles.__getitem__)
+    parts = [embed([texts[row] for row in rows], role) for role, rows in groupby(order, key=roles.__getitem__)]
+    return np.concatenate(parts)[np.argsort(order)]
