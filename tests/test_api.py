@@ -97,6 +97,20 @@ def test_objects_are_as_good_as_files(distillation):
             distillation("A", **{"sentences": "c.txt", **given})
 
 
+def test_queries_of_your_own_turn_the_search_on(distillation):
+    """Held-out queries choose the weights, unless there is a task to choose on; a table has its own rate as well."""
+    config = distillation("A", "c.txt", queries=["why?", "how?"], static=True)
+    check_settings(config)
+    assert Path(config.search.source).match("runs/distilled/given/queries.parquet")
+    assert config.search.queries == ["titles", "first_sentences", "questions", "crops"]
+    assert (config.sed.losses, config.sed.keep) == (["unit_mse", "scores"], "best_on_held_out")
+    assert config.sed.learning_rate == 0.01
+    assert distillation("A", "c.txt", search=True, dev=PAIRS).sed.keep == "best_on_dev"
+    assert not distillation("A", "c.txt").search.is_on
+    with pytest.raises(UserError, match="queries: give one file"):
+        distillation("A", "c.txt", queries=[Path("mine.tsv"), Path("mine.tsv")])
+
+
 def test_evaluate_takes_objects():
     pairs = [("A man sleeps.", "The man sleeps.", 5), ("A man sleeps.", "It rains.", 0), ("A cat.", "A dog.", 2)]
     scores = api.evaluate(by_words, {"mine": pairs, "classes": [("a man", "x"), ("the woman", "y")] * 20})

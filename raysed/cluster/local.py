@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from raysed.cluster.blocks import Stream, make_missing, publish_here, stream_of
+from raysed.cluster.blocks import Stream
 from raysed.cluster.execute import Executor
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import Cluster, Need, Share, plan_learners, smallest_gpu_here, uses_gpu, what_is_missing
@@ -86,10 +86,7 @@ class LocalExecutor(Executor):
         line.close()
 
     def _streamed(self, tasks: Sequence[Task], options: Mapping[str, Any]) -> Stream:
-        rows = self.state.entry("corpus").meta["rows"]
-        stream = stream_of(tasks, options, range(0, rows, options["rows"](rows)), self._work())
-        make_missing(stream, self._storage, "in this process", partial(publish_here, stream, self._storage))
-        return stream
+        return self._streamed_here(tasks, {"table": "corpus", **options})
 
 
 def this_machine(gpu: bool | None = None) -> Cluster:

@@ -131,6 +131,9 @@ def text_chunks(
             yield from numbered(_queries(search, ids.tolist(), sentences, hints, written or {}))
     for block in own_queries(search):
         yield from numbered((OWN, query or "", UNKNOWN) for query in block)
+    if search.is_on and report.kept < 2:
+        names = _names(find_sources(config))
+        raise UserError(f"{names} has one text; training for search needs several to tell apart", setting=_SETTING)
     if search.is_on and not report.queries:
         raise UserError(
             f"no query could be made from the {report.kept:,} texts of {_names(find_sources(config))}; add crops to "

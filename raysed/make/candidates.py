@@ -12,7 +12,6 @@ from raysed.data.candidates import CANDIDATES, NONE, VECTORS
 from raysed.data.parquet import SentenceTable
 from raysed.data.queries import UNKNOWN
 from raysed.data.targets import ROWS_PER_GROUP, TARGET_TYPES, matrix
-from raysed.errors import UserError
 from raysed.make.targets import CHOICE, Taught
 from raysed.make.work import Named
 from raysed.model.negatives import mine
@@ -32,8 +31,6 @@ def candidates(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     of_N = _read(SentenceTable(inputs["corpus"]), "of")
     rows_N = np.arange(len(of_N))
     texts_P = np.flatnonzero(of_N == rows_N)
-    if len(texts_P) < 2:
-        raise UserError("corpus.source has one text; training for search needs several to tell apart")
     queries_Q = np.flatnonzero((of_N != rows_N) | ~np.isin(rows_N, of_N[of_N != rows_N]))
     own_Q = np.where(of_N[queries_Q] == queries_Q, UNKNOWN, of_N[queries_Q])
     first = matrix(targets.rows(0, 1, ("target",))["target"])

@@ -27,7 +27,7 @@ PLAIN = {
 
 
 def _divergence(x, t, queries, same, temperature=0.05):
-    """Mean over queries of sum p log(p / q): p as the targets rank the texts, q as the learner does."""
+    """Mean over queries of T sum p log(p / q): p as the targets rank the texts, q as the learner does."""
     found = []
     for row, (a, b) in enumerate(zip(x[: queries or None], t)):
         texts = [place for place in range(len(x) - queries) if not same[row, place]]
@@ -37,7 +37,7 @@ def _divergence(x, t, queries, same, temperature=0.05):
         )
         p, q = of_targets / of_targets.sum(), of_learner / of_learner.sum()
         found.append((p * np.log(p / q)).sum())
-    return np.mean(found)
+    return temperature * np.mean(found)
 
 
 def _length(vector: np.ndarray) -> float:

@@ -61,16 +61,17 @@ def scores(
 ) -> torch.Tensor:
     """Return the KL divergence of the learner's ranking of the texts for each query from the targets', mean over Q.
 
-    A ranking is the softmax over the P texts of their cosines with the query, divided by `temperature`. The first
-    `queries` rows are the queries and the others the texts; with 0, all rows are both. `same_QP` marks a text that is
-    the query itself, which does not count.
+    A ranking is the softmax over the P texts of their cosines with the query, divided by `temperature`. The divergence
+    is multiplied by it, so that a cosine pulls as much as it is off, whatever the temperature. The first `queries` rows
+    are the queries and the others the texts; with 0, all rows are both. `same_QP` marks a text that is the query
+    itself, which does not count.
     """
     x_BD, t_BD = F.normalize(x_BD, dim=1), F.normalize(t_BD, dim=1)
     found_QP, wanted_QP = (
         ((rows[: queries or None] @ rows[queries:].T) / temperature).masked_fill(same_QP, _NEVER).log_softmax(1)
         for rows in (x_BD, t_BD)
     )
-    return F.kl_div(found_QP, wanted_QP, reduction="batchmean", log_target=True)
+    return temperature * F.kl_div(found_QP, wanted_QP, reduction="batchmean", log_target=True)
 
 
 LOSSES = {loss.__name__: loss for loss in (mse, unit_mse, nll, contrastive, scores)}
