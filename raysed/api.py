@@ -303,7 +303,7 @@ def _for_search(queries: Any, place: str, has_dev: bool) -> dict[str, Any]:
 
     sources = [] if queries is None else source_of(queries, place, "queries")
     if len(sources) > 1:
-        raise UserError("queries: give one file of queries, or the queries themselves")
+        raise UserError("queries: pass one file of queries, or the queries themselves")
     block = {"queries": list(get_args(QueryKind)), "source": sources[0] if sources else None}
     keep = {} if has_dev else {"keep": "best_on_held_out"}
     return {"search": block, "sed": {"loss": ["unit_mse", "scores"], **keep}}
@@ -323,7 +323,7 @@ def _with_lengths(own: dict[str, Any], settings: Mapping[str, Any], verbose: boo
         found = fit_lengths(survey.sample, survey.report.split > 0, config.corpus, config.encoder, paths)
     except UserError:  # which the run's own checks find again, and name the setting
         return config
-    (print if verbose else log.info)(f"of the first texts: {found}")
+    (print if verbose else log.info)(f"lengths of the first texts: {found}")
     corpus = {"passage_characters": found.passage_characters} if found.passage_characters else {}
     known = config.model_dump(mode="json", exclude_unset=True)
     for block in known["teachers"]:
@@ -399,10 +399,10 @@ def _sources(dev: Any, tasks: Any, directory: str) -> dict[str, str]:
     for name, task in given:
         source, *more = source_of(task, f"{directory}/{name}.parquet", f"task {name}")
         if more:
-            raise UserError(f"task {name}: a list of files is not one task; name each file as a task of its own")
+            raise UserError(f"task {name}: a list of files is not one task; pass each file as a separate task")
         if is_path(task) and name not in tasks:
             name = task_name(source, found)
         if name in found:
-            raise UserError(f"two tasks are called {name}; give them as a mapping by name")
+            raise UserError(f"two tasks are called {name}; pass a mapping from names to tasks")
         found[name] = source
     return found

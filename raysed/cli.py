@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 COMMANDS = {
     "init": "write a first config for your own text",
     "run": "train, distil, calibrate, evaluate and export",
-    "distill": "one small model of one or several models",
-    "teachers": "what several models are worth together",
+    "distill": "distil one or more models into one small model",
+    "teachers": "compare models as teachers, alone and together",
     "evaluate": "score any models side by side",
-    "status": "show how far runs are",
+    "status": "show the progress of runs",
 }
 """By name, which is also the module's in `raysed.commands`."""
 _AFTER_STOP = "the same command continues from here"
@@ -110,7 +110,7 @@ def check_output(path: Path) -> None:
         if is_new:
             path.unlink()
     except OSError:
-        raise UserError(f"--output {path}: no file can be written there; name one in a directory that exists") from None
+        raise UserError(f"--output {path}: cannot write a file there; name one in an existing directory") from None
 
 
 def write_output(path: Path, text: str) -> None:

@@ -479,7 +479,7 @@ def _is_address(url: str) -> str:
 
 def _asks_about_a_text(prompt: str) -> str:
     if "{text}" not in prompt:
-        raise ValueError("it needs {text} in the place of the text")
+        raise ValueError("it must contain {text}, which stands for the text")
     return prompt
 
 
@@ -730,9 +730,7 @@ def find_config(name: str, directory: Path = CONFIGS) -> Path:
         if os.path.isfile(path):
             return path
     known = ", ".join(sorted(path.stem for path in directory.glob("*.yaml")))
-    raise UserError(
-        f"--config {name}: there is no such file, and no config of that name; the named configs are {known}"
-    )
+    raise UserError(f"--config {name}: there is no file or config of that name; the configs are {known}")
 
 
 def load_config(path: Path | None, overrides: Iterable[str] = ()) -> "Config":

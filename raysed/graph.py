@@ -193,7 +193,7 @@ class Graph:
                 raise ValueError(f"two artefacts are called {artefact.name}")
             for source in artefact.sources():
                 if source not in self.artefacts:
-                    raise ValueError(f"{artefact.name} needs {source}, which is not there before it")
+                    raise ValueError(f"{artefact.name} needs {source}, which no earlier artefact provides")
                 self._users.setdefault(source, []).append(artefact)
             self.artefacts[artefact.name] = artefact
 

@@ -165,4 +165,4 @@ def _call(*actions: Callable[[], None]) -> None:
         try:
             action()
         except Exception as error:  # the next action must run all the same
-            log.debug("at a stop: %s", error)
+            log.debug("while stopping: %s", error)

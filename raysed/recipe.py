@@ -71,7 +71,7 @@ def _problem(names: list[str], known: tuple, members: tuple, distils: bool, cali
     if distils and not members and names[0] != TEACHERS:
         return "sed needs an ensemble before it, for example ct-sed"
     if names[0] == TEACHERS and names[1:] and not distils:
-        return f"what follows {TEACHERS} is sed, for example {TEACHERS}-sed"
+        return f"{TEACHERS} must be followed by sed, for example {TEACHERS}-sed"
     if not members and names[0] not in (BASE, TEACHERS):
         return f"{names[0]!r} needs a model before it, for example {BASE}-{'-'.join(names)}"
     misplaced = [name for name in calibration if name not in calibration_names()]

@@ -65,7 +65,7 @@ def score_model(name: str, benchmark: Benchmark) -> Row:
     result["outcomes"] = {task: evaluation.outcome(x_UD, task) for task in scored}
     result["metrics"] = evaluation.score_outcomes(result["outcomes"])
     if benchmark.sentences:
-        with steps(f"look at sentences with {name}", 1):
+        with steps(f"score {name} without labels", 1):
             result["unlabelled"] = unlabelled_scores(benchmark.sentences, lambda some: model.embed(some)[0])
     if benchmark.mteb:
         result["mteb"] = score_mteb(model, benchmark.mteb, name)
@@ -76,12 +76,12 @@ def score_words(benchmark: Benchmark) -> list[Row]:
     """Score the lexical baselines, which need no model."""
     found = baselines(
         benchmark.evaluation,
-        lambda steps: one_by_one("score words alone", steps, [" by ".join(step) for step in steps], part_done),
+        lambda steps: one_by_one("score lexical baselines", steps, [" by ".join(step) for step in steps], part_done),
     )
     return [
         {
             "model": display_name(name, "baseline"),
-            "description": "the words alone",
+            "description": "lexical baseline",
             "layers": [],
             "outcomes": outcomes,
             "metrics": benchmark.evaluation.score_outcomes(outcomes),
@@ -118,11 +118,11 @@ def _worth(words: list[Row], models: list[Row], benchmark: Benchmark) -> list[st
     tasks = benchmark.headline
     means = {row["model"]: mean_score(row["metrics"], tasks) for row in [*words, *models]}
     scored = {row["model"]: [row["outcomes"]] for row in [*words, *models] if means[row["model"]] is not None}
-    with steps("resample for intervals", 1):
+    with steps("compute intervals", 1):
         draws = resample(benchmark.evaluation, scored, tasks)
     lines = []
     own = [row["model"] for row in models if row["model"] in scored]
-    best = {"the best of words alone": [row["model"] for row in words if row["model"] in scored]}
+    best = {"the best lexical baseline": [row["model"] for row in words if row["model"] in scored]}
     best["the best of these models"] = own
     for name in own:
         for what, names in best.items():
@@ -130,4 +130,4 @@ def _worth(words: list[Row], models: list[Row], benchmark: Benchmark) -> list[st
             if other != name:
                 difference = Difference(means[name] - means[other], interval(draws[name] - draws[other]))
                 lines.append(f"{name} is {difference.position()} {other}, {what}.")
-    return [*lines, *(["In brackets: 95 % intervals over the draw of pairs, queries and texts."] if lines else [])]
+    return [*lines, *(["In brackets: 95 % intervals over the sampling of pairs, queries and texts."] if lines else [])]

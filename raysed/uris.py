@@ -36,7 +36,7 @@ def secret_in(value: Any) -> str | None:
     >>> secret_in("hdfs://user@host:8020/b@c.tsv")
     """
     if isinstance(value, str):
-        return "it holds a zero byte, which no name can" if "\0" in value else _secret_in_uri(value)
+        return "it contains a zero byte, which no name may contain" if "\0" in value else _secret_in_uri(value)
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
     return next(filter(None, map(secret_in, parts)), None)
 

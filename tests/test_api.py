@@ -107,7 +107,7 @@ def test_queries_of_your_own_turn_the_search_on(distillation):
     assert config.sed.learning_rate == 0.01
     assert distillation("A", "c.txt", search=True, dev=PAIRS).sed.keep == "best_on_dev"
     assert not distillation("A", "c.txt").search.is_on
-    with pytest.raises(UserError, match="queries: give one file"):
+    with pytest.raises(UserError, match="queries: pass one file"):
         distillation("A", "c.txt", queries=[Path("mine.tsv"), Path("mine.tsv")])
 
 

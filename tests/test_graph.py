@@ -152,7 +152,7 @@ def test_a_training_does_not_go_on_from_a_state_of_another_format(storage, monke
 
 
 def test_a_graph_is_in_order_and_has_no_name_twice():
-    with pytest.raises(ValueError, match="b needs a, which is not there before it"):
+    with pytest.raises(ValueError, match="b needs a, which no earlier artefact provides"):
         Graph([step("b", {"of": "a"}), step("a")])
     with pytest.raises(ValueError, match="two artefacts are called a"):
         Graph([step("a"), step("a")])

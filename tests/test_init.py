@@ -66,7 +66,7 @@ def test_what_is_written_passes_the_checks_of_a_run(called, text, tmp_path, tiny
 def test_a_file_that_is_there_stays_unless_force_is_given(called, text, tmp_path):
     (tmp_path / "raysed.yaml").write_text("mine")
     code, said, wrong = called(text)
-    expected = "error: raysed.yaml is there already; name another file with --output, or replace it with --force\n"
+    expected = "error: raysed.yaml already exists; name another file with --output, or overwrite it with --force\n"
     assert (code, said, wrong) == (2, "", expected)
     assert (tmp_path / "raysed.yaml").read_text() == "mine"
     assert called(text, "--force")[0] == 0 and load_config(tmp_path / "raysed.yaml").run == "tickets"

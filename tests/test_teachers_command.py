@@ -69,37 +69,37 @@ def test_teachers_alone_and_together_by_kind_of_task(compare):
     alone = main_score(evaluation.score(np.array([vectors[text] for text in evaluation.sentences]))["pairs"])
     assert worth["rows"][0]["tasks"]["pairs"] == pytest.approx(alone, abs=1e-4)
     assert f"{worth['rows'][2]['scores']['mean']:.2f}" in shown and "(best on dev)" in shown
-    assert "gain over the best alone" in shown and "neighbours that both find" in shown
+    assert "gain over the best teacher" in shown and "neighbours that both find" in shown
     assert found["agreement"]["sentences"] == len(SENTENCES)  # those of all tasks
 
 
 def test_without_labels_only_the_agreement_is_shown(compare):
     shown, found = compare("a.parquet b.parquet --corpus text.txt")
     assert list(found) == ["agreement"]
-    assert "a and b" in shown and "A --dev task would tell" in shown and "best teacher alone" not in shown
+    assert "a and b" in shown and "A --dev task would: " in shown and "best single teacher" not in shown
     assert compare("a.parquet b.parquet --task text.txt")[0].split("\n\n", 1)[1] == shown.split("\n\n", 1)[1]
 
 
 def test_choices_on_the_only_task_say_so(compare):
-    assert "chosen on what they are scored on" in compare("a.parquet b.parquet --task pairs.tsv")[0]
+    assert "chosen by these same scores" in compare("a.parquet b.parquet --task pairs.tsv")[0]
 
 
 def test_a_task_that_a_file_does_not_know_is_left_out(compare):
     teach("c.parquet", 5, sorted({text for _, *pair in pairs_of(2) for text in pair}))
     shown, found = compare("a.parquet c.parquet --task pairs.tsv --dev dev.tsv")
-    assert "left out: dev: c has no embeddings of some of its sentences" in shown
+    assert "left out: dev: c has no embeddings for some of its sentences" in shown
     assert found["worth"]["tasks"] == ["pairs"]
-    with pytest.raises(UserError, match=r"^\d+ sentences without labels do not show how much .* name at least 100 in"):
+    with pytest.raises(UserError, match=r"^\d+ sentences without labels are too few to show .* name at least 100 in"):
         compare("a.parquet c.parquet --task topics.tsv")
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("a.parquet --task pairs.tsv", r"compares several models, .*; name two or more \(raysed evaluate .*"),
-        ("a.parquet b.parquet", r"without sentences nobody can tell .*; name a --task with labels, or .* --corpus"),
+        ("a.parquet --task pairs.tsv", r"compares combinations of models; name two or more, or score one .*"),
+        ("a.parquet b.parquet", r"teachers cannot be compared .*; name a --task with labels, or .* --corpus"),
         ("a.parquet a.parquet --task pairs.tsv", r"teachers: 'a.parquet' and 'a.parquet' are the same; name it once"),
-        ("a.parquet members --task pairs.tsv", r"teachers: 'members' exists in a run only; name models or files .*"),
+        ("a.parquet members --task pairs.tsv", r"teachers: 'members' exists only within a run; name models or .*"),
         ("a.parquet b.parquet --task pairs.tsv --set combination.weights=[1]", r".* has 1 weights for 2 teachers; .*"),
     ],
 )

@@ -47,10 +47,10 @@ def gather(
             if left <= 0 or (not missing and now - grown >= _SETTLED):
                 if missing:
                     raise UserError(missing)
-                there = f"{there} of {len(places)} places"
+                there = f"{there} of {len(places)} slots"
                 say(f"the cluster has not grown for {now - grown:.0f} s; continuing with {there}")
                 return cluster
-            why = missing or f"{there} of {len(places)} places for members are available ({cluster})"
+            why = missing or f"{there} of {len(places)} slots for members are available ({cluster})"
             say(f"waiting for the cluster to grow ({now - started:.0f} s of at most {res.wait_minutes:g} min): {why}")
             time.sleep(min(_PAUSE, left))
 

@@ -49,7 +49,7 @@ def distill(learners: Sequence[Task], worker: Callable[..., None], bench: Bench,
     """
     lanes = [learners[start::at_once] for start in range(min(at_once, len(learners)))]
     title = f"distil {'+'.join(dict.fromkeys(learner.name.split('/')[0] for learner in learners))}"
-    log.info("%s: %d at a time, workers of each: %d", title, len(lanes), bench.share.workers)
+    log.info("%s: %d at a time, workers per learner: %d", title, len(lanes), bench.share.workers)
     res, storage = bench.resources, bench.storage
     storage.remove(_STATE)  # our state is in the manifest; Ray Train must not resume from its own
     with watched_workers(res.silence_seconds, bench.share, stall=res.stall_seconds) as watchdog:
@@ -101,7 +101,7 @@ def _fit(
         if not all(task.is_there(storage) for task in learners):
             missing_at = time.monotonic()
         elif time.monotonic() - missing_at > _ENDING_S:
-            log.warning("%s: Ray Train does not end although all learners are there; going on without it", title)
+            log.warning("%s: all learners are finished, but Ray Train has not ended; continuing without it", title)
             break
     if errors:
         raise RunFailed(f"{title} failed: {last_line(errors[0])}") from errors[0]
@@ -118,7 +118,7 @@ def _train(title: str, trainer: Callable[[int], TorchTrainer], errors: list[Base
             if not is_lost or attempt + 1 == _MOST_CONTROLLERS:
                 errors.append(error)
                 return
-            log.warning("%s: Ray Train failed and is started again: %s", title, last_line(error))
+            log.warning("%s: Ray Train failed; restarting it: %s", title, last_line(error))
 
 
 def _note(storage: Storage, learner: Task, what: str) -> str | None:

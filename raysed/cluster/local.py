@@ -52,7 +52,7 @@ class LocalExecutor(Executor):
                 except Exception as error:
                     if start == MOST_RESTARTS or isinstance(error, UserError | RunFailed):
                         raise
-                    log.warning("%s is tried again: %s", name, last_line(error))
+                    log.warning("%s failed; trying again: %s", name, last_line(error))
         finally:
             prepare_worker(self.share.threads)
 

@@ -27,7 +27,7 @@ _MODEL = "the model "
 _REMEDIES = {
     _MODEL: "fetch the same commit on all nodes, or name one with encoder.model_kwargs: {revision: COMMIT}",
     "raysed": "submit the job with --working-dir, or install the same raysed on all nodes",
-    "": "install the same on all nodes, as constraints.txt has it",
+    "": "install the same version on all nodes, such as the one in constraints.txt",
 }
 """What to do about a difference, by the prefix of its name."""
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -67,7 +67,7 @@ def check_versions(models: Mapping[str, Mapping[str, Any]]) -> None:
         if isinstance(said, Exception):
             raise UserError(f"{where} cannot run the job: {last_line(said)}; {_REMEDIES['raysed']}")
         if said is None:
-            log.warning("%s has not said which versions it has", where)
+            log.warning("%s has not reported its versions", where)
         elif what := difference(here, said):
             raise UserError(f"{where} has {what}")
 

@@ -199,7 +199,7 @@ def too_large(cluster: Cluster, res: ResourcesConfig, need: Need) -> str | None:
         there, planned = cluster.gpu_bytes / 1e9, _GPU_PART * cluster.gpu_bytes / 1e9
         return (
             f"{need.what} needs about {need.least / 1e9:.1f} GB of GPU memory, but the smallest GPU has {there:.1f} "
-            f"GB, of which {planned:.1f} GB are planned for; use a larger GPU or a smaller encoder"
+            f"GB, of which {planned:.1f} GB may be used; use a larger GPU or a smaller encoder"
         )
     if need.what and need.host > cluster.node_bytes:
         return (

@@ -67,8 +67,8 @@ def session(engine: str) -> Iterator[str | None]:
                 yield dashboard
     except Exception as error:  # such as objects that fit neither in memory nor on a node's disk
         if (ray := sys.modules.get("ray")) and isinstance(error, ray.exceptions.OutOfDiskError):
-            what = "no disk space left for what Ray moves out of memory"
-            remedy = "free some space, or set RAY_TMPDIR to another disk where Ray is started"
+            what = "no disk space left for objects that Ray spills from memory"
+            remedy = "free some space, or start Ray with RAY_TMPDIR on another disk"
             raise UserError(f"{what}; {remedy}") from None
         raise
 
@@ -97,7 +97,7 @@ def _connected(options: dict[str, Any]) -> Any:
             raise
         remedy = str(error)  # such as a version mismatch
         if "token" in f"{error} {error.__cause__}":
-            remedy = "it asks for a token: export RAY_AUTH_MODE=token, with the cluster's own in ~/.ray/auth_token"
+            remedy = "it requires a token: set RAY_AUTH_MODE=token and put the cluster's token into ~/.ray/auth_token"
         elif isinstance(error, OSError | OverflowError):
             remedy = "start it (ray start --head), or name another with --address or RAY_ADDRESS"
         raise UserError(f"Ray cannot be used at {address!r}; {remedy}") from None

@@ -118,7 +118,7 @@ class MakeBlocks(BlockWorker):
         first, last = rows.column("id")[0].as_py(), rows.column("id")[-1].as_py()
         if (lost := self._tries(first)) >= _MOST_TRIES:
             raise RunFailed(
-                f"sentences {first:,} to {last:,} for {self._what}: {lost} workers were lost at them, one after the "
-                "other; they crash or run out of memory there"
+                f"sentences {first:,} to {last:,} for {self._what}: {lost} workers in a row were lost on them; "
+                "they crash or run out of memory there"
             )
         return super().added(rows)

@@ -91,7 +91,7 @@ class _Progress(tune.Callback):
             self._line.report(result["member"], result)
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        log.warning("%s failed and is not tried again", trial)
+        log.warning("%s failed and will not be tried again", trial)
 
 
 # -- the trial's side ------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ class Watchdog:
             _kill_after(self.seconds)
             last = process.last_progress
             if last is not None and time.monotonic() - last > self.stall:
-                log.error("%s: no step for %g s; this process ends", work, self.stall)
+                log.error("%s: no step for %g s; ending this process", work, self.stall)
                 faulthandler.dump_traceback(2)  # stderr
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -105,7 +105,7 @@ def _log_what_is_missing(share: Share, least: int) -> None:
         if (share.cpus or share.gpus) and (room := cluster.fit(share.cpus, share.gpus)) < least:
             wanted = f"{share.cpus:g} CPU{'s' * (share.cpus != 1)}" + (f" and {share.gpus:g} GPU" if share.gpus else "")
             log.warning(
-                "waiting for nodes: workers of %s need %d places, but there are only %d (%s)",
+                "waiting for nodes: workers of %s need %d slots, but there are only %d (%s)",
                 wanted, least, room, cluster,
             )  # fmt: skip
 

@@ -6,10 +6,10 @@ from typing import Any
 _SHARED: dict[str, dict[str, Any]] = {
     "--set": {"dest": "overrides", "action": "append", "default": [], "metavar": "a.b=c", "help": "override a setting"},
     "--storage": {"default": "runs", "help": "directory or URI that holds the run directories"},
-    "--address": {"help": "of the Ray to work on, such as auto, the one on this machine; without it RAY_ADDRESS"},
+    "--address": {"help": "address of the Ray cluster to use; auto: the one on this machine; default: RAY_ADDRESS"},
     "--allow-worse": {
         "action": "store_true",
-        "help": "export the model also if it is worse than its encoder or TF-IDF",
+        "help": "export the model even if it is worse than its encoder or TF-IDF",
     },
 }
 

@@ -21,15 +21,19 @@ def parser() -> argparse.ArgumentParser:
     result = parser_of(__doc__, "--set", "--storage", "--address", "--allow-worse")
     result.add_argument("--teachers", nargs="+", required=True, metavar="MODEL", help="models, or files of embeddings")
     result.add_argument("--corpus", nargs="+", required=True, metavar="SOURCE", help="sentences without labels")
-    result.add_argument("--learner", metavar="MODEL", help="what learns; half of the first teacher's layers without it")
     result.add_argument(
-        "--keep-layers", metavar="LAYERS", type=_layers, help="how many layers it keeps, or which: 0,2,5"
+        "--learner", metavar="MODEL", help="model to train; default: half of the first teacher's layers"
     )
-    result.add_argument("--static", action="store_true", help="a table of one vector per token learns instead")
+    result.add_argument(
+        "--keep-layers", metavar="LAYERS", type=_layers, help="how many layers the learner keeps, or which ones: 0,2,5"
+    )
+    result.add_argument("--static", action="store_true", help="train a table of one vector per token instead")
     result.add_argument("--search", action="store_true", help="train for search, with queries made from the corpus")
     result.add_argument("--queries", metavar="SOURCE", help="queries of your own, one per line, to train for search")
-    result.add_argument("--dev", metavar="TASK", help="graded pairs or another task that choices are made on")
-    result.add_argument("--task", dest="tasks", action="append", default=[], help="a further task for the report")
+    result.add_argument("--dev", metavar="TASK", help="task that models are chosen on, such as graded pairs")
+    result.add_argument(
+        "--task", dest="tasks", action="append", default=[], help="another task for the report; repeatable"
+    )
     result.add_argument("--run", default="distilled", help="name of the run")
     return result
 

@@ -31,11 +31,11 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--model", dest="models", action="append", required=True, help="directory or hub id; repeatable"
     )
-    task = "graded pairs, labelled texts, a directory in BEIR's layout, or a .txt of sentences for what can be told "
-    task += "without labels, instead of the tasks of a config; may be repeated"
+    task = "graded pairs, labelled texts, a directory in BEIR's layout, or a .txt of unlabelled sentences; "
+    task += "replaces the tasks of a config; repeatable"
     result.add_argument("--task", dest="tasks", metavar="FILE-OR-DIRECTORY", help=task, **many)
-    result.add_argument("--mteb", metavar="NAME", help="a task of the MTEB leaderboard, by its own library", **many)
-    result.add_argument("--config", help="a name from raysed/configs/ or a YAML file; quickstart without --task")
+    result.add_argument("--mteb", metavar="NAME", help="a task of the MTEB leaderboard; repeatable", **many)
+    result.add_argument("--config", help="a name from raysed/configs/ or a YAML file; quickstart if no task is given")
     result.add_argument("--layers", help="pooled layers of plain transformers: a number or first_last")
     result.add_argument("--output", type=Path, help="JSON file for all scores")
     return result

@@ -3,8 +3,8 @@
     raysed init tickets.txt
     raysed init data/tickets/*.jsonl --teachers A B --pairs dev.csv test.csv --encoder MODEL --output tickets.yaml
 
-It reports what the files hold and what in them will cause trouble, trains nothing, and ends with the commands to type
-next. It reads at most about 200,000 rows.
+It describes the files, warns of problems in them, and ends with the commands to run next. It trains nothing, and reads
+at most about 200,000 rows.
 """
 
 import argparse
@@ -25,14 +25,14 @@ def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     result = parser_of(__doc__)
     result.add_argument("corpus", nargs="+", metavar="CORPUS", help="files, directories, patterns or URIs of sentences")
-    result.add_argument("--column", help="column that holds the sentences; without it sentence or text")
-    result.add_argument("--teachers", nargs="+", default=[], metavar="MODEL", help="models that a learner learns from")
+    result.add_argument("--column", help="column that holds the sentences; default: sentence or text")
+    result.add_argument("--teachers", nargs="+", default=[], metavar="MODEL", help="models to distil")
     pairs = "pairs of sentences that people have graded; the first file chooses models, others are reported"
     result.add_argument("--pairs", nargs="+", default=[], metavar="FILE", help=pairs)
-    encoder = "what training starts from; half of the first teacher's layers without it"
+    encoder = "model that training starts from; default: half of the first teacher's layers"
     result.add_argument("--encoder", metavar="MODEL", help=encoder)
     result.add_argument("--output", type=Path, default=Path("raysed.yaml"), metavar="FILE", help="the config to write")
-    result.add_argument("--force", action="store_true", help="replace the config if it is there")
+    result.add_argument("--force", action="store_true", help="overwrite an existing config")
     return result
 
 
@@ -41,7 +41,7 @@ def job(arguments: argparse.Namespace) -> None:
     output = arguments.output
     check_output(output)
     if output.exists() and not arguments.force:
-        raise UserError(f"{output} is there already; name another file with --output, or replace it with --force")
+        raise UserError(f"{output} already exists; name another file with --output, or overwrite it with --force")
 
     from raysed.config import TaskConfig, make_config
     from raysed.data.graded import gold_of, load_task
@@ -54,8 +54,8 @@ def job(arguments: argparse.Namespace) -> None:
     given = make_config({"corpus": corpus, "encoder": {**encoder, "layers": 1}})
     survey = survey_corpus(in_passages(given.corpus))
     report, files = survey.report, survey.files
-    _show("corpus", files[0] if len(files) == 1 else f"{len(files):,} files from {files[0]} on")
-    _show("columns", ", ".join(survey.columns) or "none: a line is a sentence")
+    _show("corpus", files[0] if len(files) == 1 else f"{len(files):,} files, starting with {files[0]}")
+    _show("columns", ", ".join(survey.columns) or "none: each line is a sentence")
     left_out = {"empty": report.empty, "too short": report.too_short, "too long": report.too_long}
     counts = "".join(f", {count:,} {what}" for what, count in left_out.items() if count)
     only = "" if survey.complete else "; only these first rows were read"
@@ -74,7 +74,7 @@ def job(arguments: argparse.Namespace) -> None:
     _show("tokens", str(made.lengths))
     _show("encoder", given.encoder.path)
     if not (arguments.encoder or arguments.teachers):
-        _show("", "small, and made for trying things out; name a real one with --encoder")
+        _show("", "a small model for trying things out; name a larger one with --encoder")
     for text in warnings(survey, pairs):
         _show("warning", text)
     write_output(output, made.text)

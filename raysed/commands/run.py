@@ -20,7 +20,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--config", default="quickstart", help="a name from raysed/configs/ or a YAML file")
     result.add_argument("--storage", help="directory or URI that holds the run directories")
     result.add_argument("--run", help="name of the run")
-    result.add_argument("--take-over", action="store_true", help="on remote storage: end a job that is at work on it")
+    result.add_argument("--take-over", action="store_true", help="on remote storage: end a job that is using the run")
     result.add_argument("--plan", action="store_true", help="show trainings, memory and storage; train nothing")
     return result
 

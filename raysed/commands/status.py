@@ -19,7 +19,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     result = parser_of(__doc__, "--storage")
     result.add_argument("run", nargs="?", help="name of the run; without it, all runs are listed, with exit code 0")
-    result.add_argument("--watch", action="store_true", help="follow the run on one screen until it ends, or Ctrl-C")
+    result.add_argument("--watch", action="store_true", help="follow the run on one screen until it ends; Ctrl-C quits")
     return result
 
 
@@ -30,7 +30,7 @@ def job(arguments: argparse.Namespace) -> int:
 
     if arguments.run is None:
         if arguments.watch:
-            raise UserError("--watch follows one run; name it")
+            raise UserError("--watch follows one run; give its name")
         print(*describe_all(arguments.storage), sep="\n")
         return 0
     storage = Storage(arguments.storage, arguments.run)

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 AFTER_STOP = "the same command starts over"
 MOST_SENTENCES = 2_000
 NO_LABELS = (
-    "Without labels nobody can tell what the teachers are worth together. A --dev task would tell: some hundred graded "
-    "pairs of your own sentences, some texts of each label, or which documents answer some dozen queries."
+    "Without labels, this does not show whether the teachers are better together. A --dev task would: a few hundred "
+    "graded pairs of your own sentences, a few texts per label, or a few dozen queries with the documents that answer "
+    "them."
 )
 
 
@@ -36,11 +37,11 @@ def parser() -> argparse.ArgumentParser:
     result = parser_of(__doc__, "--set")
     many: dict[str, Any] = {"action": "append", "default": []}
     result.add_argument("teachers", nargs="*", metavar="MODEL", help="models, or .parquet files of embeddings")
-    task = "graded pairs, labelled texts, a directory in BEIR's layout, or a .txt of sentences; may be repeated"
+    task = "graded pairs, labelled texts, a directory in BEIR's layout, or a .txt of sentences; repeatable"
     result.add_argument("--task", dest="tasks", metavar="FILE-OR-DIRECTORY", help=task, **many)
-    result.add_argument("--dev", metavar="TASK", help="what the best subset is chosen on; all tasks without it")
-    result.add_argument("--corpus", metavar="SOURCE", help="sentences without labels; may be repeated", **many)
-    result.add_argument("--config", help="take teachers, tasks and combination of a config, where they are not named")
+    result.add_argument("--dev", metavar="TASK", help="task that the best subset is chosen on; default: all tasks")
+    result.add_argument("--corpus", metavar="SOURCE", help="sentences without labels; repeatable", **many)
+    result.add_argument("--config", help="config with the teachers, tasks and combination that are not given here")
     result.add_argument("--output", type=Path, help="JSON file for all numbers")
     return result
 
@@ -78,7 +79,7 @@ def job(arguments: argparse.Namespace) -> None:
     sample = sample[:: 1 + len(sample) // MOST_SENTENCES]
     if not evaluation.tasks and len(sample) < FEWEST_SENTENCES:
         raise UserError(
-            f"{len(sample):,} sentences without labels do not show how much teachers differ; name at least "
+            f"{len(sample):,} sentences without labels are too few to show how much teachers differ; name at least "
             f"{FEWEST_SENTENCES:,} in --corpus that all teachers know, or a --task with labels"
         )
     row = {each: place for place, each in enumerate(dict.fromkeys([*asked, *sample]))}
@@ -117,11 +118,10 @@ def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
     teachers = [TeacherConfig(path=path) for path in arguments.teachers] or config.teachers
     if len(teachers) < 2:
         raise UserError(
-            "raysed teachers compares several models, because one has nothing to be combined with; name two or more "
-            "(raysed evaluate scores a single one)"
+            "raysed teachers compares combinations of models; name two or more, or score one with raysed evaluate"
         )
     if own := [teacher.path for teacher in teachers if teacher.is_members]:
-        raise UserError(f"teachers: {own[0]!r} exists in a run only; name models or files of embeddings")
+        raise UserError(f"teachers: {own[0]!r} exists only within a run; name models or files of embeddings")
     config = config.model_copy(update={"teachers": teachers})
     for problem in combination_problems(config):
         raise UserError(problem)
@@ -130,8 +130,7 @@ def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
         if arguments.config:
             return config, []
         raise UserError(
-            "without sentences nobody can tell what teachers are worth together; name a --task with labels, or text of "
-            "your own with --corpus"
+            "teachers cannot be compared without sentences; name a --task with labels, or your own text with --corpus"
         )
     from raysed.score.tasks import tasks_of, without_labels
 
@@ -169,7 +168,7 @@ def _known_to_all(evaluation: "Evaluation", teachers: Sequence["Teacher"]) -> "E
     for name, task in evaluation.tasks.items():
         lacking = [teacher.title for teacher in teachers if not teacher.knows(task.sentences)]
         if lacking:
-            print(f"left out: {name}: {lacking[0]} has no embeddings of some of its sentences")
+            print(f"left out: {name}: {lacking[0]} has no embeddings for some of its sentences")
         else:
             kept.append(task)
     return type(evaluation)(kept)

@@ -93,7 +93,7 @@ def candidates_summary(meta: Mapping[str, Any]) -> str:
     found = f"{queries} queries for {texts} texts, {meta['negatives']:,} negatives"
     if not meta["nearest"]:
         return found
-    who = "any teacher" if meta["judges"] > 1 else "the teachers"
+    who = "a teacher finds" if meta["judges"] > 1 else "the teachers find"
     share = 100 * meta["spared"] / meta["nearest"]
-    as_good = f"as good as the query's own for {who}, and are not among them"
-    return f"{found}; {share:.1f} % of the {nearest} nearest texts are {as_good}"
+    why = f"because {who} them as good as the query's own"
+    return f"{found}; {share:.1f} % of the {nearest} nearest texts were left out, {why}"

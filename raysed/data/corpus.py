@@ -1,12 +1,15 @@
 """Unlabelled sentences from files or the hub, as one clean stream with stable ids."""
 
+import json
 import re
 import sys
+import tempfile
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -99,10 +102,11 @@ def text_chunks(
     written: Mapping[str, Sequence[str]] | None = None,
     most: int | None = None,
 ) -> Iterator[tuple[np.ndarray, list[str], np.ndarray]]:
-    """Yield what `sentence_chunks` does and, after the texts of a chunk, queries for them.
+    """Yield what `sentence_chunks` does, and then queries for these texts.
 
-    The third part, int64 [B], has the id of the text that a query is for, `UNKNOWN`, or a text's own id. A query comes
-    once, for the first text it is made from. UserError if `search` asks for queries and there are none.
+    Texts come first, so that other queries leave the blocks of texts as they are. The third part, int64 [B], has the id
+    of the text that a query is for, `UNKNOWN`, or a text's own id. A query comes once, for the first text it is made
+    from. UserError if `search` asks for queries and there are none.
 
     Args:
         written: further queries, by text.
@@ -123,17 +127,21 @@ def text_chunks(
             ids, first = np.arange(first, first + len(kept)), first + len(kept)
             yield ids, [query for _, query, _ in kept], np.array([of for _, _, of in kept])
 
-    for _, sentences, hints in chunks:
-        ids, first = np.arange(first, first + len(sentences)), first + len(sentences)
-        report.kept += len(sentences)
-        yield ids, sentences, ids
-        if search.is_on:
-            yield from numbered(_queries(search, ids.tolist(), sentences, hints, written or {}))
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as waiting:  # there may be several queries for each text
+        for _, sentences, hints in chunks:
+            ids, first = np.arange(first, first + len(sentences)), first + len(sentences)
+            report.kept += len(sentences)
+            yield ids, sentences, ids
+            for query in _queries(search, ids.tolist(), sentences, hints, written or {}) if search.is_on else ():
+                waiting.write(f"{json.dumps(query)}\n")
+        waiting.seek(0)
+        while lines := list(islice(waiting, _ROWS)):
+            yield from numbered(map(json.loads, lines))
     for block in own_queries(search):
         yield from numbered((OWN, query or "", UNKNOWN) for query in block)
     if search.is_on and report.kept < 2:
         names = _names(find_sources(config))
-        raise UserError(f"{names} has one text; training for search needs several to tell apart", setting=_SETTING)
+        raise UserError(f"{names} has only one text; training for search needs several", setting=_SETTING)
     if search.is_on and not report.queries:
         raise UserError(
             f"no query could be made from the {report.kept:,} texts of {_names(find_sources(config))}; add crops to "
@@ -296,7 +304,7 @@ def _draw(chunks: Iterator[_Chunk], needed: int | None, most: int | None, report
             ceiling = keys[0][-1]
     if report.usable < (needed or 0):
         raise UserError(
-            f"{needed:,} sentences are to be drawn, but corpus.source has only {report.usable:,} usable ones "
+            f"{needed:,} sentences were asked for, but corpus.source has only {report.usable:,} usable ones "
             f"({report.summary()}); lower corpus.sentences and sed.sentences, or add text"
         )
     drop_largest()

@@ -41,7 +41,7 @@ def source_of(given: Any, place: str, setting: str) -> list[str]:
         return [fspath(item) for item in given]
     if "://" in place:
         raise UserError(
-            "storage is a URI, so this must be a path or URI, too, which all nodes can read", setting=setting
+            "storage is a URI, so this must also be a path or URI, one that all nodes can read", setting=setting
         )
     path = Path(place)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -109,7 +109,7 @@ def _check_range(gold_P: np.ndarray, score_range: tuple[float, float], source: s
     found = f"are all {lowest:g}" if lowest == highest else f"fill only {lowest:g} to {highest:g} of it"
     raise UserError(
         f"{setting}.score_range is {low:g} to {high:g}, but the {len(gold_P):,} scores of {source} {found}; "
-        f"set {setting}.score_range to the lowest and the highest score that they can have"
+        f"set {setting}.score_range to the lowest and highest possible score"
     )
 
 

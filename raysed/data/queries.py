@@ -81,7 +81,7 @@ def queries_fingerprint(search: SearchConfig) -> dict[str, Any]:
     """Return what identifies users' own queries, and read the first; UserError if there are none."""
     found = [source.identity() for source in _sources(search)]
     if found and next(own_queries(search), None) is None:
-        raise UserError("there is no query in it; name a file that has some", setting=_SETTING)
+        raise UserError("it has no queries; name a file that has some", setting=_SETTING)
     return {"queries": found} if found else {}
 
 

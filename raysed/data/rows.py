@@ -233,7 +233,7 @@ def _plain_records(file: File, lines: Iterator[tuple[int, str]], schema: Schema)
     """Yield lines, tabs included, or the sections of Markdown; the optional columns `text` and `title` are of those."""
     if not len(schema.bare) == 1 == len(schema.fields) - len(schema.optional):
         raise UserError(
-            f"{file.name}: columns {schema.needed} are needed, which a file with the ending {file.ending} cannot have; "
+            f"{file.name}: columns {schema.needed} are needed, but a {file.ending} file has no columns; "
             "use .jsonl, .csv, .tsv or .parquet"
         )
     if file.ending == ".txt":

@@ -172,7 +172,9 @@ class TargetWriter:
             self._writer.close()
         distinct = len(np.unique(np.concatenate(self._ids))) if self._ids else 0
         if self.rows != expected or distinct != expected:
-            raise RuntimeError(f"{expected} sentences went in, {self.rows} rows with {distinct} ids came out")
+            raise RuntimeError(
+                f"{expected} sentences were embedded, but {self.rows} rows with {distinct} ids were written"
+            )
         np.save(self._directory / "mean.npy", self._sum / expected)
 
     def _flush(self, at_least: int) -> None:
@@ -209,7 +211,7 @@ def with_targets(table: pa.Table, targets_BD: np.ndarray, precision: TargetPreci
     if failure := _not_finite(table, rounded_BD):
         if np.isfinite(targets_BD).all():
             most = f"{np.finfo(rounded_BD.dtype).max:,.0f}"
-            failure += f" in {precision}, which ends at {most}; set sed.target_precision to fp32"
+            failure += f" in {precision}, whose largest number is {most}; set sed.target_precision to fp32"
         raise UserError(failure)
     return with_column(table, "target", rounded_BD)
 

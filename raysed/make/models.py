@@ -186,7 +186,7 @@ def train_member(task: Task, until: int, bench: Bench) -> Ended:
     except Exception as error:
         if starts < retries:
             raise
-        log.exception("%s is given up", task.name)  # in the worker's log
+        log.exception("giving up on %s", task.name)  # in the worker's log
         return Ended(failed=(last_line(error), False))
 
 
@@ -299,7 +299,7 @@ def grid_choice(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     complete = {bound: group for bound, group in by_bound.items() if len(group) >= needed}
     failed = [found for found in inputs["members"] if found.reason]
     if not complete:
-        name, reason = (failed[0].name, failed[0].reason) if failed else (node, "no model was trained to the end")
+        name, reason = (failed[0].name, failed[0].reason) if failed else (node, "no model finished training")
         raise RunFailed(f"no lower bound of {node} has the {needed} models it needs; {name}: {reason}")
     scores = {bound: [found.meta["dev"] for found in group] for bound, group in complete.items()}
     reached = {bound: (steps, [found.meta["dev"] for found in group]) for bound, group in by_bound.items()}

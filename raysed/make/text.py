@@ -69,8 +69,8 @@ def small_corpus(sentences: int, is_trained_on: bool, sed: SedConfig | None) -> 
     if (updates := STAGE.steps(sed, sentences)) < _FEW_UPDATES:
         yield (
             f"a learner gets only {updates} updates ({sentences:,} sentences, sed.batch_size {sed.batch_size}, "
-            f"sed.epochs {sed.epochs:g}), but it needs a few hundred; sed.epochs: {-(-_FEW_UPDATES // per_epoch)} "
-            f"would give it {_FEW_UPDATES}"
+            f"sed.epochs {sed.epochs:g}), but it needs a few hundred; set sed.epochs to "
+            f"{-(-_FEW_UPDATES // per_epoch)} for {_FEW_UPDATES} updates"
         )
 
 

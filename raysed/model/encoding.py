@@ -75,7 +75,9 @@ def _embed(
             f"there is not enough memory to embed a sentence of {longest} tokens; lower encoder.max_length, or use "
             "a smaller encoder"
         )
-    log.warning("not enough memory to embed %d sentences of up to %d tokens at once: halved", len(table), longest)
+    log.warning(
+        "not enough memory to embed %d sentences of up to %d tokens at once; halving the batch", len(table), longest
+    )
     return None
 
 

@@ -47,7 +47,7 @@ def check_formats(formats: Sequence[Format], encoder: EncoderConfig) -> None:
     path = encoder_path(encoder)
     config = AutoConfig.from_pretrained(path, trust_remote_code=encoder.trust_remote_code, **encoder.model_kwargs)
     if encoder.trust_remote_code and getattr(config, "auto_map", None):
-        problem = f"{encoder.path!r} has code of its own, which sentence-transformers' ONNX backend does not run"
+        problem = f"{encoder.path!r} has custom code, which sentence-transformers' ONNX backend does not run"
         raise UserError(f"{problem}; leave export.formats out", setting="export.formats")
     try:
         with tempfile.TemporaryDirectory() as folder:

@@ -100,7 +100,7 @@ def _heads(directory: Path, entries: Sequence[tuple[str, str]]) -> list[nn.Modul
     for kind, where in entries:
         head = _module(directory, kind, where) if _name(kind) in _OF_VECTORS else None
         if head is None or getattr(head, "module_input_name", "sentence_embedding") != "sentence_embedding":
-            raise NotPackable(f"its module {_name(kind)} needs more than the vector of a sentence")
+            raise NotPackable(f"its module {_name(kind)} needs more than the sentence's vector")
         heads.append(head)
     return heads
 
@@ -155,14 +155,14 @@ def _check_settings(directory: Path, place: str) -> None:
     path = directory / "config_sentence_transformers.json"
     settings = _read_json(path) if path.is_file() else {}
     if settings.get("truncate_dim") or settings.get("model_type", "SentenceTransformer") != "SentenceTransformer":
-        raise NotPackable("it cuts its vectors short, or is of another type")
+        raise NotPackable("it truncates its vectors, or is not a SentenceTransformer")
     if settings.get("prompts", {}).get(settings.get("default_prompt_name")):
-        raise NotPackable("it puts a prompt before sentences")
+        raise NotPackable("it prepends a prompt to sentences")
     for key, value in _transformer_settings(directory, place).items():  # falsy settings are off
         if value and (key not in _READ_ELSEWHERE or _USUAL.get(key, value) != value):
             raise NotPackable(f"its transformer has {key}: {json.dumps(value, default=str)}")
     if getattr(config, "is_encoder_decoder", False):
-        raise NotPackable("its transformer is the encoder of a pair")
+        raise NotPackable("its transformer is part of an encoder-decoder model")
 
 
 def _transformer_settings(directory: Path, place: str) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def _layers(module: WeightedLayerPooling) -> Layers:
         blocks = blocks_of(layers, count)
         if np.allclose(share_L, np.bincount(blocks, minlength=count + 1) / len(blocks)):
             return layers
-    raise NotPackable("its layers have weights of their own")
+    raise NotPackable("its layers are weighted unequally")
 
 
 # -- out -------------------------------------------------------------------------------------------------------------

@@ -102,8 +102,8 @@ def check(config: Config) -> Job:
     unscored = frozenset(i for i, teacher in enumerate(teachers) if not teacher.knows(evaluation.sentences))
     if config.combination.leave_out and unscored:
         raise UserError(
-            "combination.leave_out is chosen by the dev task, but a file of embeddings lacks its sentences; add "
-            "them to the file, or leave combination.leave_out out"
+            "combination.leave_out needs scores on the dev task, but a file of embeddings lacks its sentences; add "
+            "them to the file, or remove combination.leave_out"
         )
     masking = [(recipe.text, stage) for recipe in recipes for stage in recipe.members if stages()[stage].masks]
     if masking and load_tokenizer(config.encoder).mask_token_id is None:
@@ -157,7 +157,7 @@ def check_teachers(config: Config) -> tuple[list[Teacher], tuple[int, ...]]:
     if len(set(widths)) > 1 and config.combination.how == "mean":
         listed = ", ".join(f"{teacher.title} {width}" for teacher, width in zip(teachers, widths))
         raise UserError(
-            f"combination.how is mean, which needs teachers of one width, but they have {listed}; use concatenated"
+            f"combination.how: mean needs teachers of equal width, but they have {listed}; use concatenated"
         )
     return teachers, tuple(widths)
 

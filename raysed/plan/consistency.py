@@ -36,8 +36,8 @@ def check_width(config: Config, width: int) -> None:
     """Refuse `sed.widths` that are not below the learner's width."""
     if config.sed.widths and config.sed.widths[-1] >= width:
         raise UserError(
-            f"sed.widths has {config.sed.widths[-1]}, but the learner's embeddings have {width} dimensions, which are "
-            "always trained; name smaller ones"
+            f"sed.widths has {config.sed.widths[-1]}, but the learner's embeddings have {width} dimensions; name "
+            "smaller widths, because the full width is always trained"
         )
 
 
@@ -50,7 +50,7 @@ def _of_export(config: Config, recipes: list[Recipe]) -> Iterator[str]:
         yield f"export.recipe is {export.recipe!r}, which is not in recipes ({listed})"
     for name in export.formats:
         if encoder.static is not None:
-            yield f"export.formats has {name}, which is for transformers, but encoder.static makes a table; drop one"
+            yield f"export.formats has {name}, which is for transformers, but encoder.static makes a table; remove one"
         if encoder.layers != 1:
             yield (
                 f"export.formats has {name}, which gives the last layer only, but encoder.layers is {encoder.layers}; "
@@ -89,7 +89,8 @@ def _of_teachers(config: Config, recipes: list[Recipe]) -> Iterator[str]:
     yield from combination_problems(config)
     trained = [recipe.text for recipe in recipes if recipe.members]
     if trained and config.encoder.static:
-        yield f"recipe {trained[0]!r} trains members, which encoder.static cannot be; use {TEACHERS}-sed, or no static"
+        static = f"use {TEACHERS}-sed, or remove encoder.static"
+        yield f"recipe {trained[0]!r} trains members, which cannot be static; {static}"
 
 
 def combination_problems(config: Config) -> Iterator[str]:
@@ -98,9 +99,9 @@ def combination_problems(config: Config) -> Iterator[str]:
     if how.weights and len(how.weights) != count:
         yield f"combination.weights has {len(how.weights)} weights for {count} teachers; give one for each"
     if how.balance != "none" and how.how == "mean":
-        yield f"combination.balance: {how.balance} is for vectors side by side; use combination.how: concatenated"
+        yield f"combination.balance: {how.balance} needs concatenated vectors; set combination.how: concatenated"
     if how.balance != "none" and count < 2:
-        yield f"combination.balance: {how.balance} is between several teachers; with {count} leave it out"
+        yield f"combination.balance: {how.balance} needs several teachers, but there is {count or 'none'}; remove it"
 
 
 def _of_stages(config: Config, recipes: list[Recipe]) -> Iterator[str]:
@@ -137,45 +138,45 @@ def _of_search(config: Config, recipes: list[Recipe]) -> Iterator[str]:
     search = config.search
     for name in ("query_prompt", "document_prompt"):
         if getattr(search, name) is not None and not search.is_on:
-            yield f"search.{name} is set, but there are no queries; list some in search.queries, or leave it out"
+            yield f"search.{name} is set, but there are no queries; list kinds in search.queries, or remove it"
     for recipe in recipes if search.is_on else ():
         if recipe.ensemble != TEACHERS or not recipe.distils:
-            yield f"search adds queries to the corpus, which {recipe.text} would learn from; use {TEACHERS}-sed alone"
+            yield f"search adds queries to the corpus, and {recipe.text} would train on them; use only {TEACHERS}-sed"
 
 
 def _of_widths(config: Config, recipe: Recipe) -> Iterator[str]:
     """Shorter embeddings need targets whose dimensions are ordered by importance."""
     text = f"recipe {recipe.text!r}: sed.widths"
     if recipe.ensemble != TEACHERS:
-        yield f"{text} is for recipes of {TEACHERS}, whose targets it orders; use {TEACHERS}-sed"
+        yield f"{text} orders the targets of {TEACHERS}, which this recipe does not distil; use {TEACHERS}-sed"
     if recipe.calibration:
         without = f"use {recipe.uncalibrated}, or leave sed.widths out"
         yield f"{text} makes the first coordinates count most, but a calibration mixes them; {without}"
     if config.combination.turn:
-        yield "sed.widths turns targets to their principal directions, and nowhere else; leave combination.turn out"
+        yield "sed.widths already rotates targets to their principal directions; remove combination.turn"
     if config.sed.target == "centred_mean":
-        yield "sed.widths needs targets in the order of their importance; use sed.target: mean"
+        yield "sed.widths needs target dimensions ordered by importance; set sed.target: mean"
     if config.sed.head:
-        yield "sed.widths needs targets in the order of importance; sed.head has none; use only one of the two"
+        yield "sed.widths needs target dimensions ordered by importance, which sed.head does not give; remove one"
 
 
 def _of_head(config: Config, recipe: Recipe) -> Iterator[str]:
     """With a head, targets may differ in width from the learner."""
     text = f"recipe {recipe.text!r}: sed.head"
     if recipe.ensemble != TEACHERS:
-        yield f"{text} is for recipes of {TEACHERS}: members have the learner's width; leave it out"
+        yield f"{text} is only for {TEACHERS}, because members have the learner's width; remove it"
     if config.combination.turn:
-        yield "sed.head learns its own turn towards the targets; leave combination.turn out"
+        yield "sed.head learns its own rotation to the targets; remove combination.turn"
     if config.sed.head == "keep" and recipe.calibration:
         without = f"use {recipe.uncalibrated}, or sed.head: fold or drop"
-        yield f"{text}: keep gives vectors in the teachers' space, which a calibration leaves; {without}"
+        yield f"{text}: keep gives vectors in the teachers' space, but a calibration leaves that space; {without}"
 
 
 def _of_variances(config: Config, recipe: Recipe) -> Iterator[str]:
     if config.sed.head != "drop":
         yield (
-            f"recipe {recipe.text!r}: sed.loss: nll learns a variance for each dimension of dropped heads, for "
-            f"recipes of {TEACHERS}; set sed.head: drop, or use mse or unit_mse"
+            f"recipe {recipe.text!r}: sed.loss: nll needs heads that are dropped, in a recipe of {TEACHERS}; set "
+            "sed.head: drop, or use mse or unit_mse"
         )
     if config.combination.weights and config.sed.losses == ["nll"]:
         yield "sed.loss: nll learns how much each dimension counts; leave combination.weights out, or use unit_mse"
@@ -204,13 +205,13 @@ def _of_fit(config: Config, recipes: list[Recipe]) -> Iterator[str]:
     if not any(recipe.calibration for recipe in recipes):
         return
     if fit.fit_on in stages_of_pairs() and not getattr(config, fit.fit_on).train:
-        yield f"flow.fit_on is {fit.fit_on}, but {fit.fit_on}.train names no sentence pairs; list them there"
+        yield f"flow.fit_on is {fit.fit_on}, but {fit.fit_on}.train names no sentence pairs; name some there"
     if fit.fit_tasks == []:
         yield "flow.fit_tasks is empty; name at least one task, or leave it out to use all"
     if fit.fit_tasks and fit.fit_on != "tasks":
         yield f"flow.fit_tasks needs flow.fit_on: tasks, but that is {fit.fit_on}; change one of them"
     if fit.per_task and (fit.fit_on != "tasks" or fit.fit_tasks):
-        yield "flow.per_task fits on each task's own sentences, so it needs flow.fit_on: tasks and no flow.fit_tasks"
+        yield "flow.per_task fits on each task's own sentences, so it needs flow.fit_on: tasks, without flow.fit_tasks"
     if fit.per_task and exported and parse_recipe(exported).calibration:
         other = parse_recipe(exported).uncalibrated
-        yield f"export.recipe is {exported}, but flow.per_task makes one for each task; export {other}"
+        yield f"export.recipe is {exported}, but flow.per_task fits one for each task; export {other}"

@@ -132,13 +132,13 @@ def warnings(survey: Survey, pairs: Mapping[str, StsTask]) -> Iterator[str]:
     """Yield a sentence about each foreseeable problem."""
     report = survey.report
     if report.usable < FEW_SENTENCES:
-        learns = f"with less than {FEW_SENTENCES:,} a model learns these by heart and little about others"
+        learns = f"with fewer than {FEW_SENTENCES:,}, a model memorises them and learns little about others"
         yield f"{report.usable:,} sentences are few; {learns}"
     if report.duplicates * 2 > report.lines:
-        yield f"{report.duplicates:,} of {report.lines:,} rows are duplicates, which a run leaves out"
+        yield f"{report.duplicates:,} of {report.lines:,} rows are duplicates; a run leaves them out"
     for source, task in pairs.items():
         if task.pairs < FEW_PAIRS:
-            yield f"{task.pairs} pairs of {source} are few; differences between models will be mostly luck"
+            yield f"{task.pairs} pairs of {source} are few; differences between models will be mostly chance"
 
 
 def _epochs(per_epoch: int, wanted: int) -> tuple[int, int]:

@@ -69,7 +69,7 @@ class Plan:
         self._embed(BASE, "base", 0, self._start, "the untouched encoder")
         for index, teacher in enumerate(job.teachers):  # members of this run follow in `_make_targets`
             if index in job.unscored:
-                log.info("not scored: %s has no embeddings of the evaluation's sentences", teacher.title)
+                log.info("not scored: %s has no embeddings for the evaluation's sentences", teacher.title)
             elif not teacher.is_made_by_run:
                 inputs = {"teacher": Given(teacher.identity, teacher), "sentences": self._sentences}
                 self._add_teacher(index, scores.teacher_embeddings, inputs)
@@ -326,11 +326,11 @@ class Plan:
             settings = {"search": config.search.of_candidates(), "widths": list(job.widths)}
             settings["target_precision"] = sed.target_precision
             about |= {"say": _say_candidates}
-            make, title = candidates, "queries and the texts they compare"
+            make, title = candidates, "candidates for the queries"
             self._add(_CANDIDATES, title, make, stage, {**given, "targets": _TARGETS_OF_TEACHERS}, settings, **about)
         if not job.unscored:
             kept = {"targets": _TARGETS_OF_TEACHERS, "embeddings": scored}, {"layers": config.encoder.layers}
-            self._add(TOGETHER, "teachers as one", targets.combined_embeddings, stage, *kept)
+            self._add(TOGETHER, "embeddings by all teachers together", targets.combined_embeddings, stage, *kept)
 
     def _score_together(self, embeddings: tuple[str, ...]) -> None:
         """Add the teachers' scores, alone and together, and the choice of the best on the dev task."""
@@ -347,7 +347,7 @@ class Plan:
             name: getattr(self.job.evaluation.tasks[name], "aggregation", None) for name in evaluation.report_tasks()
         }
         settings |= {"tasks": ways, "layers": self.config.encoder.layers}
-        make, title = targets.worth_of_teachers, "what the teachers are worth"
+        make, title = targets.worth_of_teachers, "scores of the teachers, alone and together"
         self._add(WORTH, title, make, "teachers", inputs, settings, say=self._say_worth, **about)
 
     def _add_rows(self, teacher: Teacher) -> str:
@@ -465,7 +465,7 @@ class Plan:
             most = max(bytes_, key=bytes_.__getitem__)
             raise UserError(
                 f"storage: {self.config.storage}/{self.config.run} has {free / 1e9:.1f} GB free, but this run needs "
-                f"about {needed / 1e9:.1f} GB, {bytes_[most] / 1e9:.1f} of them for {most}; free some space, or "
+                f"about {needed / 1e9:.1f} GB, {bytes_[most] / 1e9:.1f} GB of it for {most}; free some space, or "
                 "choose another --storage"
             )
 
@@ -487,7 +487,7 @@ class Plan:
         yield from conclusions(named(entry.meta, [teacher.title for teacher in self.job.teachers]))
         chosen, how = entry.meta.get("chosen"), self.config.combination
         if chosen and len(chosen) < len(self.job.teachers) and not how.leave_out:
-            yield "All of them are distilled; combination.leave_out: true distils only the best on the dev task."
+            yield "All teachers are distilled; combination.leave_out: true distils only the best on the dev task."
         for name, reason in teachers_left_out(self.job, entry).items():
             yield f"left out: {name}: {reason}"
 
@@ -502,7 +502,7 @@ def _say_cost(endpoint: EndpointConfig, entry: Entry) -> Iterator[str]:
 
 def _say_written(entry: Entry) -> Iterator[str]:
     texts, queries, without = (entry.meta[name] for name in ("texts", "queries", "without"))
-    left = f"; no usable answer about {without:,}" if without else ""
+    left = f"; {without:,} without a usable answer" if without else ""
     yield f"search.endpoint: {queries:,} queries written for {texts - without:,} of {texts:,} texts{left}"
 
 

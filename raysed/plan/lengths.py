@@ -43,8 +43,8 @@ class Lengths:
     cut_tokens: float
 
     def __str__(self) -> str:
-        split = f"lines over {self.passage_characters:,} characters become passages" if self.passage_characters else ""
-        read = f"95 % of the texts have up to {self.covered} tokens; {self.tokens} are read"
+        split = f"lines over {self.passage_characters:,} characters are split" if self.passage_characters else ""
+        read = f"95 % of the texts have at most {self.covered} tokens; models read up to {self.tokens}"
         cut = f"{100 * self.cut_texts:.1f} % of the texts and {100 * self.cut_tokens:.1f} % of the tokens are cut off"
         return "; ".join(filter(None, [split, read, cut if self.cut_texts else "nothing is cut off"]))
 

@@ -83,7 +83,7 @@ encoder: {shape.parameters:,} parameters, {shape.layers} layers, width {shape.wi
 {trained}
 
 storage: about {size(sum(storage.values()))}: {parts}
-a sentence counts as {tokens_of_sentence(config)} tokens; memory is that of a worker, storage that of all in the line"""
+assuming {tokens_of_sentence(config)} tokens per sentence; memory is per worker, storage for all trainings of a row"""
 
 
 def _here() -> Cluster:

@@ -66,7 +66,7 @@ def write_card(run: Run, path: Path) -> None:
         searches=facts.shares_space_of if recipe.text == f"{TEACHERS}-{SED}" else None,
         trained_on=(corpus or "the pairs named below") if recipe.members or recipe.distils else "",
         worth=worth(run.scores, chosen.recipe, chosen.kind),
-        sanity=sentence(sanity_words(run.sanity)),
+        sanity=sanity_words(run.sanity),
         scores=rows_that_matter(run.scores, chosen.recipe, chosen.kind, chosen.index),
         parameters=sum(tensor.numel() for tensor in model.encoder.parameters()) / 1e6,
         weights=size(sum(file.stat().st_size for file in path.rglob("*.safetensors"))),
@@ -83,8 +83,8 @@ def rows_that_matter(scores: Scores, recipe: str, kind: str, index: int) -> Tabl
     """Return a model's score beside those of its base, the best untrained row, and its best teacher."""
     groups, own = scores.groups, (recipe, kind)
     best = scores.best_untrained(own, _UNTOUCHED)
-    names = {_UNTOUCHED: "the encoder before any training"}
-    names |= {best: f"{display_name(*best)}: the best that needs no training"} if best else {}
+    names = {_UNTOUCHED: "the untouched encoder"}
+    names |= {best: f"{display_name(*best)}: the best without training"} if best else {}
     names |= {(TEACHERS, "member"): "the best teacher"} if recipe.startswith(TEACHERS) else {}
     names[own] = "this model"
     values = {group: entry["max" if group == (TEACHERS, "member") else "mean"] for group, entry in groups.items()}
@@ -123,16 +123,16 @@ def story(recipe: Recipe, base: str, members: int, teachers: str = "", is_static
     learner = f"one new copy of {base}"
     parts = [f"The encoder is {base} as it is"]
     if is_static:
-        learner = f"a table of one vector per token, which started from what {base} says of each token alone,"
-        parts = [f"The model is a table of what {base} says of each token alone, weighted by frequency"]
+        learner = f"a table of one vector per token, which started from {base}'s embeddings of single tokens,"
+        parts = [f"The model is a table of {base}'s embeddings of single tokens, weighted by frequency"]
     if recipe.members:
         trained = ", then with ".join(stages()[stage].words for stage in recipe.members)
         copies = f"{members} copies of {base} were" if members > 1 else f"{base} was"
-        parts = [f"{copies} trained with {trained}" + ", each with its own random numbers" * (members > 1)]
+        parts = [f"{copies} trained with {trained}" + ", each with a different random seed" * (members > 1)]
         parts += ["this model is one of them"] if members > 1 and not recipe.distils else []
     if recipe.distils:
-        learnt = f"what {teachers} say" if recipe.ensemble == TEACHERS else "the average of their embeddings"
-        parts = [*(parts if recipe.members else []), f"{learner} learned to give {learnt}"]
+        learnt = f"the embeddings of {teachers}" if recipe.ensemble == TEACHERS else "the average of their embeddings"
+        parts = [*(parts if recipe.members else []), f"{learner} was trained to reproduce {learnt}"]
     parts += [calibrations()[stage].words for stage in recipe.calibration]
     return sentence("; ".join(parts))
 

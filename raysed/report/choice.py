@@ -12,7 +12,7 @@ from raysed.report.scores import Scores
 from raysed.score.intervals import NO_DIFFERENCE
 from raysed.score.lexical import TF_IDF
 
-_UNTOUCHED, _ASKED = "the untouched encoder", "as asked for by export.recipe"
+_UNTOUCHED, _ASKED = "the untouched encoder", "as set by export.recipe"
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Choice:
         known = {name: score for name, score in self.others.items() if score is not None}
         if self.model.recipe == BASE:
             known.pop(_UNTOUCHED, None)
-        against = " and ".join(f"{score:.1f} of {name}" for name, score in known.items())
+        against = " and ".join(f"{score:.1f} for {name}" for name, score in known.items())
         return f"{words}: {_shown(self.score)}" + (f" against {against}" if against else "")
 
     @property
@@ -54,8 +54,8 @@ class Choice:
         if not better or self.may_be_worse:
             return None
         return (
-            f"no model is exported: {self.model.recipe}, the best there is, has {_shown(self.score)} on {self.dev}, "
-            f"which is worse than {' and '.join(better)}; to export it all the same, repeat the command with "
+            f"no model is exported: {self.model.recipe}, the best model, has {_shown(self.score)} on {self.dev}, "
+            f"which is worse than {' and '.join(better)}; to export it anyway, repeat the command with "
             "--allow-worse or set export.allow_worse: true"
         )
 

@@ -34,7 +34,7 @@ class Report:
         """Compute all sections of a run."""
         data, charts, has_pictures = {}, {}, find_spec("matplotlib") is not None
         if not has_pictures:
-            log.info("the report has no charts; for these run pip install 'raysed[plots]'")
+            log.info("the report has no charts; to get them, run pip install 'raysed[plots]'")
         for section in all_sections():
             if section.data:
                 run.begin(f"section {section.name}")

@@ -23,9 +23,9 @@ from raysed.score.intervals import NO_DIFFERENCE, Difference, interval
 from raysed.store.text import sentence
 from raysed.train.collapse import COLLAPSED
 
-BEST_UNTRAINED = "the best row that needs no training"
+BEST_UNTRAINED = "the best without training"
 _FITTED_ON = {
-    "tasks": "the very sentences that they are scored on (without gold scores); expect less of them on other text",
+    "tasks": "the sentences that they are scored on (without gold scores), so expect less of them on other text",
     "corpus": "the corpus and have not seen the tasks",
 }
 _BASE = (BASE, "base")
@@ -99,7 +99,7 @@ def _ensemble(family: str, scores: Scores) -> list[Finding]:
         pair = ((family, "ensemble"), (family, "member", "best"))
         whole, part = ("the ensemble is", "its best member")
         if family == TEACHERS:
-            whole, part = ("the teachers together are", "the best of them")
+            whole, part = ("the teachers together are", "the best one alone")
         clauses.append(Finding(f"{whole} {_difference(scores, *pair).position()} {part}", (pair[0], members)))
         others = {"centred": "with each member centred it is", "soup": "the average of their weights is"}
         for kind, what in others.items():
@@ -144,7 +144,7 @@ def _beaten_on(group: Group, scores: Scores) -> list[Finding]:
         best = max(words, key=words.__getitem__, default=None)
         if best and group in means and words[best] >= means[group] - NO_DIFFERENCE:
             found.append(f"{display_name(*best)} has {words[best]:.1f} on {task} against {means[group]:.1f}")
-    return [Finding(f"Words alone do better on single tasks: {'; '.join(found)}.")] if found else []
+    return [Finding(f"A lexical baseline does better on some tasks: {'; '.join(found)}.")] if found else []
 
 
 def _what_labels_buy(scores: Scores) -> list[Finding]:
@@ -191,7 +191,7 @@ def _closing(scores: Scores) -> list[Finding]:
             text = f"the sentences of `{text}.train` and have not seen the tasks"
         found.append(Finding(f"The calibrations were fitted on {text}.", tuple(calibrated)))
     if scores.draws:
-        found.append(Finding("In brackets: 95 % intervals over the sampling of pairs and of seeds."))
+        found.append(Finding("In brackets: 95 % intervals over the sampling of pairs and seeds."))
     return found
 
 

@@ -56,8 +56,8 @@ def compare_formats(
             words = f"have a mean cosine of {cosine:.3f} with the trained model's, less than {LEAST_COSINE}"
         if not is_same:  # also if NaN
             raise RunFailed(
-                f"the exported model's vectors as {name} {words}; leave {name} out of export.formats, and the same "
-                "command exports without training again"
+                f"the exported model's vectors in format {name} {words}; remove {name} from export.formats and repeat "
+                "the command, which will not train again"
             )
         began = time.monotonic()
         embed(sentences[:_TIMED])

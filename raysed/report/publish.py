@@ -111,6 +111,6 @@ def _summarize(run: Run, report: Report, say: Callable[[str], None]) -> None:
         return
     found = report.data["analysis.unlabelled"][choice.model.recipe]
     example = found["neighbours"][0]
-    say(f"\nOf {found['sentences']:,} sentences, the model finds these nearest to: {example['sentence']}")
+    say(f"\nOf {found['sentences']:,} sentences, the model places these nearest to: {example['sentence']}")
     for near in example["nearest"]:
         say(f"  {near['cosine']:.2f}  {near['sentence']}")

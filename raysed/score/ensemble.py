@@ -144,11 +144,11 @@ def conclusions(found: Mapping[str, Any]) -> Iterator[str]:
     together = rows[tuple(everyone)]
     gain = together["gains"]["mean"]
     if gain is None:
-        yield f"On {on} a score of a teacher is not defined, so nothing can be compared."
+        yield f"On {on}, the score of a teacher is undefined, so teachers cannot be compared."
         return
     yield (
-        f"On {on}, {gain['over']} is the best teacher alone with {rows[gain['over'],]['scores']['mean']:.1f}; "
-        f"{all_of_them} together have {together['scores']['mean']:.1f}, {_position(gain)} it."
+        f"On {on}, {gain['over']} is the best single teacher with {rows[gain['over'],]['scores']['mean']:.1f}; "
+        f"{all_of_them} together score {together['scores']['mean']:.1f}, {_position(gain)} it."
     )
     if "chosen" not in found:
         return
@@ -158,15 +158,15 @@ def conclusions(found: Mapping[str, Any]) -> Iterator[str]:
     best = f"Best on {_mean_of(found['dev'])}: {names}, with {chosen['dev']:.1f}."
     if set(found["dev"]) & set(found["tasks"]):
         yield (
-            f"{best} They were chosen on what they are scored on, so part of the gain is luck: choose on one task and "
+            f"{best} They were chosen by these same scores, so part of the gain is luck: choose on one task and "
             "compare on others."
         )
     elif chosen is together:
         yield best
     elif gain := chosen["gains"].get("mean"):
-        yield f"{best} On {on}, on which nothing was chosen, that is {_position(gain)} {gain['over']}."
+        yield f"{best} On {on}, which did not influence the choice, that is {_position(gain)} {gain['over']}."
     else:
-        yield f"{best} On {on}, on which nothing was chosen, it has {chosen['scores']['mean']:.1f}."
+        yield f"{best} On {on}, which did not influence the choice, it scores {chosen['scores']['mean']:.1f}."
 
 
 def _mean_of(tasks: Sequence[str]) -> str:

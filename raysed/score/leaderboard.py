@@ -30,7 +30,7 @@ def load_mteb(names: Sequence[str]) -> list[Any]:
             task.load_data()
         except Exception as error:  # the hub's libraries raise anything
             raise UserError(
-                f"--mteb {name}: its data cannot be loaded, which mteb fetches from the Hugging Face hub: "
+                f"--mteb {name}: mteb cannot load its data from the Hugging Face hub: "
                 f"{type(error).__name__}: {first_line(error)}"
             ) from None
         found.append(task)

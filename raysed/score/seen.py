@@ -57,15 +57,17 @@ def _told(task: Task, seen: Mapping[str, set[int]], drops: bool) -> Task:
     rows = sorted(set().union(*seen.values()))
     found = ", ".join(f"{len(some):,} of {source}" for source, some in seen.items())
     what = "pairs" if task.kind == Pairs.kind else "texts"
-    known = f"task {task.name}: {len(rows):,} of its {len(task.items()):,} {what} have been seen ({found})"
+    known = (
+        f"task {task.name}: {len(rows):,} of {len(task.items()):,} {what} are also in training or dev data ({found})"
+    )
     left = task.without(rows) if drops else None
     if left:
         log.info("%s and are left out", known)
         left.size += f"; left out: {found}"
         return left
     if drops:
-        log.warning("%s, and the rest cannot be scored, so all count; name data of its own for it", known)
+        log.warning("%s; the rest cannot be scored, so all are kept; use other data for this task", known)
     else:
-        log.info("%s and count all the same", known)
+        log.info("%s, but are scored anyway", known)
     task.size += f"; seen: {found}"
     return task

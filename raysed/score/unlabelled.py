@@ -20,8 +20,8 @@ MOST_SENTENCES = 1000
 MOST_CHANGED = 400
 """The standard error of the share found is then at most 2.5 %."""
 CANNOT_BE_TOLD = (
-    "Without labels nobody can tell whether sentences that the model finds similar are similar to you. For that, "
-    "grade some hundred pairs of your own sentences, or list which documents answer some dozen queries."
+    "Without labels, nothing shows whether sentences that the model finds similar are similar to you. To find out, "
+    "grade a few hundred pairs of your own sentences, or list which documents answer a few dozen queries."
 )
 _SHOWN, _NEAREST = 5, 2
 _RANDOM_PAIRS = 10_000

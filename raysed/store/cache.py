@@ -30,7 +30,7 @@ def directory() -> Path:
     path.mkdir(mode=0o700, exist_ok=True)
     found = path.lstat()
     if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
-        raise UserError(f"{path} belongs to somebody else; remove it, or set TMPDIR to a directory of your own")
+        raise UserError(f"{path} belongs to another user; remove it, or set TMPDIR to your own directory")
     path.chmod(0o700)
     return path
 

@@ -56,11 +56,11 @@ class Checkpoints:
         """Return the step and directory of the newest intact checkpoint with the same dependencies, or None."""
         for entry in reversed(self._storage.entries(self._name)):
             if found := changes(entry.depends, self._depends):
-                log.info("%s cannot be continued after these changes: %s", entry.name, found)
+                log.info("%s cannot be continued: %s", entry.name, found)
             elif path := self._storage.intact(entry):
                 return _step_of(entry.name), path
             else:
-                log.warning("%s is damaged; using the checkpoint before it", self._storage.uri(entry.name))
+                log.warning("%s is damaged; using the previous checkpoint", self._storage.uri(entry.name))
         return None
 
     def at(self, step: int) -> Path:
@@ -80,7 +80,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """Return which leaves differ, settings with both values, digests without; empty if none do.
 
     >>> changes({"config": {"seed": 1}, "corpus": "0123456789abcdef"}, {"config": {"seed": 2}, "corpus": None})
-    'seed was 1, is 2; corpus is gone'
+    'seed changed from 1 to 2; corpus was removed'
     """
     found = list(_changes(old, new))
     more = f"; and {len(found) - _MOST_CHANGES} more" if len(found) > _MOST_CHANGES else ""
@@ -95,7 +95,7 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -
         elif before == after:
             continue
         elif _DIGEST.search(json.dumps([before, after])):
-            yield f"{prefix}{key} {'is new' if before is None else 'is gone' if after is None else 'has changed'}"
+            yield f"{prefix}{key} {'was added' if before is None else 'was removed' if after is None else 'changed'}"
         else:
             was, now = (shortened(json.dumps(value), 60) for value in (before, after))
-            yield f"{prefix}{key} was {was}, is {now}"
+            yield f"{prefix}{key} changed from {was} to {now}"

@@ -104,7 +104,7 @@ class Status:
         try:
             self._storage.write_text(FILE, text)
         except (OSError, UserError, RunFailed) as error:  # must not end the run
-            log.debug("%s is not written: %s", FILE, error)
+            log.debug("%s cannot be written: %s", FILE, error)
 
 
 @contextmanager
@@ -140,7 +140,7 @@ def refuse_at_work(storage: Storage) -> None:
     if _is_gone(status) or (status["host"] == socket.gethostname() and not psutil.pid_exists(status["pid"])):
         return
     raise UserError(
-        f"run {storage.run!r} is in use by a job on {status['host']} (process {status['pid']}), which said so "
+        f"run {storage.run!r} is in use by a job on {status['host']} (process {status['pid']}), last seen "
         f"{duration(status['silent'])} ago; wait for it, choose another --run, or end that job with --take-over"
     )
 
@@ -168,7 +168,7 @@ def describe(storage: Storage) -> tuple[list[str], int]:
     """Return lines for people (state, stage, what is finished, last checkpoints) and the state's exit code."""
     names, status = storage.names(), read_status(storage)
     if not names and not storage.has_files(FILE):
-        raise UserError(f"there is no run at {storage}; without a name, all runs of its storage are listed")
+        raise UserError(f"there is no run at {storage}; omit the name to list all runs")
     lines = [f"{storage.run}: {_in_words(status)}"]
     if status["state"] == "running" and "stage" in status:
         seconds = status["told"] + status["silent"] - status.get("stage_since", status["told"])
@@ -195,7 +195,7 @@ def describe_all(location: str) -> list[str]:
     storages = [Storage(location, run) for run in runs_at(location)]
     states = {s.run: read_status(s) for s in storages if s.has_files(FILE) or s.files("manifest")}
     if not states:
-        raise UserError(f"there are no runs at {location}; name another place with --storage")
+        raise UserError(f"there are no runs at {location}; name another location with --storage")
     width = max(map(len, states))
     return [printable(f"{run:{width}}  {_in_words(status)}") for run, status in states.items()]
 

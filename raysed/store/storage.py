@@ -146,7 +146,7 @@ class Storage:
             raise
         except (ValueError, TypeError, AttributeError, RecursionError):
             check_name(name)
-            log.warning("%s has a damaged manifest entry and will be made again", name)
+            log.warning("%s has a damaged manifest entry and will be recomputed", name)
             return None
 
     def finished(self, name: str, depends: Mapping[str, Any]) -> Entry | None:
@@ -155,7 +155,7 @@ class Storage:
         if entry is None:
             return None
         if found := changes(entry.depends, _plain(depends)):
-            self._log_once(logging.INFO, f"{name} is made again: {found}")
+            self._log_once(logging.INFO, f"recomputing {name}: {found}")
             return None
         if self.is_local:
             is_complete = self.intact(entry) is not None
@@ -163,7 +163,7 @@ class Storage:
             sizes = self.plain.sizes([f"{entry.place}/{file}" for file in entry.files])
             is_complete = sizes == [entry.sizes.get(file, -1) for file in entry.files]
         if not is_complete:
-            self._log_once(logging.WARNING, f"{name} is made again: its files are missing or damaged")
+            self._log_once(logging.WARNING, f"recomputing {name}: its files are missing or damaged")
             return None
         if name in _OPENED:
             sizes = {f"{name}/{file}": size for file, size in entry.sizes.items()}
@@ -185,7 +185,7 @@ class Storage:
             # Its sizes may be right, and `finished` checks no more. An entry replaced meanwhile is not damaged.
             if entry and not self.is_local and self._job and self.entry(name) == entry:
                 self.plain.delete(_manifest(name))
-                log.warning("%s is damaged; the same command makes it again", self.uri(name))
+                log.warning("%s is damaged; the same command recomputes it", self.uri(name))
             raise FileNotFoundError(f"{self.uri(name)} is not a finished artefact of this run")
         return path
 
@@ -225,7 +225,7 @@ class Storage:
     def _download(self, entry: Entry) -> Path | None:
         """Return a verified local copy or None, after two damaged downloads; OSError if only the copies are damaged."""
         place = cache.directory()
-        with disk_errors(str(place), remedy="set TMPDIR to a directory with more of it"):
+        with disk_errors(str(place), remedy="set TMPDIR to a directory with more space"):
             path = cache.lease(stable_hash([str(self), entry.place, entry.files]))
             if matches(path, entry.files):
                 return path
@@ -266,7 +266,7 @@ class Storage:
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            log.warning("%s is damaged and is not used", self.uri(name))
+            log.warning("%s is damaged and will be ignored", self.uri(name))
             return {}
         return found
 
@@ -344,7 +344,7 @@ class Storage:
         if not self.is_owner():
             claim = self.read_json(_CLAIM)
             who = f"a job on {claim.get('host')} (process {claim.get('pid')})"
-            raise RunFailed(f"{self} has been taken over by {who}, so this one ends")
+            raise RunFailed(f"{self} has been taken over by {who}, so this job ends")
 
     def _sweep(self) -> None:
         """Delete what killed processes left: attempts that no manifest entry names, and half-written files."""
@@ -402,8 +402,8 @@ def _parse_entry(name: str, text: str) -> Entry:
     entry = Entry(**content)
     if entry.name == name and not entry.attempt:
         raise UserError(
-            "this run was made by an earlier version of raysed, which laid out its files differently; delete it, or "
-            "choose another --run"
+            "this run was made by an earlier version of raysed with another file layout; delete it, or choose "
+            "another --run"
         )
     if entry.name != name or not re.fullmatch(_ATTEMPT, entry.attempt):
         raise ValueError("name")

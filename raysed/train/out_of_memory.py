@@ -23,7 +23,7 @@ CUDA_CONTEXT = 6e8
 _MOST_PARTS = 64
 _BLAMED_BYTES = 1e9
 """Blame other processes for a full GPU if they hold more than this."""
-_SHARED = "raise resources.gpus_per_member, so that fewer members share a GPU, or end what else runs on it"
+_SHARED = "raise resources.gpus_per_member, so that fewer members share a GPU, or stop other processes on it"
 
 
 def in_parts_if_needed(objective: nn.Module, action: Callable[[], _Result]) -> _Result:
@@ -72,7 +72,7 @@ def _halve_parts(objective: nn.Module) -> None:
     for encoder in encoders:
         encoder.parts *= 2
     parts = encoders[0].parts
-    log.warning("not enough memory for a whole batch%s: from now on it is encoded in %d parts", others, parts)
+    log.warning("not enough memory for a whole batch%s; encoding batches in %d parts from now on", others, parts)
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 

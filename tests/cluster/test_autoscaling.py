@@ -58,9 +58,9 @@ def test_a_cluster_is_asked_for_what_members_can_use_and_waited_for(growing):
     assert cluster.asked == [{"CPU": 1, "GPU": 1}] * 3
     assert cluster.open == 0
     assert said == [
-        "waiting for the cluster to grow (0 s of at most 10 min): 1 of 3 places for members are available "
+        "waiting for the cluster to grow (0 s of at most 10 min): 1 of 3 slots for members are available "
         "(2 nodes, 8 CPUs, 1 GPUs)",
-        "waiting for the cluster to grow (10 s of at most 10 min): 2 of 3 places for members are available "
+        "waiting for the cluster to grow (10 s of at most 10 min): 2 of 3 slots for members are available "
         "(3 nodes, 16 CPUs, 2 GPUs)",
     ]
 

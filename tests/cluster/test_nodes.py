@@ -46,8 +46,8 @@ def test_nodes_that_run_the_same_are_taken(two_nodes):
 @pytest.mark.parametrize(
     ("what", "remedy"),
     [
-        ("torch", "install the same on all nodes, as constraints"),
-        ("Python", "install the same on all nodes, as constraints"),
+        ("torch", "install the same version on all nodes, such as"),
+        ("Python", "install the same version on all nodes, such as"),
         ("raysed", "submit the job with --working-dir"),
     ],
 )
@@ -87,7 +87,7 @@ def test_a_node_that_says_nothing_is_named_and_left_out(two_nodes, monkeypatch, 
     monkeypatch.setattr(nodes, "ANSWER_S", 0.0)
     with caplog.at_level(logging.WARNING):
         nodes.check_versions({})
-    assert f"node {two_nodes} has not said which versions it has" in caplog.messages
+    assert f"node {two_nodes} has not reported its versions" in caplog.messages
 
 
 def test_one_node_is_not_asked(monkeypatch):

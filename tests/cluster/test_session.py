@@ -57,6 +57,6 @@ def test_a_disk_that_is_full_under_rays_memory_is_said_in_a_sentence(ray_cluster
     def fills() -> None:
         raise ray.exceptions.OutOfDiskError
 
-    with pytest.raises(UserError, match=r"^no disk space left for what Ray moves out of memory; free"):
+    with pytest.raises(UserError, match=r"^no disk space left for objects that Ray spills from memory; free"):
         with session.session("ray"):
             ray.get(fills.remote())

@@ -37,9 +37,9 @@ def test_a_wait_for_a_node_has_a_cause_that_is_said(monkeypatch, caplog):
         with watched_workers(60, share, least):
             time.sleep(0.5)
     assert list(dict.fromkeys(caplog.messages)) == [
-        "waiting for nodes: workers of 2 CPUs need 2 places, but there are only 1 (2 nodes, 3 CPUs, 0 GPUs)",
-        "waiting for nodes: workers of 2 CPUs need 1 places, but there are only 0 (1 node, 0 CPUs, 0 GPUs)",
-        "waiting for nodes: workers of 1 CPU and 0.5 GPU need 1 places, but there are only 0 "
+        "waiting for nodes: workers of 2 CPUs need 2 slots, but there are only 1 (2 nodes, 3 CPUs, 0 GPUs)",
+        "waiting for nodes: workers of 2 CPUs need 1 slots, but there are only 0 (1 node, 0 CPUs, 0 GPUs)",
+        "waiting for nodes: workers of 1 CPU and 0.5 GPU need 1 slots, but there are only 0 "
         "(1 node, 8 CPUs, 0.25 GPUs)",
     ]
 
@@ -110,7 +110,7 @@ def test_a_controller_that_does_not_end_after_its_learners_is_not_waited_for(mon
     note = {"step": 2, "total": 2, "loss": 0.5, "dev": None}
     storage.write_text("train/notes/a/progress", json.dumps(note))
     distilling._fit("distil a", [lambda attempt: trainer], [learner], storage)
-    assert "Ray Train does not end although all learners are there" in caplog.text
+    assert "all learners are finished, but Ray Train has not ended" in caplog.text
 
 
 @pytest.mark.parametrize("failures", [2, 3])
@@ -131,7 +131,7 @@ def test_a_training_whose_controller_fails_is_started_again(monkeypatch, caplog,
     expected = pytest.raises(RunFailed, match="placement group") if failures == 3 else nullcontext()
     with expected:
         distilling._fit("distil a", [trainer], [learner], Storage(str(tmp_path), "run"))
-    assert began == [0, 1, 2] and caplog.text.count("Ray Train failed and is started again") == 2
+    assert began == [0, 1, 2] and caplog.text.count("Ray Train failed; restarting it") == 2
 
 
 _WORKER = """
@@ -205,4 +205,4 @@ def test_a_training_that_makes_no_step_is_ended(tmp_path, kind):
     command = [sys.executable, "-c", _WORK, kind, str(tmp_path)]
     done = subprocess.run(command, timeout=60, capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert "a: no step for 1 s; this process ends" in done.stderr
+    assert "a: no step for 1 s; ending this process" in done.stderr

@@ -130,9 +130,9 @@ def scores_file(tmp_path, scores, name="pairs.tsv"):
 def test_scores_that_fill_a_small_part_of_their_range_are_refused(tmp_path):
     for scores, range_ in (([i / 30 for i in range(31)], (0, 5)), ([i % 6 for i in range(60)], (0, 100))):
         path = scores_file(tmp_path, scores)
-        with pytest.raises(UserError, match=r"^evaluation\.tasks\.toy\.score_range is .*highest score .*have$"):
+        with pytest.raises(UserError, match=r"^evaluation\.tasks\.toy\.score_range is .*highest possible score$"):
             task_of(path, score_range=range_)
-        with pytest.raises(UserError, match=r"^(sts\.train\[0\]\.score_range) is .*; set \1 .*have$"):
+        with pytest.raises(UserError, match=r"^(sts\.train\[0\]\.score_range) is .*; set \1 .*possible score$"):
             load_graded(StsConfig(train=[{"source": str(path), "score_range": range_}]).train)
         assert task_of(scores_file(tmp_path, scores[:19], "fewer.tsv"), score_range=range_).pairs == 19
 

@@ -164,7 +164,7 @@ def test_only_plain_text_can_be_markdown(write, tmp_path):
     asks_more = Schema("corpus", "texts", {("s",): [("text",)], ("q",): [("q",)]}, "text, and q,", bare=("s",))
     has_names = Schema("corpus", "texts", {("s",): [("text",)]}, "text")
     for path, schema in ((page, pairs), (page, has_names), (page, asks_more), (write("a.txt", "a"), asks_more)):
-        with pytest.raises(UserError, match=rf"{path.name}: columns .* cannot have; use .jsonl, .csv, .tsv or .parq"):
+        with pytest.raises(UserError, match=rf"{path.name}: columns .* has no columns; use .jsonl, .csv, .tsv or "):
             read(local_file(path), schema)
 
 

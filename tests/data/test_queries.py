@@ -96,7 +96,7 @@ def test_a_draw_takes_the_queries_of_its_texts_along(tmp_path):
     "search, rows, said",
     [
         ({"queries": ["titles"]}, [{"text": "Moon."}, {"text": "Sun."}], "no query could be made from the 2 texts of"),
-        ({"queries": ["crops"]}, [{"text": TEXT}] * 9, "a.jsonl has one text; training for search needs several"),
+        ({"queries": ["crops"]}, [{"text": TEXT}] * 9, "a.jsonl has only one text; training for search needs several"),
         ({"column": "asked"}, [{"text": "Moon."}], "columns sentence or text, and asked, are needed, found text"),
         (
             {"column": "asked"},

@@ -101,7 +101,7 @@ def test_targets_in_fp16_take_half_the_room_and_are_rounded_once(tmp_path):
 def test_a_target_too_large_for_fp16_names_its_sentence_and_the_setting():
     rows = pa.table({"id": [7, 8], "input_ids": pa.array([[1, 2]] * 2, pa.list_(pa.int32()))})
     targets_ND = np.array([[1.0], [70_000.0]], np.float32)
-    with pytest.raises(UserError, match=r"sentence ids 8 in fp16, which ends at 65,504; set sed.target_precision to"):
+    with pytest.raises(UserError, match=r"sentence ids 8 in fp16, whose largest number is 65,504; set sed"):
         with_targets(rows, targets_ND, "fp16")
     assert with_targets(rows, targets_ND, "fp32").column("target").to_pylist() == [[1.0], [70_000.0]]
 

@@ -176,7 +176,7 @@ def test_sentences_that_end_their_worker_each_time_are_named(ray_cluster, tmp_pa
             return super().__call__(table)
 
     which = "sentences 256 to 511 for the teachers ct/members/00 to ct/members/01"
-    lost = "5 workers were lost at them, one after the other; they crash or run out of memory there"
+    lost = "5 workers in a row were lost on them; they crash or run out of memory there"
     with pytest.raises(RunFailed, match=f"^{which}: {lost}$"):
         average(storage, [mean(storage, "ct-sed/targets", names)], Deadly, BY_ONE)
     blocks = storage.entries("ct-sed/targets.blocks")
@@ -251,7 +251,7 @@ def target_table(ids: np.ndarray, targets: np.ndarray) -> pa.Table:
 def test_lost_and_repeated_rows_are_refused(tmp_path, ids):
     writer = TargetWriter(tmp_path)
     writer.add(target_table(np.array(ids), np.ones((len(ids), 2), np.float32)))
-    with pytest.raises(RuntimeError, match="3 sentences went in"):
+    with pytest.raises(RuntimeError, match="3 sentences were embedded"):
         writer.close(3)
 
 

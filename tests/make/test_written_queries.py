@@ -152,7 +152,7 @@ def test_an_answer_that_never_ends_is_given_up(server, monkeypatch):
     [
         ({"url": "localhost:8000"}, "search.endpoint.url: write it as http://HOST:PORT/v1"),
         ({"url": f"http://me:{KEY}@host/v1"}, "search.endpoint.url: the URI contains a password"),
-        ({"prompt": "Write!"}, "search.endpoint.prompt: it needs {text}"),
+        ({"prompt": "Write!"}, "search.endpoint.prompt: it must contain {text}"),
         ({"key_variable": KEY}, "search.endpoint.key_variable: name an environment variable"),
     ],
 )
@@ -219,7 +219,7 @@ def test_written_queries_belong_to_their_texts_and_none_is_paid_for_twice(server
     said = make(texts=150)[2]
     assert len(server.asked) > asked and {text for text, *_ in server.asked[asked:]}.isdisjoint([*counts][:100])
     without = sum(number(text) % 2 for text in {text for text, *_ in server.asked[asked:]})
-    assert said[-3].endswith(f"; no usable answer about {without}")
+    assert said[-3].endswith(f"; {without} without a usable answer")
 
 
 def test_an_endpoint_that_writes_nonsense_ends_the_run(server, make):
@@ -241,5 +241,5 @@ def test_the_texts_that_are_asked_about_are_drawn_alike(tmp_path):
     everything = drawn(None)
     assert drawn(50) == drawn(200)[:50] == drawn(50, sentences=300) != everything[:50]
     assert sorted(drawn(10**6)) == sorted(everything)
-    with pytest.raises(UserError, match=r"are to be drawn, but corpus\.source has only"):
+    with pytest.raises(UserError, match=r"were asked for, but corpus\.source has only"):
         drawn(50, sentences=10**6)

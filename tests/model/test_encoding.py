@@ -74,7 +74,7 @@ def test_passes_become_smaller_where_memory_runs_out(make_encoder, make_table, l
     found = encode(encoder, table, token_budget=10**6)[0]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
     assert len(done) > 1 and len(done) & (len(done) - 1) == 0  # a power of two: what is left is halved, too
-    assert "not enough memory to embed 70 sentences of up to 38 tokens at once: halved" in caplog.text
+    assert "not enough memory to embed 70 sentences of up to 38 tokens at once; halving the batch" in caplog.text
 
 
 @pytest.mark.parametrize(

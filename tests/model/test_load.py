@@ -74,8 +74,8 @@ PROMPT = {"prompts": {"query": "the cat "}, "default_prompt_name": "query"}
         ("3_Dense/config.json", TANH, "mean over tokens, layers 2, Dense; 12 tokens"),
         (POOLING, {**NO_MEAN, "pooling_mode_max_tokens": True}, "by sentence-transformers (its pooling is max)"),
         ("sentence_bert_config.json", {"do_lower_case": True}, "(its transformer has do_lower_case: true)"),
-        ("config_sentence_transformers.json", PROMPT, "(it puts a prompt before sentences)"),
-        (None, {}, "(its layers have weights of their own)"),
+        ("config_sentence_transformers.json", PROMPT, "(it prepends a prompt to sentences)"),
+        (None, {}, "(its layers are weighted unequally)"),
     ],
 )
 def test_other_modules_are_computed_as_the_library_does(exports, sentences, tmp_path, file, settings, said):

@@ -110,10 +110,10 @@ def test_a_file_that_says_something_else_is_refused(bert, sentences, tmp_path, m
     path, expected_ND = bert
     shutil.copytree(path, tmp_path / "model")
     shutil.copy(path / FILES["int8"], tmp_path / "model" / FILES["onnx"])
-    with pytest.raises(RunFailed, match=r"vectors as onnx differ .* more than rounding; leave onnx out of export\.f"):
+    with pytest.raises(RunFailed, match=r"vectors in format onnx differ .* than rounding; remove onnx from export"):
         compare_formats(tmp_path / "model", ["onnx"], sentences, expected_ND, 1e-4, None)
     monkeypatch.setattr(raysed.report.formats, "LEAST_COSINE", 0.9999999)
-    with pytest.raises(RunFailed, match=r"vectors as int8 have a mean cosine of .*; leave int8 out of export\.formats"):
+    with pytest.raises(RunFailed, match=r"vectors in format int8 have a mean cosine of .*; remove int8 from export"):
         compare_formats(path, ["onnx", "int8"], sentences, expected_ND, 1e-4, None)
 
 
@@ -130,7 +130,7 @@ def test_an_encoder_that_cannot_be_written_is_refused_and_another_is_not(
         check_formats(["int8"], saved)
     described = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(described | {"auto_map": {"AutoModel": "own.OwnModel"}}))
-    with pytest.raises(UserError, match=r"has code of its own, which sentence-transformers' ONNX backend does not run"):
+    with pytest.raises(UserError, match=r"has custom code, which sentence-transformers' ONNX backend does not run"):
         check_formats(["onnx"], saved.model_copy(update={"trust_remote_code": True}))
 
 

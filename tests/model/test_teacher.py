@@ -66,7 +66,7 @@ def test_a_file_gives_its_own_embeddings(tmp_path, monkeypatch):
     )
     teacher.embed([sentences[i] for i in (98, 0, 19, 20)])
     assert groups == [0, 1, 4]
-    with pytest.raises(MissingSentence, match=r"has no embedding of 1 of 2 sentences, the first of which is 'a bird'"):
+    with pytest.raises(MissingSentence, match=r"has no embedding for 1 of 2 sentences, such as 'a bird'"):
         teacher.embed(["a bird", sentences[0]])
 
 
@@ -102,7 +102,7 @@ def test_missing_packages_are_named(tmp_path, monkeypatch):
     (tmp_path / "model.onnx").touch()
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else find(name))
-    with pytest.raises(UserError, match=r"^teachers: .* is run by ONNX Runtime, .*; run pip install 'raysed\[onnx\]'"):
+    with pytest.raises(UserError, match=r"^teachers: .* needs ONNX Runtime, .*: run pip install 'raysed\[onnx\]'"):
         checked(TeacherConfig(path=str(tmp_path)))
     with pytest.raises(UserError, match=r"^export\.formats needs .*onnxruntime: run pip install 'raysed\[onnx\]'"):
         check_formats(["onnx"], EncoderConfig())
@@ -198,12 +198,12 @@ def test_paths_and_blocks_stay_as_they_are():
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        (7, r"7 is neither a path nor an object that embeds"),
-        (lambda texts: by_letters(texts)[1:], r"lambda must give a vector .* of 33 sentences, but gave .* \[32, 5\]"),
-        (lambda texts: [1.0] * len(texts), r"but gave a list of shape \[33\]"),
-        (lambda texts: [[1.0] * (1 + len(text) % 2) for text in texts], r"of equal width .* but gave a list"),
-        (lambda texts: None, r"but gave a NoneType"),
-        (lambda texts: by_letters(texts) / 0.0, r"lambda gives a vector of '.*' that is not finite"),
+        (7, r"7 is not a teacher; pass a path, "),
+        (lambda texts: by_letters(texts)[1:], r"lambda must return .* of 33 sentences, but returned .* \[32, 5\]"),
+        (lambda texts: [1.0] * len(texts), r"but returned a list of shape \[33\]"),
+        (lambda texts: [[1.0] * (1 + len(text) % 2) for text in texts], r"of equal width .* but returned a list"),
+        (lambda texts: None, r"but returned a NoneType"),
+        (lambda texts: by_letters(texts) / 0.0, r"lambda returned a vector for '.*' that is not finite"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*encountered in divide")
@@ -219,9 +219,9 @@ def test_what_goes_wrong_later_is_said():
     def failing(sentences):
         return np.where(np.array([["bad" in text] for text in sentences]), np.nan, by_letters(sentences))
 
-    with pytest.raises(UserError, match=r"changing gave vectors of width 5 before, and now of width 2; the width must"):
+    with pytest.raises(UserError, match=r"changing returned vectors of width 5 before, but now of width 2; "):
         loaded(changing).embed(["short"])
-    with pytest.raises(UserError, match=r"failing gives a vector of 'a bad one' that is not finite"):
+    with pytest.raises(UserError, match=r"failing returned a vector for 'a bad one' that is not finite"):
         loaded(failing).embed(["a good one", "a bad one"])
-    with pytest.raises(UserError, match=r"x is an object of a Python process that has ended.*; give it to ray"):
+    with pytest.raises(UserError, match=r"x is an object of a Python process that has ended.*; pass it to ray"):
         load_teacher(TeacherConfig(path=f"python:{stable_hash('another')}-5", name="x")).check()

@@ -48,33 +48,33 @@ def config(settings: dict[str, Any]) -> Config:
         (MEMBERS, {"ct.keep": "best_on_dev", **NO_DEV}, r"^ct\.keep: best_on_dev needs evaluation\.dev; "),
         (MEMBERS, {"sed.keep": "best_on_dev", **NO_DEV}, r"^sed\.keep: best_on_dev needs evaluation\.dev"),
         (MEMBERS, {"calibration.natsv_k": "dev", **NO_DEV}, r"^calibration\.natsv_k: dev needs evaluation"),
-        (MEMBERS, WIDTHS, r"^recipe 'ct-sed': sed\.widths is for recipes of teachers, .*-sed$"),
+        (MEMBERS, WIDTHS, r"^recipe 'ct-sed': sed\.widths orders the targets of teachers, .*-sed$"),
         (
             {**TAUGHT, "recipes": ["teachers-sed-whiten"]},
             WIDTHS,
             r"^recipe 'teachers-sed-whiten': .* mixes them; use teachers-sed, or leave sed\.widths out$",
         ),
-        (TURNED, WIDTHS, r"^sed\.widths turns .*; leave combination\.turn out$"),
-        ({**TAUGHT, "sed.target": "centred_mean"}, WIDTHS, r"^sed\.widths needs .*; use sed\.target: mean$"),
+        (TURNED, WIDTHS, r"^sed\.widths already rotates .*; remove combination\.turn$"),
+        ({**TAUGHT, "sed.target": "centred_mean"}, WIDTHS, r"^sed\.widths needs .*; set sed\.target: mean$"),
         (
             {**TAUGHT, "combination.how": "mean"},
             {"combination.balance": "centred"},
-            r"^combination\.balance: centred is for .*; use combination\.how: concatenated$",
+            r"^combination\.balance: centred needs .*; set combination\.how: concatenated$",
         ),
         (
             {**TAUGHT, "teachers": ["bundled:encoder"]},
             {"combination.balance": "centred"},
-            r"^combination\.balance: centred is between several .*; with 1 leave it out$",
+            r"^combination\.balance: centred needs several teachers, but there is 1; remove it$",
         ),
-        (MEMBERS, FOLD, r"^recipe 'ct-sed': sed\.head is for recipes of teachers"),
-        (TURNED, FOLD, r"^sed\.head learns .*; leave combination\.turn out$"),
-        ({**TAUGHT, **WIDTHS}, FOLD, r"^sed\.widths needs .*; use only one of the two$"),
+        (MEMBERS, FOLD, r"^recipe 'ct-sed': sed\.head is only for teachers, "),
+        (TURNED, FOLD, r"^sed\.head learns .*; remove combination\.turn$"),
+        ({**TAUGHT, **WIDTHS}, FOLD, r"^sed\.widths needs .* sed\.head does not give; remove one$"),
         (
             {**TAUGHT, "recipes": ["teachers-sed-sn"]},
             {"sed.head": "keep"},
             r"^recipe 'teachers-sed-sn': .*; use teachers-sed, or .*: fold or drop$",
         ),
-        (MEMBERS, NLL, r"^recipe 'ct-sed': sed\.loss: nll .* recipes of teachers; .*: drop, or"),
+        (MEMBERS, NLL, r"^recipe 'ct-sed': sed\.loss: nll .* recipe of teachers; .*: drop, or"),
         ({**TAUGHT, **FOLD}, NLL, r"^recipe .*: sed\.loss: nll .*; set sed\.head: drop, or use"),
         (
             {**TAUGHT, "sed.head": "drop", "combination.weights": [1, 2]},
@@ -128,7 +128,7 @@ def test_values_that_are_none(settings, message):
 def test_shorter_embeddings_are_shorter():
     shorter = config({**TAUGHT, "sed.widths": [64, 128]})
     check_width(shorter, 129)
-    with pytest.raises(UserError, match=r"^sed\.widths has 128, but the learner's embeddings have 128 dimensions, "):
+    with pytest.raises(UserError, match=r"^sed\.widths has 128, but the learner's embeddings have 128 dimensions; "):
         check_width(shorter, 128)
 
 

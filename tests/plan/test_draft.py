@@ -111,7 +111,7 @@ def test_columns_are_those_of_the_file_and_sentences_those_of_one(tmp_path, kind
     [
         (sentences(999), 100, "999 sentences are few; "),
         (sentences(1050), 99, "99 pairs of mine.csv are few; "),
-        ([*sentences(1050), *["the same"] * 1100], 100, "1,099 of 2,150 rows are duplicates, "),
+        ([*sentences(1050), *["the same"] * 1100], 100, "1,099 of 2,150 rows are duplicates; "),
     ],
     ids=["few", "few pairs", "same"],
 )

@@ -16,7 +16,7 @@ def test_findings_of_a_full_run():
         "the ensemble is 0.8 above its best member. "
         "The learner is no different from the best member and 0.8 below the ensemble; "
         "the flow lowered the learner by 0.4. "
-        "Overall, learner + flow of ct-sed-flow (69.6) is 3.4 below base + flow (73.0), the best row that needs no "
+        "Overall, learner + flow of ct-sed-flow (69.6) is 3.4 below base + flow (73.0), the best without "
         "training.\n\n"
         "Baselines without a model: word overlap (60.0)."
     )
@@ -60,9 +60,9 @@ def test_differences_come_with_their_intervals():
     assert findings(rows, draws=draws) == (
         "CT lowered the base by 1.0 (0.6 to 1.4). "
         "The learner is 1.0 (0.3 to 1.8) above the best member. "
-        "Overall, learner of ct-sed (66.0) is no different (-0.3 to 0.4) from base (66.0), the best row that needs no "
+        "Overall, learner of ct-sed (66.0) is no different (-0.3 to 0.4) from base (66.0), the best without "
         "training.\n\n"
-        "In brackets: 95 % intervals over the sampling of pairs and of seeds."
+        "In brackets: 95 % intervals over the sampling of pairs and seeds."
     )
     draws["ct", "member", "mean"] = base_R - spread(1.0, 1.2)
     assert "CT lowered the base by 1.0 (-0.2 to 2.2: may be chance)." in findings(rows, draws=draws)
@@ -74,7 +74,7 @@ def test_differences_come_with_their_intervals():
 @pytest.mark.parametrize(
     ("fitted_on", "sentence"),
     [
-        ("tasks", "The calibrations were fitted on the very sentences that they are scored on"),
+        ("tasks", "The calibrations were fitted on the sentences that they are scored on"),
         ("corpus", "The calibrations were fitted on the corpus and have not seen the tasks."),
         ("other.txt", "The calibrations were fitted on other.txt."),
     ],

@@ -185,7 +185,7 @@ def test_failures_and_formats():
     assert_is_tidy(text)
     assert "Exported: ct, the last recipe." in text
     assert "| onnx   | onnx/model.onnx | 5.0 MB |       1,234 | 58.00 | 1.0000 |" in text
-    assert "The pairs that ct (exported) on sts12 ranks most differently than people do." in text
+    assert "The pairs that ct (exported) on sts12 ranks most differently from people." in text
     assert "| A / B | C | 4.60 | 0.10 | 95 | 5 |" in text
 
 
@@ -194,7 +194,7 @@ def test_the_export_that_was_refused():
     report = report_of(refused=refused)
     text = report.to_markdown()
     assert_is_tidy(text)
-    assert "## The export\n\nNo model is exported: ct has 40.0. The model would be: ct: 40.0." in text
+    assert "## The export\n\nNo model is exported: ct has 40.0. The best candidate: ct: 40.0." in text
     found = json.loads(report.to_json())
     assert found["refused"] == refused and "exported" not in found
 

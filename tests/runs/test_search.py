@@ -103,7 +103,7 @@ def test_another_margin_asks_no_teacher_again(result, settings):
     "changes, said",
     [
         ({"search": {"query_prompt": "ask: "}}, "search.query_prompt is set, but there are no queries"),
-        ({"recipes": ["teachers-sed", "ct-sed"]}, "search adds queries to the corpus, which ct-sed would learn from"),
+        ({"recipes": ["teachers-sed", "ct-sed"]}, "search adds queries to the corpus, and ct-sed would train on them"),
         ({"search": {"queries": ["crops", "crops"]}}, "list each once"),
     ],
 )

@@ -117,13 +117,13 @@ def test_another_teacher_or_combination_asks_nobody_twice(settings, tmp_path, ca
         combined(settings(teachers=[*settings()["teachers"], str(file)]))
     second = rows_of(directory)
     assert first.items() < second.items() and len(second) == 3
-    assert "not scored: vectors has no embeddings of the evaluation's sentences" in caplog.messages
+    assert "not scored: vectors has no embeddings for the evaluation's sentences" in caplog.messages
 
     combined(settings(combination={"weights": [1.0, 2.0]}))
     assert rows_of(directory) == second
 
     said = combined(settings(combination={"balance": "centred", "turn": False}))[2]
-    assert rows_of(directory) == second and "best teacher alone" in " ".join(said)
+    assert rows_of(directory) == second and "best single teacher" in " ".join(said)
     assert any("combination.leave_out: true distils only the best" in line for line in said)
     centred = [x_ND - x_ND.mean(0) for x_ND in unit]
     balanced_NE = np.concatenate([x_ND / np.sqrt(2 * np.square(x_ND).sum(1).mean()) for x_ND in centred], 1)
@@ -145,10 +145,10 @@ def test_another_encoder_to_learn_asks_nobody_twice(settings, tmp_path):
 def test_a_teacher_that_does_no_good_is_left_out_and_named(settings, tmp_path):
     """The tiny encoder has random weights."""
     executor, plan, said = combined(settings(combination={"leave_out": True, "turn": False}))
-    (worth,) = [line for line in said if "is the best teacher alone" in line]
-    assert worth.startswith("On test, bundled is the best teacher alone with ") and "both together have " in worth
+    (worth,) = [line for line in said if "is the best single teacher" in line]
+    assert worth.startswith("On test, bundled is the best single teacher with ") and "both together score " in worth
     (choice,) = [line for line in said if line.startswith("Best on dev: ")]
-    assert choice.startswith("Best on dev: bundled alone, with ") and "On test, on which nothing was chosen" in choice
+    assert choice.startswith("Best on dev: bundled alone, with ") and "On test, which did not influence" in choice
     assert said.index(worth) < said.index(choice) < len(said) - 1
     facts = facts_of(plan, executor.state, "")
     assert facts.left_out == {"teachers/members/01": "tiny-encoder0 is not part of bundled, the best on dev"}
@@ -192,9 +192,7 @@ def test_members_of_the_run_are_a_teacher_beside_one_from_outside(settings, tmp_
 def test_a_file_that_lacks_a_sentence_of_the_corpus_is_named(settings, tmp_path):
     file = tmp_path / "vectors.parquet"
     pq.write_table(pa.table({"sentence": ["a cat"], "embedding": [[1.0, 2.0]]}), file)
-    with pytest.raises(
-        UserError, match=r"vectors.parquet has no embedding of 300 of 300 sentences, the first of which"
-    ):
+    with pytest.raises(UserError, match=r"vectors.parquet has no embedding for 300 of 300 sentences, such as"):
         combined(settings(teachers=[str(file)]))
 
 

@@ -94,7 +94,8 @@ def test_a_score_that_is_not_defined_is_no_gain(evaluation):
     ensemble = Ensemble(evaluation, CombinationConfig(), [np.ones((60, 2)), np.ones((60, 3))], steps)
     found = named(ensemble.worth(["pairs"], ensemble.choose(["dev"])), ["A", "B"])
     assert found["rows"][-1]["gains"] == {"mean": None} and found["chosen"] == ["A"]
-    assert list(conclusions(found)) == ["On pairs a score of a teacher is not defined, so nothing can be compared."]
+    said = "On pairs, the score of a teacher is undefined, so teachers cannot be compared."
+    assert list(conclusions(found)) == [said]
 
 
 def worth_of(chosen: list[str], dev: list[str]) -> dict:
@@ -110,11 +111,11 @@ def worth_of(chosen: list[str], dev: list[str]) -> dict:
 def test_what_is_said_of_a_choice_depends_on_what_it_was_made_on():
     for chosen, dev, said in (
         ("AB", "d", "Best on d: both together, with 81.0."),
-        ("B", "d", "Best on d: B alone, with 82.0. On the mean over t, u, on which nothing was chosen, it has 70.0."),
-        ("AB", "tu", "Best on the mean over t, u: both together, with 81.0. They were chosen on what they are scored "),
+        ("B", "d", "Best on d: B alone, with 82.0. On the mean over t, u, which did not influence the choice, it "),
+        ("AB", "tu", "Best on the mean over t, u: both together, with 81.0. They were chosen by these same scores"),
     ):
         worth, choice = conclusions(worth_of([*chosen], [*dev]))
-        assert worth.endswith("with 80.0; both together have 81.2, 1.2 (0.5 to 2.0) above it.")
+        assert worth.endswith("with 80.0; both together score 81.2, 1.2 (0.5 to 2.0) above it.")
         assert choice.startswith(said)
 
 

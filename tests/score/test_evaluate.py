@@ -131,8 +131,8 @@ def test_files_need_no_config(call, tmp_path):
     by_name = {line.split("  ")[0]: line.split()[-len(header) + 1 :] for line in scores.splitlines()[2:6]}
     assert list(by_name) == ["word overlap", "TF-IDF", "BM25", "bundled:encoder"]
     assert by_name["bundled:encoder"][-1] == by_name["BM25"][-1] == "100.00"
-    assert "the best of words alone" in out and "95 % intervals" in out
-    assert "near-duplicates found" in out and "Without labels nobody can tell" in out
+    assert "the best lexical baseline" in out and "95 % intervals" in out
+    assert "near-duplicates found" in out and "Without labels, nothing shows" in out
     document = json.loads((tmp_path / "o.json").read_text())
     assert document["models"][-1]["unlabelled"]["sentences"] == 40
     assert "outcomes" not in document["models"][-1]

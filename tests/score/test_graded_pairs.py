@@ -149,7 +149,7 @@ def test_subsets_without_a_correlation_are_in_no_mean(caplog):
     assert metrics["subsets_left_out"] == ["one", "two", "same"]
     assert [metrics["subsets"][name]["spearman"] for name in ("one", "two", "same")] == [None] * 3
     assert metrics["all"]["spearman"] == pytest.approx(100 * slow_pearson(slow_ranks(similarity), slow_ranks(scores)))
-    assert "task toy: left out of the mean over subsets" in caplog.text and "one, two, same" in caplog.text
+    assert "task toy: the mean leaves out subsets with" in caplog.text and "one, two, same" in caplog.text
 
 
 def test_a_mean_over_subsets_of_which_none_has_a_correlation_is_refused():

@@ -67,5 +67,5 @@ def test_without_a_network_one_sentence_says_so(everyday, monkeypatch, mteb):
 
     monkeypatch.setattr(mteb, "get_tasks", lambda tasks: [everyday])
     monkeypatch.setattr(everyday, "load_data", fetch)
-    with pytest.raises(UserError, match=r"--mteb Everyday: its data cannot be loaded, .* hub: .*Couldn't reach"):
+    with pytest.raises(UserError, match=r"--mteb Everyday: mteb cannot load its data .* hub: .*Couldn't reach"):
         load_mteb(["Everyday"])

@@ -56,7 +56,8 @@ def test_pairs_that_are_kept_are_counted(caplog):
             Evaluation([pairs("test", asked, draw)]), KEEPS.model_copy(update={"dev": None}), {"x": asked[:2]}
         )
     assert found.tasks["test"].items() == asked and found.tasks["test"].size.endswith("; seen: 2 of x")
-    assert caplog.messages == ["task test: 2 of its 8 pairs have been seen (2 of x) and count all the same"]
+    said = "task test: 2 of 8 pairs are also in training or dev data (2 of x), but are scored anyway"
+    assert caplog.messages == [said]
 
 
 def test_a_task_of_which_too_little_is_left_counts_whole_and_says_so(caplog):
@@ -66,8 +67,8 @@ def test_a_task_of_which_too_little_is_left_counts_whole_and_says_so(caplog):
     evaluation = Evaluation([pairs("dev", asked, draw), pairs("test", asked[:6], draw)])
     found = without_seen(evaluation, DROPS, {}).tasks["test"]
     assert found.items() == asked[:6] and found.size.endswith("; seen: 6 of dev")
-    said = "task test: 6 of its 6 pairs have been seen (6 of dev), and the rest cannot be scored, so all count; "
-    said += "name data of its own for it"
+    said = "task test: 6 of 6 pairs are also in training or dev data (6 of dev); the rest cannot be scored, "
+    said += "so all are kept; use other data for this task"
     assert [(record.levelname, record.message) for record in caplog.records] == [("WARNING", said)]
 
 

@@ -30,7 +30,7 @@ def test_it_is_for_its_owner_alone(place, monkeypatch):
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     place.chmod(0o755)  # as earlier versions made it
     assert stat.S_IMODE(cache.directory().stat().st_mode) == 0o700
-    theirs = "belongs to somebody else; remove it, or set TMPDIR to a directory of your own$"
+    theirs = "belongs to another user; remove it, or set TMPDIR to your own directory$"
     place.rmdir()
     place.symlink_to(place.parent, target_is_directory=True)
     with pytest.raises(UserError, match=theirs):

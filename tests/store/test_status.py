@@ -246,7 +246,7 @@ def test_a_job_at_work_is_seen_by_the_clock_of_the_storage(storage, tmp_path, mo
     for off in (-3600, 3600):
         storage.write_text("status.json", json.dumps({**words, "told": words["told"] + off}))
         monkeypatch.setattr(time, "time", lambda off=off: clock() - off)
-        with pytest.raises(UserError, match=r"^run 'mine' is in use by a job on head \(process 7\), which said so"):
+        with pytest.raises(UserError, match=r"^run 'mine' is in use by a job on head \(process 7\), last seen"):
             refuse_at_work(storage)
         os.utime(storage.uri("status.json"), (long_ago, long_ago))
         refuse_at_work(storage)
@@ -286,5 +286,5 @@ def test_all_runs_of_a_place_are_listed(tmp_path):
     assert first == "first       complete after 1 min 0 s, 2 h 0 min ago"
     assert second.startswith("second-one  running for 1 min 0 s (as of ")
     assert others == ["third       state unknown (no readable status.json)"]
-    with pytest.raises(UserError, match=f"^there are no runs at {tmp_path}/no-run; name another place with --storage$"):
+    with pytest.raises(UserError, match=f"^there are no runs at {tmp_path}/no-run; name another location .*$"):
         describe_all(str(tmp_path / "no-run"))

@@ -217,7 +217,7 @@ def test_a_damaged_artefact_is_not_finished_and_is_named(disk, tmp_path, caplog,
     commit(disk, OLD)
     DAMAGES[damage](disk.fetch(NAME) / "deep/config.json")
     assert seen(str(tmp_path)) is None
-    assert f"{NAME} is made again: its files are missing or damaged" in caplog.text
+    assert f"recomputing {NAME}: its files are missing or damaged" in caplog.text
     disk.commit("empty", lambda path: None, {})
     disk.fetch("empty").rmdir()
     assert not Storage(str(tmp_path), "run").finished("empty", {})
@@ -307,9 +307,10 @@ def test_changed_dependencies_are_logged_with_both_values(disk, caplog):
     changed = {"ct": {"steps": 6, "keep": "second"}, "corpus": {"sources": [1, 3]}, "extra": "y" * 100}
     assert disk.finished("x", changed) is None
     message = caplog.records[-1].getMessage()
-    assert message.startswith("x is made again: corpus.sources was [1, 2], is [1, 3]; ct.steps was 5, is 6; extra was ")
-    assert message.endswith("; seed was 1, is null")
-    assert "keep" not in message and len(message) < 200
+    known = "corpus.sources changed from [1, 2] to [1, 3]; ct.steps changed from 5 to 6; extra changed from "
+    assert message.startswith(f"recomputing x: {known}")
+    assert message.endswith("; seed changed from 1 to null")
+    assert "keep" not in message and len(message) < 240
 
 
 def test_dependencies_compare_as_they_are_stored_and_meta_may_be_filled_while_writing(disk):
@@ -376,7 +377,7 @@ def test_checkpoints_with_other_dependencies_are_named_and_never_push_out_new_on
     caplog.set_level(logging.INFO)
     save(disk, 900, 1000, depends=OLD)
     assert newest(disk, NEW) is None
-    assert "checkpoints/m/step-000001000 cannot be continued after these changes: ct.steps was 1, is 2" in caplog.text
+    assert "checkpoints/m/step-000001000 cannot be continued: ct.steps changed from 1 to 2" in caplog.text
     save(disk, 5, depends=NEW)
     assert newest(disk, NEW) == 5
     save(disk, 10, 15, depends=NEW)
@@ -478,7 +479,7 @@ def test_on_a_disk_that_is_really_full_every_writer_ends_with_a_sentence(tmp_pat
 def test_a_run_of_an_earlier_layout_is_refused(disk):
     entry = {"name": NAME, "depends": OLD, "files": {}, "meta": {}, "sizes": {}, "attempt": ""}
     disk.write_text(f"manifest/{NAME}.json", json.dumps({**entry, "checksum": stable_hash(entry)}))
-    with pytest.raises(UserError, match=r"was made by an earlier version of raysed, .* choose another --run"):
+    with pytest.raises(UserError, match=r"was made by an earlier version of raysed .* choose another --run"):
         disk.finished(NAME, OLD)
 
 
@@ -517,7 +518,7 @@ def test_a_job_that_was_taken_over_writes_nothing_more_nor_do_its_workers(remote
         with other.lock():
             before = remote.files("")
             for late in (remote, worker):
-                with pytest.raises(RunFailed, match=r"taken over by a job on .* \(process \d+\), so this one ends"):
+                with pytest.raises(RunFailed, match=r"taken over by a job on .* \(process \d+\), so this job ends"):
                     commit(late, NEW)
                 with pytest.raises(RunFailed, match="taken over"):
                     late.write_text("report.json", "")

@@ -581,7 +581,7 @@ def test_with_little_memory_parts_are_smaller_and_the_batch_is_the_same(make_enc
     torch.testing.assert_close(encoder.state_dict(), plain.state_dict(), rtol=1e-5, atol=1e-5)
     refused = [count for count in rows if count > most]
     assert 1 <= len(refused) <= 3 and rows[0] == refused[0]  # found out once, in the first update
-    assert caplog.text.count("not enough memory for a whole batch: from now on it is encoded in") == len(refused)
+    assert caplog.text.count("not enough memory for a whole batch; encoding batches in") == len(refused)
 
 
 class OnGpu(nn.Module):
@@ -648,7 +648,7 @@ def test_those_who_share_a_gpu_are_blamed_for_its_memory(make_encoder, monkeypat
         said = "because other processes hold 9.0 GB of the GPU's 16.0 GB; raise resources.gpus_per_member, so that"
     with pytest.raises(UserError, match=re.escape(said)):
         in_parts_if_needed(OnGpu(make_encoder("bert")), Mock(side_effect=torch.OutOfMemoryError("planted")))
-    assert ("hold 9.0 GB of the GPU's 16.0 GB: from now on it is encoded in 2 parts" in caplog.text) is (others > 1e9)
+    assert ("hold 9.0 GB of the GPU's 16.0 GB; encoding batches in 2 parts" in caplog.text) is (others > 1e9)
 
 
 def test_an_update_that_does_not_fit_is_a_sentence(make_encoder, make_table, monkeypatch):

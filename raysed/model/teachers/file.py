@@ -87,8 +87,8 @@ class EmbeddingFile(Teacher):
         missing = np.flatnonzero(rows < 0)
         if len(missing):
             raise MissingSentence(
-                f"teachers: {self.config.path} has no embedding of {len(missing):,} of {len(sentences):,} "
-                f"sentences, the first of which is {sentences[missing[0]][:60]!r}"
+                f"teachers: {self.config.path} has no embedding for {len(missing):,} of {len(sentences):,} "
+                f"sentences, such as {sentences[missing[0]][:60]!r}"
             )
         x_ND = np.empty((len(sentences), self.width), np.float32)
         groups = np.unique(np.searchsorted(np.cumsum(self._group_sizes), rows, side="right"))

@@ -34,4 +34,4 @@ class Members(Teacher):
 
     def embed(self, sentences: Sequence[str], role: Role = "") -> np.ndarray:
         """Raise MissingSentence: the run computes the members' mean itself."""
-        raise MissingSentence(f"teachers: {self.config.path!r} has vectors of the corpus only")
+        raise MissingSentence(f"teachers: {self.config.path!r} has vectors only for the corpus")

@@ -111,7 +111,7 @@ class OnnxModel(Teacher):
     @cached_property
     def _model(self) -> _Graph:
         if importlib.util.find_spec("onnxruntime") is None:
-            raise self._refused("is run by ONNX Runtime, which is not there; run pip install 'raysed[onnx]'")
+            raise self._refused("needs ONNX Runtime, which is not installed: run pip install 'raysed[onnx]'")
         file, directory = self._places
         try:
             session = open_session(file)

@@ -46,13 +46,13 @@ class PythonTeacher(Teacher):
         """
         given = given_objects.get(self.config.path)
         if given is None:
-            problem = f"{self.config.title} is an object of a Python process that has ended, or no longer needs it"
-            raise UserError(f"teachers: {problem}; give it to raysed.distill again")
+            problem = f"{self.config.title} is an object of a Python process that has ended or released it"
+            raise UserError(f"teachers: {problem}; pass it to raysed.distill again")
         has_prompt = self.config.prompt or role in self.prompts
         embed = None if has_prompt else _of_role(given, role)
         x_ND = _vectors(given, self._with_prompt(sentences, role), self.config.title, embed)
         if x_ND.shape[1] != self.width:
-            problem = f"gave vectors of width {self.width} before, and now of width {x_ND.shape[1]}"
+            problem = f"returned vectors of width {self.width} before, but now of width {x_ND.shape[1]}"
             raise UserError(f"teachers: {self.config.title} {problem}; the width must not change")
         return x_ND
 
@@ -78,7 +78,7 @@ def _registered(given: Any, name: str) -> str:
     Vectors of queries and documents count where they differ from those of other texts.
     """
     if not (callable(given) or hasattr(given, "encode")):
-        problem = "is neither a path nor an object that embeds: a function of a list of sentences, or one with encode"
+        problem = "is not a teacher; pass a path, a function that takes a list of sentences, or an object with encode"
         raise UserError(f"teachers: {given!r} {problem}")
     every = len(bundled.corpus()) // _SAMPLE
     sentences = bundled.corpus()[::every][:_SAMPLE]
@@ -109,9 +109,9 @@ def _vectors(given: Any, sentences: list[str], name: str, embed: Callable | None
         x_ND = np.float32(np.nan)
     if x_ND.ndim != 2 or len(x_ND) != len(sentences) or not x_ND.size:
         gave = " of shape ".join([type(found).__name__, *([str(list(x_ND.shape))] if x_ND.ndim else [])])
-        problem = f"must give a vector of equal width for each of {len(sentences):,} sentences, but gave a {gave}"
+        problem = f"must return a vector of equal width for each of {len(sentences):,} sentences, but returned a {gave}"
         raise UserError(f"teachers: {name} {problem}")
     broken = np.flatnonzero(~np.isfinite(x_ND).all(1))
     if len(broken):
-        raise UserError(f"teachers: {name} gives a vector of {sentences[broken[0]][:60]!r} that is not finite")
+        raise UserError(f"teachers: {name} returned a vector for {sentences[broken[0]][:60]!r} that is not finite")
     return x_ND

@@ -13,11 +13,11 @@ def sanity_words(sanity: Mapping[str, int]) -> str:
     """Describe the exported model's result on the sanity list.
 
     >>> sanity_words({"triples": 50, "exported": 48, "base": 40, "words": 23})
-    'it answers 48 of 50 English triples correctly (untouched encoder 40, TF-IDF 23, guessing 25)'
+    'it finds the closer sentence in 48 of 50 English triples (untouched encoder 40, TF-IDF 23, chance 25)'
     """
     return (
-        f"it answers {sanity['exported']} of {sanity['triples']} English triples correctly (untouched encoder "
-        f"{sanity['base']}, TF-IDF {sanity['words']}, guessing {sanity['triples'] // 2})"
+        f"it finds the closer sentence in {sanity['exported']} of {sanity['triples']} English triples "
+        f"(untouched encoder {sanity['base']}, TF-IDF {sanity['words']}, chance {sanity['triples'] // 2})"
     )
 
 
@@ -54,7 +54,7 @@ SECTIONS = [
         "",
         21,
         lambda run: _choice(run) if run.choice.refusal else {},
-        lambda no, _: f"{sentence(no['why'])} The model would be: {no['chosen']}. {no.get('worth', '')}".strip(),
+        lambda no, _: f"{sentence(no['why'])} The best candidate: {no['chosen']}. {no.get('worth', '')}".strip(),
         is_part=True,
     ),
     Section(
@@ -62,7 +62,7 @@ SECTIONS = [
         "",
         22,
         lambda run: run.sanity,
-        lambda sanity, _: f"Of three sentences, which two mean the same? {sentence(sanity_words(sanity))}",
+        lambda sanity, _: f"Sanity check: {sanity_words(sanity)}.",
         is_part=True,
     ),
     Section(
@@ -70,8 +70,8 @@ SECTIONS = [
         "",
         23,
         lambda run: run.formats,
-        "Its formats: speed on this machine's processor, score on the dev task, and the mean cosine with the trained "
-        "model's vectors.",
+        "Formats of the exported model: speed on this machine's CPU, score on the dev task, and mean cosine with the "
+        "trained model's vectors.",
         tables=lambda formats, report: [formats_table(formats, report.dev)],
         is_part=True,
     ),

@@ -52,14 +52,14 @@ def _tables(found: Sequence[Mapping[str, Any]], report: Report) -> Iterator[Bloc
 SECTIONS = [
     Section(
         "fidelity",
-        "What it finds of what its teachers find",
+        "Search compared with the teachers",
         36,
         _fidelity,
-        "Texts of the corpus search the others, or queries that were made for them search all. Recall: how many of the "
-        f"{DEPTH} texts that the teachers together rank first are among the first {DEPTH} of the search; nDCG counts "
-        "their order, too. Whether the teachers are "
-        "right is another question, and the learner has seen these texts. int8 and bits: its vectors as an index may "
-        "keep them, searched by queries in full.",
+        "Some texts of the corpus are used as queries to search the others, or queries made for them search all texts. "
+        f"Recall: how many of the {DEPTH} texts that the teachers together rank first are among the first {DEPTH} "
+        "results; nDCG also counts their order. This does not show whether the teachers are right, and the learner "
+        "was trained on these texts. int8 and bits: the index stores the learner's vectors in this form, and queries "
+        "keep full precision.",
         tables=_tables,
     )
 ]

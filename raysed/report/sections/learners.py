@@ -50,8 +50,8 @@ SECTIONS = [
         "Learners",
         90,
         _learners,
-        "Mean squared distance of the learners from the members' mean, which they learn, and that of the members "
-        "themselves. A learner that is farther away than the members had too few updates.",
+        "Mean squared distance of the learners from their target, the members' mean, and of the members themselves "
+        "from it. A learner that is farther away than the members had too few updates.",
         tables=_tables,
     )
 ]

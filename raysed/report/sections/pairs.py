@@ -85,7 +85,7 @@ def _changes_tables(changes: Mapping[str, Any], report: Report) -> Iterator[Bloc
     model = f"{changes['model']} on {changes['task']}"
     for kind, how in {"better": "more", "worse": "less"}.items():
         if changes[kind]:
-            yield f"{kind.title()}: the pairs that {model} ranks {how} like people do than the untouched encoder."
+            yield f"{kind.title()}: the pairs that {model} ranks {how} like people than the untouched encoder does."
             yield pairs_table(changes[kind])
 
 
@@ -113,7 +113,7 @@ def agreement_chart(judged: Judged) -> Chart | None:
         series.append(Series(golds, means, "orange", "mean cosine", texts, line="-"))
         panels.append(Panel(x, y, series, model))
     correlations = ", ".join(f"{model} {100 * spearman(found_P, gold_P):.1f}" for model, found_P in cosines.items())
-    note = f"{MOST_DOTS} of {len(gold_P):,} pairs; lines are of all." if len(gold_P) > MOST_DOTS else ""
+    note = f"{MOST_DOTS} of {len(gold_P):,} pairs; the lines use all of them." if len(gold_P) > MOST_DOTS else ""
     return Chart("agreement", f"Cosines and graded scores on {judged.task}; Spearman: {correlations}", panels, note)
 
 
@@ -131,7 +131,7 @@ SECTIONS = [
         "Where it fails",
         52,
         _failures,
-        lambda found, _: f"The pairs that {found['model']} on {found['task']} ranks most differently than people do.",
+        lambda found, _: f"The pairs that {found['model']} on {found['task']} ranks most differently from people.",
         tables=lambda failures, report: [pairs_table(failures["pairs"])],
         is_part=True,
     ),

@@ -66,8 +66,8 @@ def _repeat(run: Run) -> dict[str, str]:
 
 def _repeat_tables(repeat: Mapping[str, str], report: Report) -> Iterator[Block]:
     yield (
-        "`config.yaml` beside this report holds all settings as they were resolved, with the full paths of local "
-        "inputs. To run the same settings and inputs under another name (from an object store, download it first):"
+        "`config.yaml` beside this report holds all resolved settings, with the full paths of local inputs. To run the "
+        "same settings and inputs under another name (if the run is in an object store, download the file first):"
     )
     yield Code(repeat["repeat"])
     yield "This run was started, or last continued, with:"

@@ -158,7 +158,7 @@ SECTIONS = [
         30,
         words=lambda _, report: (
             f"{report.scores.measure}; {_depth_name(report.scores.main_layers)} pooled. Labels are those that a recipe "
-            "was trained on. 95 %: the interval of the mean over the sampling of pairs and of seeds."
+            "was trained on. 95 %: the interval of the mean over the sampling of pairs and seeds."
         ),
         charts=lambda run, _: [scores_chart(run.scores)],
         tables=lambda _, report: [headline_table(report.scores)],
@@ -170,8 +170,8 @@ SECTIONS = [
         "By width",
         33,
         _widths,
-        'Embeddings of which only the first coordinates are kept, as `SentenceTransformer("model", truncate_dim=…)` '
-        "does; learners were trained for these widths.",
+        'Scores of embeddings cut to their first coordinates, as with `SentenceTransformer("model", truncate_dim=…)`; '
+        "the learners were trained for these widths.",
         tables=lambda _, report: [widths_table(report)],
         is_part=True,
     ),

@@ -28,7 +28,7 @@ def _teachers(run: Run) -> list[dict[str, Any]]:
         found.append({"model": teacher.title, **about, "score": run.scores.average_of(TEACHERS, "member", index)})
     if (TEACHERS, "ensemble") in {(row.recipe, row.kind) for row in run.scores.rows} and len(found) > 1:
         score = run.scores.average_of(TEACHERS, "ensemble", 0)
-        found.append({"model": "all of them together", **_NOTHING, "score": score})
+        found.append({"model": "all teachers together", **_NOTHING, "score": score})
     model, encoder = run.choice.model, run.exported.encoder
     size = sum(tensor.numel() for tensor in encoder.parameters())
     own = {"model": run.choice.title, "width": encoder.width, "parameters": size, "sentences_per_second": run.speed}
@@ -84,11 +84,11 @@ def worth_blocks(found: Mapping[str, Any]) -> Iterator[Block]:
     several = [row for row in found["rows"] if row["gains"]]
     best = {column: gain["over"] for column, gain in several[-1]["gains"].items() if gain}
     gains = {column: lambda row, column=column: _gain(row["gains"][column]) for column in columns}
-    yield Table.of(several, {"gain over the best alone": name, **gains}, text=1)
+    yield Table.of(several, {"gain over the best teacher": name, **gains}, text=1)
     listed = ", ".join(dict.fromkeys(best.values()))
     if len(set(best.values())) > 1:
         listed = "; ".join(f"{title} ({column})" for column, title in best.items())
-    yield f"The best alone: {listed}. In brackets: 95 % intervals over the draw of pairs, queries and texts."
+    yield f"Best teacher: {listed}. In brackets: 95 % intervals over the sampling of pairs, queries and texts."
 
 
 def agreement_blocks(found: Mapping[str, Any]) -> Iterator[Block]:
@@ -99,9 +99,9 @@ def agreement_blocks(found: Mapping[str, Any]) -> Iterator[Block]:
     }
     yield Table.of(sorted(found["pairs"], key=lambda pair: pair["shared"]), columns)
     yield (
-        f"Of each sentence's {NEIGHBOURS} nearest neighbours among {found['sentences']:,}; by chance "
-        f"{found['by_chance']:.1f}%. Teachers that agree add little to each other. Whether those that differ help each "
-        "other or one of them is only worse, this cannot tell."
+        f"Share of each sentence's {NEIGHBOURS} nearest neighbours among {found['sentences']:,} sentences; chance: "
+        f"{found['by_chance']:.1f}%. Teachers that agree add little to each other. If they differ, they may complement "
+        "each other, or one may just be worse; this does not show which."
     )
 
 
@@ -121,9 +121,9 @@ SECTIONS = [
         "Teachers",
         60,
         _teachers,
-        "What is kept of each teacher's score, and at which size and speed; sentences per second on one process of "
-        f"this machine. In a line `{_LEARNT} searching …`, the learner embeds queries, the teacher documents; of "
-        "graded pairs either sentence once.",
+        "How much of each teacher's score the exported model keeps, and the sizes and speeds (sentences per second in "
+        f"one process on this machine). In a row `{_LEARNT} searching …`, the learner embeds the queries and the "
+        "teacher the documents; for graded pairs, each sentence takes the query's place once.",
         tables=lambda models, report: [teachers_table(models)],
     ),
     Section(

@@ -46,8 +46,8 @@ def _neighbours(data: None, report: Report) -> Iterator[Block]:
             lists.setdefault(entry["sentence"], {})[name] = nearest
     if lists:
         yield (
-            "The sentences that the untouched encoder and the chosen model find nearest to a few sentences, among "
-            f"{next(iter(models.values()))['sentences']:,}, with their cosines. Both models have scales of their own: "
+            "For a few sentences, the nearest ones by the untouched encoder and by the chosen model, among "
+            f"{next(iter(models.values()))['sentences']:,}, with their cosines. The two models use different scales: "
             "compare the sentences, not the cosines."
         )
         yield Cards(lists, neighbours_table(models))
@@ -66,10 +66,11 @@ SECTIONS = [
         110,
         _unlabelled,
         lambda models, report: (
-            f"On {next(iter(models.values()))['sentences']:,} sentences: the share of near-duplicates (a typing "
-            "mistake, another case, a repeated word; of 400 sentences at most) whose nearest sentence is the one they "
-            "were made of; alignment, the mean squared distance of the two, and uniformity, how evenly all of them are "
-            f"spread (both better the lower they are); and the shape of the space. {CANNOT_BE_TOLD}"
+            f"Measured on {next(iter(models.values()))['sentences']:,} sentences. Near-duplicates are made from up to "
+            "400 of them by a typing mistake, another case or a repeated word; one is found if its nearest sentence is "
+            "the original. Alignment is the mean squared distance of the two, and uniformity shows how evenly all "
+            "sentences are spread (for both, lower is better). The last two columns describe the shape of the space. "
+            f"{CANNOT_BE_TOLD}"
         ),
         tables=lambda models, report: [unlabelled_table(models)],
     ),

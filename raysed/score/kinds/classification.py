@@ -68,7 +68,7 @@ def _check_classes(classes: Sequence[str], ids: np.ndarray, source: str, setting
         few = classes[int(counts.argmin())]
         raise UserError(
             f"{setting}: the label {few!r} of {source} has {counts.min()} of {len(ids):,} texts, but "
-            f"each of {len(classes):,} labels needs at least {FEWEST_TEXTS}; add some, merge labels or leave it out"
+            f"each of {len(classes):,} labels needs at least {FEWEST_TEXTS}; add texts, merge labels or leave it out"
         )
 
 

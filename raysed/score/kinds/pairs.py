@@ -48,7 +48,7 @@ class Pairs(Task):
             self._report_left_out()
 
     def _report_left_out(self) -> None:
-        why = f"fewer than {FEWEST} pairs or one score only"
+        why = f"fewer than {FEWEST} pairs or only one score"
         if len(self._left_out) == len(self._subsets):
             raise UserError(
                 f"task {self.name}: each of its {len(self._subsets):,} subsets has {why}, so the mean of their "
@@ -56,7 +56,7 @@ class Pairs(Task):
             )
         more = f" and {len(self._left_out) - 3:,} more" if len(self._left_out) > 3 else ""
         shown = ", ".join(self._left_out[:3]) + more
-        log.info("task %s: left out of the mean over subsets, which have %s: %s", self.name, why, shown)
+        log.info("task %s: the mean leaves out subsets with %s: %s", self.name, why, shown)
 
     @classmethod
     def load(cls, name: str, config: TaskConfig, seed: int, aggregation: str) -> "Pairs":

@@ -45,12 +45,12 @@ def _places(config: TaskConfig, setting: str) -> dict[str, str]:
     if documents := _file(folder, "corpus.jsonl"):
         places["source"], places["queries"] = documents, config.queries or _file(folder, "queries.jsonl")
         if places["queries"] is None:
-            raise UserError(f"{setting}: {folder} has no queries.jsonl; BEIR's layout has it beside corpus.jsonl")
+            raise UserError(f"{setting}: {folder} has no queries.jsonl; in BEIR's layout it is beside corpus.jsonl")
         if config.qrels is None:
             splits = {path.name.removesuffix(".tsv"): path for path in sorted((folder / "qrels").glob("*.tsv"))}
             wanted = config.split or ("test" if "test" in splits or len(splits) != 1 else next(iter(splits)))
             if wanted not in splits:
-                known = f"there are {', '.join(splits)}" if splits else "there is none"
+                known = f"it has {', '.join(splits)}" if splits else "it has no .tsv file"
                 raise UserError(f"{setting}: {folder}/qrels has no {wanted}.tsv; {known} (split names another)")
             places["qrels"] = splits[wanted]
     for key, place in places.items():
@@ -71,8 +71,8 @@ def _by_id(rows: Rows) -> dict[str, int]:
     found: dict[str, int] = {}
     for place, value in enumerate(rows.columns["id"]):
         if value is None or str(value) in found:
-            problem = "an id is missing" if value is None else f"the id {str(value)!r} is there twice"
-            raise UserError(f"{rows.where(place)}: {problem}; every text needs one of its own")
+            problem = "an id is missing" if value is None else f"the id {str(value)!r} appears twice"
+            raise UserError(f"{rows.where(place)}: {problem}; every text needs its own id")
         found[str(value)] = place
     return found
 
@@ -141,7 +141,7 @@ class Retrieval(Task):
         )
         document_of, query_of = _by_id(documents), _by_id(queries)
         if not document_of:
-            raise UserError(f"{setting}: {documents.name} has no document; it must hold at least one")
+            raise UserError(f"{setting}: {documents.name} has no documents; it must hold at least one")
         _check_ids(judgements, "query", query_of, queries.name)
         _check_ids(judgements, "document", document_of, documents.name)
         scores = judgements.numbers_of("score", "write 1 for relevant and 0 for not")

@@ -107,7 +107,7 @@ def _mlp(width: int, hidden: int, normalised: int) -> nn.Sequential:
 
 class _Bsl(TwoViewsStage):
     name, Settings = "bsl", BslConfig
-    words = "bootstrapping (guessing what a slow copy of itself says of another wording of a sentence)"
+    words = "bootstrapping (predicting how a slow copy of the model embeds another wording of a sentence)"
 
     def objective(self, settings: BslConfig, start: Start) -> Bootstrap:
         predictor = make_predictor(settings, start.encoder.width).to(start.encoder.transformer.device)

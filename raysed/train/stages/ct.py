@@ -120,7 +120,7 @@ class PairSampler:
 
 class _Ct(Stage):
     name, Settings = "ct", CtConfig
-    words = "Contrastive Tension (telling a sentence from others, without labels)"
+    words = "Contrastive Tension (telling a sentence apart from others, without labels)"
     target = "centred_mean"  # CT gives all embeddings a common offset
 
     def rows_per_update(self, settings: CtConfig) -> int:

@@ -82,7 +82,7 @@ class MaskedLM(EncoderObjective):
 
 class _Mlm(Stage):
     name, Settings = "mlm", MlmConfig
-    words = "masked language modelling (guessing hidden words of the corpus, without labels)"
+    words = "masked language modelling (predicting hidden words of the corpus, without labels)"
     sentences_per_row = 1
     masks = True
 

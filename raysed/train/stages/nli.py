@@ -66,7 +66,7 @@ class SiameseNLI(Siamese):
 
 class _Nli(Stage):
     name, Settings = "nli", NliConfig
-    words = "natural language inference (whether one sentence follows from another, with labels)"
+    words = "natural language inference (deciding whether one sentence follows from another, with labels)"
     labels = "NLI"
 
     def load_pairs(self, settings: NliConfig) -> PairRows:

@@ -227,7 +227,7 @@ class Distillation(EncoderObjective):
 
 class _Sed(Stage):
     name, Settings = "sed", SedConfig
-    words = "distillation (saying what the ensemble says)"
+    words = "distillation (reproducing the ensemble's embeddings)"
     sentences_per_row = 1
 
     def set_up_worker(self, settings: SedConfig, start: Start, rank: int = 0, world: int = 1) -> Run:

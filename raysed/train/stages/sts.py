@@ -68,7 +68,7 @@ class CosineRegression(Siamese):
 
 class _Sts(Stage):
     name, Settings = "sts", StsConfig
-    words = "regression on graded sentence pairs (how alike two sentences are, with labels)"
+    words = "regression on graded sentence pairs (predicting how similar two sentences are, with labels)"
     labels = "STS"
     is_grid = True
 
