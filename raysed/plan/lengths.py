@@ -44,7 +44,7 @@ class Lengths:
 
     def __str__(self) -> str:
         split = f"lines over {self.passage_characters:,} characters are split" if self.passage_characters else ""
-        read = f"95 % of the texts have at most {self.covered} tokens; models read up to {self.tokens}"
+        read = f"95 % of the texts have at most {self.covered} tokens; the first {self.tokens} of each are read"
         cut = f"{100 * self.cut_texts:.1f} % of the texts and {100 * self.cut_tokens:.1f} % of the tokens are cut off"
         return "; ".join(filter(None, [split, read, cut if self.cut_texts else "nothing is cut off"]))
 

@@ -116,7 +116,7 @@ def plan_run(
         "models": sum(models.values()) + 4 * shape.parameters,
         "checkpoints": max((step.storage - models[step.node] for step in steps), default=0),
         "sentences and tokens": 4.0 * sum(rows.values()) * (2 * tokens_of_sentence(config)),
-        "targets": bytes_ * corpus * (len(ensembles) * shape.width + of_teachers),
+        "targets": bytes_ * corpus * (len(ensembles) * shape.width + of_teachers) * (1 + config.search.is_on),
         "teachers' embeddings": 4.0 * corpus * sum(widths),
     }
     return steps, storage
