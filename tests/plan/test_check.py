@@ -3,9 +3,12 @@
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from raysed.config import dump_config, load_config, make_config, with_absolute_paths
+from raysed.errors import UserError
 from raysed.plan.check import check
 
 PAIRS = "subset\tscore\tsentence1\tsentence2\nall\t1\ta cat\ta dog\nall\t2\ta\tb\nall\t4\ta bird\tthe bird\n"
@@ -126,3 +129,14 @@ def test_a_run_does_not_depend_on_where_it_lies_or_on_machines(inputs):
     assert check(config(run="other", storage="/elsewhere", resources={"gpu": False})).depends == before
     assert check(config(members={"count": 3})).depends != before
     assert check(config(seed=1)).depends != before
+
+
+def test_made_queries_need_teachers_that_can_embed_them(inputs):
+    """A file of embeddings has only what it has; queries of users may be in it."""
+    rows = {"sentence": ["A cat sat.", "A dog ran.", "cat?"], "embedding": [[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]}
+    pq.write_table(pa.table(rows), "v.parquet")
+    (inputs / "asked.txt").write_text("cat?\n")
+    settings = {"recipes": ["teachers-sed"], "teachers": ["v.parquet"], "sed": {"head": "drop"}}
+    with pytest.raises(UserError, match=r"search makes texts \(crops\) that v, a file of embeddings, lacks"):
+        check(config(**settings, search={"queries": ["crops"]}))
+    assert check(config(**settings, search={"source": "asked.txt"})).inputs["corpus"]["queries"]
