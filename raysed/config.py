@@ -499,7 +499,8 @@ class EndpointConfig(Block):
     queries: int = Field(2, ge=1, le=100)
     """Queries to ask for per text."""
     texts: int | None = Field(1000, ge=1)
-    """Most texts to ask about, drawn uniformly; raising it keeps the queries that are there. `null`: all."""
+    """Most texts to ask about, drawn uniformly; raising it keeps the queries that are there, as long as the texts
+    stay the same. `null`: all."""
     prompt: Annotated[str, AfterValidator(_asks_about_a_text)] = (
         "Write {queries} short search queries that a user may type to find the text below, in the language of the "
         "text. Write one query per line, and nothing else. The text: {text}"
@@ -525,7 +526,7 @@ class SearchConfig(Block):
     """File of users' queries for which no text is known, with a column `query` or `text`, or one per line."""
     endpoint: EndpointConfig | None = None
     """Language model that writes queries: the settings below. `null`: none is asked."""
-    negatives: int = Field(2, ge=0, le=MOST)
+    negatives: int = Field(2, ge=0, le=64)
     """Texts per query that are near it, but answer worse than its own."""
     judges: Literal["each", "together"] = "each"
     """Who decides that a text is no negative: `each` teacher that finds it as good as the query's own, or the teachers

@@ -29,7 +29,7 @@ class CandidateBatches:
         directory: what `make.candidates` wrote.
         batch_size: texts and queries per update over all `world` workers, at most, but at least one query's.
         offset: subtracted from every target, [D].
-        held_out: leave out the queries of `held_out_candidates`.
+        held_out: hold some queries out of training.
     """
 
     def __init__(
@@ -47,7 +47,9 @@ class CandidateBatches:
         self._targets_ND = np.load(directory / VECTORS, mmap_mode="r")
         self._rows_QC = np.load(directory / CANDIDATES)
         if held_out:
-            self._rows_QC = self._rows_QC[~_is_held_out(len(self._rows_QC))]
+            every = max(_EVERY, -(-len(self._rows_QC) // MOST_HELD_OUT))
+            held_Q = np.arange(len(self._rows_QC)) % every == 0
+            self._held_QC, self._rows_QC = self._rows_QC[held_Q], self._rows_QC[~held_Q]
         per_query = self._rows_QC.shape[1]
         self.rows = self._rows_QC.size
         self._queries = max(1, min(batch_size // per_query, len(self._rows_QC)))
@@ -76,15 +78,9 @@ class CandidateBatches:
         return TargetBatch(pack(self._tokens.take(rows)), targets, weight, queries=len(rows_BC))
 
     def held_out(self) -> list[TargetBatch]:
-        """Return the batches of the queries to hold out: a twentieth, but at most 2,000."""
-        rows_QC = self._rows_QC[_is_held_out(len(self._rows_QC))]
-        cuts = range(self._queries, len(rows_QC), self._queries)
-        return [self.batch(rows_BC) for rows_BC in np.split(rows_QC, cuts)]
-
-
-def _is_held_out(queries: int) -> np.ndarray:
-    every = max(_EVERY, -(-queries // MOST_HELD_OUT))
-    return np.arange(queries) % every == 0
+        """Return the batches of the queries that are held out: a twentieth, but at most 2,000."""
+        cuts = range(self._queries, len(self._held_QC), self._queries)
+        return [self.batch(rows_BC) for rows_BC in np.split(self._held_QC, cuts)]
 
 
 def candidates_summary(meta: Mapping[str, Any]) -> str:
@@ -93,7 +89,5 @@ def candidates_summary(meta: Mapping[str, Any]) -> str:
     found = f"{queries} queries for {texts} texts, {meta['negatives']:,} negatives"
     if not meta["nearest"]:
         return found
-    who = "a teacher finds" if meta["judges"] > 1 else "the teachers find"
     share = 100 * meta["spared"] / meta["nearest"]
-    why = f"because {who} them as good as the query's own"
-    return f"{found}; {share:.1f} % of the {nearest} nearest texts were left out, {why}"
+    return f"{found}; {share:.1f} % of the {nearest} nearest texts were left out as equally good as the query's own"

@@ -6,7 +6,7 @@ import sys
 import tempfile
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import islice
@@ -29,6 +29,7 @@ _SETTING = "corpus.source"
 _ROWS = 4096
 _MAX_COMPOSED = 4
 """NFC composes at most this many characters into one (Unicode Standard Annex 15, table 12)."""
+_LEAST_QUERY = 2  # characters
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 Source = File | Hub
@@ -112,40 +113,51 @@ def text_chunks(
         written: further queries, by text.
         most: draw at most this many of the texts, which are the first ones of any larger draw.
     """
-    chunks, search = _usable_chunks(config, seed, report, search), search or SearchConfig()
+    waiting = tempfile.TemporaryFile("w+", encoding="utf-8")  # queries, of which there may be several for each text
+
+    def wait(query: tuple[str, str, int]) -> None:
+        waiting.write(f"{json.dumps(query)}\n")
+
+    chunks, search = _usable_chunks(config, seed, report, search, wait), search or SearchConfig()
     if config.sentences is not None or most is not None:
         chunks = _draw(chunks, config.sentences, most, report)
     seen, first = _SeenHashes(), 0
 
     def numbered(queries: Iterable[tuple[str, str, int]]) -> Iterator[tuple[np.ndarray, list[str], np.ndarray]]:
         nonlocal first
-        cleaned = [(kind, clean(query, config.max_characters), of) for kind, query, of in queries]
-        there = [each for each in cleaned if config.min_characters <= len(each[1]) <= config.max_characters]
+        known = [(kind, query.encode(errors="replace").decode(), of) for kind, query, of in queries]  # half characters
+        cleaned = [(kind, clean(query, config.max_characters), of) for kind, query, of in known]
+        there = [each for each in cleaned if _LEAST_QUERY <= len(each[1]) <= config.max_characters]
         kept = [there[row] for row in seen.add(_hashes([query for _, query, _ in there], b""))]
         if kept:
             report.queries = dict(Counter(report.queries) + Counter(kind for kind, _, _ in kept))
             ids, first = np.arange(first, first + len(kept)), first + len(kept)
             yield ids, [query for _, query, _ in kept], np.array([of for _, _, of in kept])
 
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as waiting:  # there may be several queries for each text
+    with waiting:
         for _, sentences, hints in chunks:
             ids, first = np.arange(first, first + len(sentences)), first + len(sentences)
             report.kept += len(sentences)
             yield ids, sentences, ids
             for query in _queries(search, ids.tolist(), sentences, hints, written or {}) if search.is_on else ():
-                waiting.write(f"{json.dumps(query)}\n")
+                wait(query)
         waiting.seek(0)
         while lines := list(islice(waiting, _ROWS)):
             yield from numbered(map(json.loads, lines))
     for block in own_queries(search):
         yield from numbered((OWN, query or "", UNKNOWN) for query in block)
-    if search.is_on and report.kept < 2:
-        names = _names(find_sources(config))
+    if search.is_on:
+        _check_queries(config, report)
+
+
+def _check_queries(config: CorpusConfig, report: CorpusReport) -> None:
+    names = _names(find_sources(config))
+    if report.kept < 2:
         raise UserError(f"{names} has only one text; training for search needs several", setting=_SETTING)
-    if search.is_on and not report.queries:
+    if not report.queries:
         raise UserError(
-            f"no query could be made from the {report.kept:,} texts of {_names(find_sources(config))}; add crops to "
-            "search.queries, or name users' queries in search.source"
+            f"no query could be made from the {report.kept:,} texts of {names}; add crops to search.queries, or name "
+            "users' queries in search.source"
         )
 
 
@@ -156,11 +168,15 @@ def _queries(
     hints: Sequence[_Hint],
     written: Mapping[str, Sequence[str]],
 ) -> Iterator[tuple[str, str, int]]:
-    """Yield kind, words and text of each query; which passage of a long line answers users' own is not known."""
+    """Yield kind, words and text of each query.
+
+    Which passage of a long line answers its title or users' own queries is not known.
+    """
     for id_, text, (title, own, is_split) in zip(ids, texts, hints):
         yield from ((OWN, query, UNKNOWN if is_split else id_) for query in own)
         yield from ((WRITTEN, query, id_) for query in written.get(text, ()) if query != text)
-        yield from ((kind, query, id_) for kind, query in queries_of(search, text, title))
+        for kind, query in queries_of(search, text, title):
+            yield kind, query, UNKNOWN if is_split and kind == "titles" else id_
 
 
 def corpus_fingerprint(config: CorpusConfig) -> dict[str, Any]:
@@ -193,14 +209,14 @@ def passages(text: str, most: int) -> list[str]:
     >>> passages("It rains. The cat sleeps, and so does the dog. Why?", 25)
     ['It rains.', 'The cat sleeps, and so', 'does the dog. Why?']
     """
-    found = []
-    while len(text) > most:
-        ends = [match.end() for match in SENTENCE_END.finditer(text, 0, most + 1)]
-        end = max([end for end in ends if end <= most], default=text.rfind(" ", 1, most + 1))
-        end = end if end > 0 else most
-        found.append(text[:end])
-        text = text[end:].lstrip()
-    return [*found, text] if text else found
+    found, start = [], 0
+    while len(text) - start > most:
+        ends = [match.end() for match in SENTENCE_END.finditer(text, start, start + most + 1)]
+        blank = text.rfind(" ", start + 1, start + most + 1)
+        end = max([end for end in ends if end <= start + most], default=blank if blank > 0 else start + most)
+        found.append(text[start:end])
+        start = end + (text[end] == " ")
+    return [*found, text[start:]] if text[start:] else found
 
 
 def _passages_of(
@@ -232,9 +248,13 @@ def _hashes(texts: Sequence[str], salt: bytes) -> np.ndarray:
 
 
 def _usable_chunks(
-    config: CorpusConfig, seed: int, report: CorpusReport, search: SearchConfig | None
+    config: CorpusConfig,
+    seed: int,
+    report: CorpusReport,
+    search: SearchConfig | None,
+    wait: Callable[[tuple[str, str, int]], None],
 ) -> Iterator[_Chunk]:
-    """Yield every usable sentence, each one once, with its seeded hash (uint64)."""
+    """Yield every usable sentence, each one once, with its seeded hash (uint64); `wait` takes queries of duplicates."""
     sources, seen = find_sources(config), _SeenHashes()
     salt = blake2b(str(seed).encode(), digest_size=16).digest()
     for block in (block for source in sources for block in _blocks(source, config, search)):
@@ -251,6 +271,9 @@ def _usable_chunks(
         report.too_long += int(long.sum())
         report.usable += len(fresh)
         report.duplicates += len(sentences) - len(fresh)
+        for row in np.setdiff1d(usable, usable[fresh]):  # the same text may be there once for each query
+            for query in hints[row][1]:
+                wait((OWN, query, UNKNOWN))
         if len(fresh):
             yield keys[fresh], [sentences[row] for row in fresh], [hints[row] for row in usable[fresh]]
     if not report.usable:

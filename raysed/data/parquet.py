@@ -50,6 +50,13 @@ class SentenceTable:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
+    def column(self, name: str) -> np.ndarray | None:
+        """Return a whole column of numbers; None if there is none of this name."""
+        parts = [self._groups.read(group, [name]) for group in range(len(self._groups.sizes))]
+        if name not in parts[0].column_names:
+            return None
+        return np.concatenate([part[name].to_numpy() for part in parts])
+
     def rows(self, start: int, stop: int, columns: Sequence[str]) -> pa.Table:
         """Return some rows, counted from 0; the row groups they come from stay in memory for the next call."""
         groups = np.flatnonzero((self._starts[:-1] < stop) & (self._starts[1:] > start))

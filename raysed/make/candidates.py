@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -28,24 +28,22 @@ def candidates(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     A text without queries counts as one itself, so that every text is learnt; its own text is its nearest neighbour.
     """
     search, targets = settings["search"], SentenceTable(inputs["targets"])
-    of_N = _read(SentenceTable(inputs["corpus"]), "of")
+    of_N = SentenceTable(inputs["corpus"]).column("of")
     rows_N = np.arange(len(of_N))
     texts_P = np.flatnonzero(of_N == rows_N)
     queries_Q = np.flatnonzero((of_N != rows_N) | ~np.isin(rows_N, of_N[of_N != rows_N]))
     own_Q = np.where(of_N[queries_Q] == queries_Q, UNKNOWN, of_N[queries_Q])
-    first = matrix(targets.rows(0, 1, ("target",))["target"])
-    shape = len(targets), first.shape[1]
+    shape = len(targets), matrix(targets.rows(0, 1, ("target",))["target"]).shape[1]
     vectors_ND = np.lib.format.open_memmap(out / VECTORS, "w+", TARGET_TYPES[settings["target_precision"]], shape)
-    for start in range(0, len(targets), ROWS_PER_GROUP):
-        stop = min(start + ROWS_PER_GROUP, len(targets))
-        vectors_ND[start:stop] = matrix(targets.rows(start, stop, ("target",))["target"])
     with tempfile.TemporaryDirectory() as scratch:
         x_ND = _mapped(Path(scratch) / "together", *shape)
-        judges = [x_ND]
         for start in range(0, len(targets), ROWS_PER_GROUP):
-            x_ND[start : start + ROWS_PER_GROUP] = unit(vectors_ND[start : start + ROWS_PER_GROUP].astype(np.float32))
-        if search.judges == "each":
-            judges = list(_judges(Path(scratch), inputs, settings, len(targets)))
+            stop = min(start + ROWS_PER_GROUP, len(targets))
+            rows_BD = matrix(targets.rows(start, stop, ("target",))["target"])
+            vectors_ND[start:stop], x_ND[start:stop] = rows_BD, unit(rows_BD)
+        judges = [x_ND]
+        if search.judges == "each" and len(settings["widths"]) > 1:
+            judges = _judges(Path(scratch), inputs, settings, len(targets))
         pool_P = texts_P[np.linspace(0, len(texts_P) - 1, min(_POOL, len(texts_P))).astype(int)]
         mined = mine(x_ND, judges, queries_Q, own_Q, pool_P, search.negatives, search.margin)
     vectors_ND.flush()
@@ -56,14 +54,8 @@ def candidates(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     return {**counts, "nearest": mined.negatives_QN.size, "spared": mined.spared, "judges": len(judges)}
 
 
-def _read(table: SentenceTable, column: str) -> np.ndarray:
-    starts = range(0, len(table), ROWS_PER_GROUP)
-    parts = [table.rows(start, min(start + ROWS_PER_GROUP, len(table)), (column,))[column] for start in starts]
-    return np.concatenate([part.to_numpy() for part in parts])
-
-
-def _judges(scratch: Path, inputs: Named, settings: Named, rows: int) -> Iterator[np.ndarray]:
-    """Yield the unit vectors of each teacher that is distilled, mapped from scratch files."""
+def _judges(scratch: Path, inputs: Named, settings: Named, rows: int) -> list[np.ndarray]:
+    """Return the unit vectors of each teacher that is distilled, mapped from scratch files."""
     table = Taught(inputs, settings["widths"])
     kept: Iterable[int] = range(len(table.widths))
     if "choice" in inputs:
@@ -75,7 +67,7 @@ def _judges(scratch: Path, inputs: Named, settings: Named, rows: int) -> Iterato
             x_ND[start : start + len(parts[k])] = unit(parts[k])
         progress.update(start + len(parts[0]))
     progress.close()
-    yield from mapped.values()
+    return list(mapped.values())
 
 
 def _mapped(path: Path, rows: int, width: int) -> np.ndarray:

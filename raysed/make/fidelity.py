@@ -24,9 +24,11 @@ _FEWEST = 100
 def learner_fidelity(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """Search some texts of the corpus by some of them; the target table has what the teachers say of each."""
     targets, corpus = SentenceTable(inputs["targets"]), SentenceTable(inputs["corpus"])
-    if len(targets) < _FEWEST:
+    of_N = corpus.column("of")
+    count = len(corpus) if of_N is None else int((of_N == np.arange(len(of_N))).sum())  # texts come before queries
+    if count < _FEWEST:
         return {}
-    places = list(_places(len(targets)))
+    places = [*_places(0, count), *_places(count, len(targets))]
     taught = pa.concat_tables(targets.rows(*place, ("id", "input_ids", "target")) for place in places)
     read = pa.concat_tables(corpus.rows(*place, ("id", "sentence", "of")) for place in places)
     texts = read["sentence"].to_pylist()
@@ -44,13 +46,13 @@ def learner_fidelity(out: Path, inputs: Named, settings: Named, work: Work) -> N
     return {"documents": len(documents_P), "queries": len(queries_Q), "asked_by": asked_by, "searches": found}
 
 
-def _places(rows: int) -> list[tuple[int, int]]:
-    """Return where to read: all rows, or parts spread evenly.
+def _places(first: int, stop: int) -> list[tuple[int, int]]:
+    """Return which of some rows to read: all, or parts spread evenly.
 
-    >>> _places(3000), _places(10**6)[:2]
-    ([(0, 3000)], [(0, 250), (50000, 50250)])
+    >>> _places(0, 3000), _places(7, 7), _places(0, 10**6)[:2]
+    ([(0, 3000)], [], [(0, 250), (50000, 50250)])
     """
+    rows, size = stop - first, _DOCUMENTS // _PARTS
     if rows <= _DOCUMENTS:
-        return [(0, rows)]
-    size = _DOCUMENTS // _PARTS
-    return [(start, start + size) for start in (rows * part // _PARTS for part in range(_PARTS))]
+        return [(first, stop)] if rows else []
+    return [(at, at + size) for at in (first + rows * part // _PARTS for part in range(_PARTS))]

@@ -220,7 +220,7 @@ class _Learner(_Training):
             encoder.set_head(fold(encoder.head_weight()))
         description = {"seed": settings["seed"], "steps": result.steps}
         meta = {"dev": result.score, "held_out": result.held_out, "steps": result.steps, "kept_step": result.kept_step}
-        meta["sentences"] = (result.steps - result.resumed_at) * sed.batch_size
+        meta["sentences"] = (result.steps - result.resumed_at) * self.setup.batch_at.batch_size
         return self.write_model(out, "learner", encoder, result, description, meta)
 
 

@@ -53,7 +53,7 @@ def sentence_table(out: Path, inputs: Named, settings: Named, work: Work) -> Nam
             columns = [pa.array(table.ids), pa.array(sentences, pa.string()), tokens, pa.array(of)]
             writer.write_table(pa.Table.from_arrays(columns[: len(schema)], schema=schema))
             flat.add(table)
-            progress.update(int(ids[-1]) + 1)
+            progress.update(report.kept)
     emit(sentences=lengths.sentences)
     about = {"report": asdict(report), "lengths": asdict(lengths), "rows": lengths.sentences}
     return {**about, "summary": report.summary(), "length_summary": str(lengths)}

@@ -43,13 +43,13 @@ def cost_of_queries(endpoint: EndpointConfig, texts: Named) -> str:
     return (
         f"search.endpoint: {endpoint.url} (model {endpoint.model}) is asked for {endpoint.queries} queries for each of "
         f"{rows:,} texts: about {read // _BYTES_PER_TOKEN:,} tokens to read and "
-        f"{rows * endpoint.queries * _TOKENS_PER_QUERY:,} to write, or more if it reasons; what it has answered before "
-        "is not asked again"
+        f"{rows * endpoint.queries * _TOKENS_PER_QUERY:,} to write, or more if it reasons; unchanged blocks of "
+        f"{TEXTS_PER_BLOCK} texts that are answered are not asked again"
     )
 
 
 class QueryBlocks:
-    """Let an endpoint write queries for blocks of texts, which are identified by text, model and prompt."""
+    """Let an endpoint write queries for blocks of texts, which are identified by text, address, model and prompt."""
 
     columns = ("id", "sentence")
     is_keyed = True

@@ -84,7 +84,8 @@ def check(config: Config) -> Job:
     # Weights are identified by content, not by location: a digest of local files, the commit of a hub model.
     without = {"path", "layers", "trust_remote_code"} | ({"static"} if config.encoder.static is None else set())
     encoder = {**_model_identity(config.encoder), **config.encoder.model_dump(mode="json", exclude=without)}
-    encoder |= {"corpus": corpus} if config.encoder.static else {}
+    if config.encoder.static:  # its vectors depend on the text, but not on queries
+        encoder["corpus"] = {key: value for key, value in corpus.items() if key != "queries"}
     inputs = {"encoder": encoder, "corpus": corpus}
     pairs, views = _pairs_and_views(config, recipes)
     evaluation = _evaluation(config, recipes, pairs, views)

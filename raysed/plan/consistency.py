@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from raysed.config import PYTHON
+from raysed.config import MEMBERS, PYTHON
 from raysed.errors import UserError, need
 from raysed.recipe import TEACHERS, Recipe, node_of, parse_recipe, parse_recipes
 from raysed.registry import stages, stages_of_pairs
@@ -141,7 +141,9 @@ def _of_search(config: Config, recipes: list[Recipe]) -> Iterator[str]:
             yield f"search.{name} is set, but there are no queries; list kinds in search.queries, or remove it"
     for recipe in recipes if search.is_on else ():
         if recipe.ensemble != TEACHERS or not recipe.distils:
-            yield f"search adds queries to the corpus, and {recipe.text} would train on them; use only {TEACHERS}-sed"
+            yield f"search is for {TEACHERS}-sed alone; remove {recipe.text} from recipes, or remove search"
+    if search.is_on and any(teacher.is_members for teacher in config.teachers):
+        yield f"search is for models from outside; remove {MEMBERS} from teachers, or remove search"
 
 
 def _of_widths(config: Config, recipe: Recipe) -> Iterator[str]:

@@ -256,10 +256,11 @@ class Run:
         """Return up to a thousand consecutive sentences of the corpus; without a corpus of 20, those of the tasks."""
         has_corpus = self.job.needs_corpus and self.storage.entry("corpus") is not None
         table = SentenceTable(self.storage.fetch("corpus")) if has_corpus else ()
-        if len(table) < _FEWEST_SENTENCES:
+        count = self.meta("corpus")["report"]["kept"] if has_corpus else 0  # without the queries, which come behind
+        if count < _FEWEST_SENTENCES:
             return list(dict.fromkeys(self.evaluation.sentences))
-        first = int(np.random.default_rng(self.config.seed).integers(max(len(table) - MOST_SENTENCES, 0) + 1))
-        rows = table.rows(first, min(first + MOST_SENTENCES, len(table)), ("sentence",))
+        first = int(np.random.default_rng(self.config.seed).integers(max(count - MOST_SENTENCES, 0) + 1))
+        rows = table.rows(first, min(first + MOST_SENTENCES, count), ("sentence",))
         return rows.column("sentence").to_pylist()
 
 

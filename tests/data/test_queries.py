@@ -75,12 +75,31 @@ def test_users_own_queries(tmp_path):
     assert rows[3:] == asked and report.queries == {"own": 4}
 
 
+def test_a_text_may_be_there_once_for_each_query(tmp_path):
+    """Queries are kept where their text is a duplicate, or longer than they are allowed to be short."""
+    rows = [{"text": "Moon rock.", "asked": query} for query in ("far", "near")] + [
+        {"text": "Sun light.", "asked": "hot"}
+    ]
+    corpus = as_jsonl(tmp_path / "a.jsonl", rows).model_copy(update={"min_characters": 8})
+    rows, report = table_of(corpus, SearchConfig(column="asked"))
+    assert rows == [("Moon rock.", 0), ("Sun light.", 1), ("near", UNKNOWN), ("far", 0), ("hot", 1)]
+    assert report.duplicates == 1 and report.queries == {"own": 3}
+
+
+def test_a_title_need_not_be_valid_text(tmp_path):
+    rows, _ = table_of(
+        as_jsonl(tmp_path / "a.jsonl", [{"title": "a\ud83d", "text": TEXT}, {"text": "Sun."}]),
+        SearchConfig(queries=["titles"]),
+    )
+    assert rows[-1] == ("a?", 0)
+
+
 def test_of_a_long_line_only_the_passage_is_known_that_a_query_was_made_from(tmp_path):
-    corpus = as_jsonl(tmp_path / "a.jsonl", [{"text": TEXT, "asked": "moon"}])
+    corpus = as_jsonl(tmp_path / "a.jsonl", [{"title": "Moon", "text": TEXT, "asked": "moon"}])
     corpus = corpus.model_copy(update={"passage_characters": 80})
-    rows, _ = table_of(corpus, SearchConfig(queries=["questions"], column="asked"))
+    rows, _ = table_of(corpus, SearchConfig(queries=["titles", "questions"], column="asked"))
     face = "Why does it always show the same face?"
-    assert rows == [(TEXT[:78], 0), (TEXT[79:], 1), ("moon", UNKNOWN), (face, 0)]
+    assert rows == [(TEXT[:78], 0), (TEXT[79:], 1), ("moon", UNKNOWN), ("Moon", UNKNOWN), (face, 0)]
 
 
 def test_a_draw_takes_the_queries_of_its_texts_along(tmp_path):

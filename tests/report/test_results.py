@@ -19,7 +19,9 @@ def test_a_model_is_looked_at_on_many_sentences_wherever_the_corpus_is_cut(tmp_p
     inputs = {"encoder": EncoderConfig(path=str(tiny_encoder_dir), max_length=16), "start": None}
     storage = Storage(str(tmp_path), "run")
     settings = {"corpus": CorpusConfig(source=str(text)), "seed": 0}
-    storage.commit("corpus", lambda path: sentence_table(path, inputs, settings, Work()), {})
+    storage.commit(
+        "corpus", lambda path: sentence_table(path, inputs, settings, Work()), {}, {"report": {"kept": count}}
+    )
     job = SimpleNamespace(needs_corpus=True, evaluation=SimpleNamespace(sentences=["a cat", "a dog"]))
     for seed in range(10):
         job.config = SimpleNamespace(seed=seed)

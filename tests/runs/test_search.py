@@ -12,9 +12,11 @@ from started_jobs import artefact, small_tasks
 
 import raysed
 from raysed import bundled
+from raysed.cluster.work import Work
 from raysed.config import make_config
 from raysed.data.candidates import CANDIDATES, NONE
 from raysed.errors import UserError
+from raysed.make import fidelity as make_fidelity
 from raysed.model.teacher import load_teacher
 from raysed.plan.consistency import check_settings
 
@@ -89,6 +91,16 @@ def test_the_export_and_the_report_say_what_it_is_for(result, settings):
     assert "encode_query" in Path(result.path, "README.md").read_text()
 
 
+def test_few_queries_are_compared_in_a_large_corpus(result, settings, monkeypatch, tmp_path):
+    """Of which only parts are read: of texts and of queries, which come behind them."""
+    monkeypatch.setattr(make_fidelity, "_DOCUMENTS", 100)
+    inputs = {name: artefact(run_of(settings), name) for name in ("corpus", "teachers-sed/targets")}
+    inputs |= {"targets": inputs["teachers-sed/targets"], "encoder": make_config(settings).encoder}
+    inputs["model"] = artefact(run_of(settings), "teachers-sed/learners/00")
+    found = make_fidelity.learner_fidelity(tmp_path, inputs, {"layers": 1}, Work())
+    assert (found["documents"], found["queries"], found["asked_by"]) == (100, 100, "queries")
+
+
 def test_another_margin_asks_no_teacher_again(result, settings):
     """And trains anew; without queries the texts are embedded as they are."""
     rows = artefact(run_of(settings), "teachers-sed/targets")
@@ -103,7 +115,7 @@ def test_another_margin_asks_no_teacher_again(result, settings):
     "changes, said",
     [
         ({"search": {"query_prompt": "ask: "}}, "search.query_prompt is set, but there are no queries"),
-        ({"recipes": ["teachers-sed", "ct-sed"]}, "search adds queries to the corpus, and ct-sed would train on them"),
+        ({"recipes": ["teachers-sed", "ct-sed"]}, "search is for teachers-sed alone; remove ct-sed from recipes"),
         ({"search": {"queries": ["crops", "crops"]}}, "list each once"),
     ],
 )

@@ -15,17 +15,9 @@ from raysed.store.text import Table
 def _fidelity(run: Run) -> list[dict[str, Any]]:
     recipes = dict.fromkeys(recipe.uncalibrated for recipe in run.job.recipes if recipe.distils)
     found = {recipe: run.meta(f"{recipe}/fidelity/00") for recipe in recipes}
-    keys = ("documents", "queries", "asked_by", "searches")
-    tables = [
-        {"recipe": recipe, **{key: of.get(key, "texts") for key in keys}}
-        for recipe, of in found.items()
-        if "searches" in of
-    ]
-    for table in tables:
-        if mined := run.meta(f"{table['recipe']}/candidates"):
-            table["mined"] = {
-                key: mined[key] for key in ("texts", "queries", "negatives", "nearest", "spared", "judges")
-            }
+    tables = [{"recipe": recipe, "asked_by": "texts", **of} for recipe, of in found.items() if "searches" in of]
+    for table in tables if run.config.search.is_on else ():
+        table["mined"] = dict(run.meta(f"{table['recipe']}/candidates"))
     return tables
 
 

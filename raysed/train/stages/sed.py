@@ -205,7 +205,7 @@ class Distillation(EncoderObjective):
             all_GD = t_BD if batch.of_all is None else batch.of_all.to(device)
             more = {
                 "log_variance_D": self.log_variance() if self.has_variance else None,
-                "same_QP": torch.from_numpy(batch.same_QP).to(device),
+                "same_QP": torch.from_numpy(batch.same_QP).to(device) if scores in self._losses else None,
                 "queries": batch.queries,
                 "temperature": self._temperature,
             }
@@ -243,8 +243,8 @@ class _Sed(Stage):
             heads = np.load(targets / START), np.load(targets / VARIANCE)
         elif settings.head:
             start.encoder.set_head(np.load(targets / START))
-        own = {"temperature": settings.temperature}
-        objective = Distillation(start.encoder, settings.dropout, settings.losses, settings.widths, *heads, **own)
+        about = settings.dropout, settings.losses, settings.widths
+        objective = Distillation(start.encoder, *about, *heads, temperature=settings.temperature)
         offset = np.load(targets / "mean.npy") if settings.target == "centred_mean" else None
         holds_out = settings.keep == "best_on_held_out"
         some = {"rank": rank, "world": world, "offset": offset, "held_out": holds_out}
@@ -253,10 +253,11 @@ class _Sed(Stage):
 
             tables = start.data["corpus"], start.data["candidates"]
             batches = CandidateBatches(*tables, settings.batch_size, start.seed, **some)
-            held_out = CandidateBatches(*tables, settings.batch_size, start.seed, offset=offset).held_out
+            held_out = batches.held_out
         else:
             batches = TargetBatches(targets, settings.batch_size, start.seed, **some)
             held_out = partial(held_out_batches, targets, settings.batch_size, offset)
+        settings = settings.model_copy(update={"batch_size": batches.batch_size})
         steps = self.steps(settings, batches.rows)
         chooses = settings.keep != "last"
         plan = Plan(
@@ -271,7 +272,6 @@ class _Sed(Stage):
             held_out=held_out() if holds_out else (),
         )
         bf16 = uses_bf16(settings.precision, start.encoder.transformer.device)
-        settings = settings.model_copy(update={"batch_size": batches.batch_size})
         if torch.distributed.is_initialized():
             from raysed.train.deepspeed import DeepSpeedEngine
 
