@@ -69,14 +69,14 @@ def test_what_has_come_has_to_do_in_the_end(growing):
     cluster, said = growing((8.0, 1.0), 1), []
     assert gather(ResourcesConfig(gpu=True, wait_minutes=0.5), Need(), 3, said.append, 10).gpus == 1
     assert cluster.now == 30 and cluster.open == 0
-    assert said[-1] == "the cluster has not grown for 30 s; continuing with 1 of 3 places"
+    assert said[-1] == "the cluster has not grown for 30 s; continuing with 1 of 3 slots"
 
 
 def test_a_cluster_is_waited_for_until_nothing_comes_any_more(growing):
     cluster, said = growing((2.0, 0.0), 4), []
     assert gather(ResourcesConfig(), Need(), 3, said.append, 10).cpus == 8
     assert len(cluster.asked) == 10 and cluster.now == 30 + 120
-    assert said[-1] == "the cluster has not grown for 120 s; continuing with 4 of 10 places"
+    assert said[-1] == "the cluster has not grown for 120 s; continuing with 4 of 10 slots"
 
 
 @pytest.mark.parametrize(("minutes", "waited"), [(0, 0), (0.05, 3), (0.5, 30)])
