@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from raysed.cluster.work import Work
 from raysed.config import stable_hash
 from raysed.data.parquet import SentenceTable
-from raysed.data.queries import roles_of
+from raysed.data.queries import roles_in
 from raysed.graph import Task
 from raysed.store.progress import Progress, emit
 from raysed.store.storage import Storage
@@ -59,9 +59,8 @@ class Stream:
         if not self.keyed:
             return dict(task.depends)
         texts = rows.column("sentence").to_pylist()
-        if "of" in rows.column_names:  # a query may have another prompt
-            texts = list(zip(texts, roles_of(rows["id"].to_numpy(), rows["of"].to_numpy())))
-        key = stable_hash(texts)
+        roles = roles_in(rows)  # a query may have another prompt
+        key = stable_hash(list(zip(texts, roles)) if any(roles) else texts)
         return {**{name: of for name, of in task.depends.items() if name != "corpus"}, "sentences": key}
 
 

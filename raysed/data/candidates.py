@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from raysed.data.targets import MOST_HELD_OUT, TargetBatch
+from raysed.data.targets import MOST_HELD_OUT, TargetBatch, part_of
 from raysed.data.tokens import pack, read_tokens
 
 CANDIDATES, VECTORS = "candidates.npy", "targets.npy"
@@ -56,10 +56,7 @@ class CandidateBatches:
         self.batch_size = self._queries * per_query
         self.per_epoch = len(self._rows_QC) // self._queries
         self._seed, self._offset = seed, 0 if offset is None else offset.astype(np.float32)
-        start, stop = rank * self._queries // world, (rank + 1) * self._queries // world
-        self._weight = (stop - start) * world / self._queries
-        # With more workers than queries, some take a query of others with weight 0.
-        self._part = slice(start, max(stop, start + 1))
+        self._part, self._weight = part_of(self._queries, rank, world)
         self._order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
 
     def __call__(self, step: int) -> TargetBatch:

@@ -29,6 +29,7 @@ _SETTING = "corpus.source"
 _ROWS = 4096
 _MAX_COMPOSED = 4
 """NFC composes at most this many characters into one (Unicode Standard Annex 15, table 12)."""
+_IN_MEMORY = 1 << 20  # characters of queries before they go to a file
 _LEAST_QUERY = 2  # characters
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -113,7 +114,8 @@ def text_chunks(
         written: further queries, by text.
         most: draw at most this many of the texts, which are the first ones of any larger draw.
     """
-    waiting = tempfile.TemporaryFile("w+", encoding="utf-8")  # queries, of which there may be several for each text
+    # Queries, of which there may be several for each text; without any there is no file.
+    waiting = tempfile.SpooledTemporaryFile(_IN_MEMORY, "w+", encoding="utf-8")
 
     def wait(query: tuple[str, str, int]) -> None:
         waiting.write(f"{json.dumps(query)}\n")

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from raysed.config import Role, SearchConfig
 from raysed.data.rows import Schema, rows
@@ -98,6 +99,13 @@ def given_for(value: object, where: str) -> list[str]:
         kind = type(value).__name__
         raise UserError(f"{where}: search.column must hold a text or a list of texts, not {kind}")
     return found
+
+
+def roles_in(table: pa.Table) -> list[Role]:
+    """Return the role of each row of a sentence table; without queries texts have none."""
+    if "of" not in table.column_names:
+        return [""] * len(table)
+    return roles_of(table["id"].to_numpy(), table["of"].to_numpy())
 
 
 def roles_of(ids: np.ndarray, of: np.ndarray) -> list[Role]:

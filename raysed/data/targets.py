@@ -84,11 +84,8 @@ class TargetBatches:
         self.batch_size = min(batch_size, self.rows)
         self.per_epoch = self.rows // self.batch_size
         self._seed, self._window = seed, window
-        start, stop = rank * self.batch_size // world, (rank + 1) * self.batch_size // world
-        self._weight = (stop - start) * world / self.batch_size
+        self._part, self._weight = part_of(self.batch_size, rank, world)
         self._is_shared = world > 1
-        # With more workers than sentences, some take a sentence of others with weight 0.
-        self._part = slice(start, max(stop, start + 1))
         self._offset = 0 if offset is None else offset.astype(np.float32)
         self._loaded: tuple[int, int] = (-1, -1)
 
@@ -119,6 +116,18 @@ class TargetBatches:
             self._loaded = (epoch, window)
         rows = self._order[places]
         return self._tokens.take(rows), self._targets[rows].astype(np.float32, copy=False) - self._offset
+
+
+def part_of(count: int, rank: int, world: int) -> tuple[slice, float]:
+    """Return a worker's part of a batch of `count`, and its weight: the part's size over the workers' mean.
+
+    With more workers than there is to share, some take what belongs to others, with weight 0.
+
+    >>> part_of(5, 1, 2), part_of(1, 0, 2)
+    ((slice(2, 5, None), 1.2), (slice(0, 1, None), 0.0))
+    """
+    start, stop = rank * count // world, (rank + 1) * count // world
+    return slice(start, max(stop, start + 1)), (stop - start) * world / count
 
 
 def held_out_batches(directory: Path, batch_size: int, offset: np.ndarray | None = None) -> list[TargetBatch]:

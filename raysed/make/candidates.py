@@ -1,8 +1,6 @@
 """What a learner compares for each query: the text that answers it, and texts that are near but answer worse."""
 
-import json
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +10,7 @@ from raysed.data.candidates import CANDIDATES, NONE, VECTORS
 from raysed.data.parquet import SentenceTable
 from raysed.data.queries import UNKNOWN
 from raysed.data.targets import ROWS_PER_GROUP, TARGET_TYPES, matrix
-from raysed.make.targets import CHOICE, Taught
+from raysed.make.targets import Taught
 from raysed.make.work import Named
 from raysed.model.negatives import mine
 from raysed.score.metrics import unit
@@ -57,10 +55,7 @@ def candidates(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
 def _judges(scratch: Path, inputs: Named, settings: Named, rows: int) -> list[np.ndarray]:
     """Return the unit vectors of each teacher that is distilled, mapped from scratch files."""
     table = Taught(inputs, settings["widths"])
-    kept: Iterable[int] = range(len(table.widths))
-    if "choice" in inputs:
-        kept = json.loads((inputs["choice"] / CHOICE).read_text())["chosen"]
-    mapped = {k: _mapped(scratch / f"judge-{k}", rows, table.widths[k]) for k in kept}
+    mapped = {k: _mapped(scratch / f"judge-{k}", rows, table.widths[k]) for k in table.kept}
     progress = Progress("mine negatives", rows)
     for start, parts in table.parts(rows):
         for k, x_ND in mapped.items():

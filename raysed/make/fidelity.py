@@ -28,22 +28,20 @@ def learner_fidelity(out: Path, inputs: Named, settings: Named, work: Work) -> N
     count = len(corpus) if of_N is None else int((of_N == np.arange(len(of_N))).sum())  # texts come before queries
     if count < _FEWEST:
         return {}
-    places = [*_places(0, count), *_places(count, len(targets))]
+    of_texts, of_queries = _places(0, count), _places(count, len(targets))
+    places = [*of_texts, *of_queries]
     taught = pa.concat_tables(targets.rows(*place, ("id", "input_ids", "target")) for place in places)
-    read = pa.concat_tables(corpus.rows(*place, ("id", "sentence", "of")) for place in places)
-    texts = read["sentence"].to_pylist()
+    texts = pa.concat_tables(corpus.rows(*place, ("sentence",)) for place in places)["sentence"].to_pylist()
     encoder, _ = load_start(inputs["encoder"], inputs["model"])
     tokens, layers = TokenTable.from_arrow(taught), (settings["layers"],)
     (x_NE,) = encode(encoder.to(work.device), tokens, layers, work.token_budget)
     emit(sentences=len(texts))
-    documents_P = queries_Q = np.arange(len(texts))
-    asked_by = "texts"
-    if "of" in read.column_names:
-        is_document_N = read["id"].to_numpy() == read["of"].to_numpy()
-        documents_P, queries_Q, asked_by = np.flatnonzero(is_document_N), np.flatnonzero(~is_document_N), "queries"
+    documents_P = np.arange(sum(stop - start for start, stop in of_texts))
+    queries_Q = np.arange(len(documents_P), len(texts)) if of_queries else documents_P
     queries_Q = queries_Q[np.linspace(0, len(queries_Q) - 1, min(_QUERIES, len(queries_Q))).astype(int)]
     found = fidelity(matrix(taught["target"]), x_NE, stored_smaller(x_NE), texts, queries_Q, documents_P)
-    return {"documents": len(documents_P), "queries": len(queries_Q), "asked_by": asked_by, "searches": found}
+    counts = {"documents": len(documents_P), "queries": len(queries_Q)}
+    return {**counts, "asked_by": "queries" if of_queries else "texts", "searches": found}
 
 
 def _places(first: int, stop: int) -> list[tuple[int, int]]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from raysed.cluster.work import Work
 from raysed.config import CombinationConfig
 from raysed.data.parquet import SentenceTable, open_table
-from raysed.data.queries import roles_of
+from raysed.data.queries import roles_in
 from raysed.data.targets import ROWS_PER_GROUP, TargetWriter, matrix, with_column, with_targets
 from raysed.data.tokens import TokenTable
 from raysed.errors import UserError
@@ -187,10 +187,7 @@ class TeacherBlocks:
     def __call__(self, table: pa.Table) -> pa.Table:
         """Return the block with its embeddings; refuse non-finite ones."""
         sentences = table.column("sentence").to_pylist()
-        roles = [""] * len(sentences)
-        if "of" in table.column_names:
-            roles = roles_of(table["id"].to_numpy(), table["of"].to_numpy())
-        x_BD = embed_by_role(self._teacher.embed, sentences, roles)
+        x_BD = embed_by_role(self._teacher.embed, sentences, roles_in(table))
         broken = np.flatnonzero(~np.isfinite(x_BD).all(1))
         if len(broken):
             first = sentences[broken[0]][:60]
@@ -236,10 +233,7 @@ def combined_targets(out: Path, inputs: Named, settings: Named, work: Work) -> N
     table, sed = Taught(inputs, settings["widths"]), settings["sed"]
     encoder, _ = load_start(inputs["encoder"], inputs["start"])
     how, is_ordered = settings["combination"], bool(sed.widths)
-    kept = range(len(table.widths))
-    if "choice" in inputs:
-        kept = json.loads((inputs["choice"] / CHOICE).read_text())["chosen"]
-    combination = _fitted(table, how, kept, None if sed.head else encoder.width, is_ordered)
+    combination = _fitted(table, how, None if sed.head else encoder.width, is_ordered)
     is_shared_space = settings["widths"] == [encoder.width]
     if sed.head:
         products_DH, own_HH, squares_D = _products(table, combination, encoder, work)
@@ -266,12 +260,15 @@ def combined_targets(out: Path, inputs: Named, settings: Named, work: Work) -> N
 class Taught:
     """The teachers' embeddings of the corpus, block by block.
 
-    An external teacher is a list of blocks; an ensemble of this run is a target table in corpus order.
+    An external teacher is a list of blocks; an ensemble of this run is a target table in corpus order. `kept` are the
+    numbers of the teachers that are distilled.
     """
 
     def __init__(self, inputs: Named, widths: Sequence[int]):
         self.widths = widths
-        self.corpus = SentenceTable(inputs["corpus"])
+        self.corpus, self.kept = SentenceTable(inputs["corpus"]), list(range(len(widths)))
+        if "choice" in inputs:
+            self.kept = json.loads((inputs["choice"] / CHOICE).read_text())["chosen"]
         self._teachers = [inputs[f"teacher {index}"] for index in range(len(widths))]
         self._teachers = [SentenceTable(of) if isinstance(of, Path) else of for of in self._teachers]
 
@@ -288,16 +285,14 @@ class Taught:
             yield start, [matrix(table.column("target"))[: rows - start] for table in tables]
 
 
-def _fitted(
-    table: Taught, how: CombinationConfig, kept: Sequence[int], width: int | None, is_ordered: bool
-) -> Combination:
+def _fitted(table: Taught, how: CombinationConfig, width: int | None, is_ordered: bool) -> Combination:
     products_EE, sums_E = np.zeros((sum(table.widths), sum(table.widths))), np.zeros(sum(table.widths))
     for _, parts in table.parts(len(table.corpus)):
         rows_BE = side_by_side(parts, how.how != "mean")
         products_EE += rows_BE.T @ rows_BE
         sums_E += rows_BE.sum(0)
     count = len(table.widths)
-    weights = [weight if k in kept else 0.0 for k, weight in enumerate(how.weights or [1.0] * count)]
+    weights = [weight if k in table.kept else 0.0 for k, weight in enumerate(how.weights or [1.0] * count)]
     centred_on = (sums_E, len(table.corpus)) if how.balance == "centred" else None
     return fit_combination(how.how, weights, table.widths, products_EE, width, is_ordered, centred_on)
 
