@@ -214,7 +214,9 @@ def embedder(
     model: Encoder, tokenizer: PreTrainedTokenizerBase, bf16: bool = False
 ) -> Callable[[list[str]], np.ndarray]:
     """Returns the function from N sentences to their means of the last layer, float32 [N, D]."""
-    return lambda sentences: encode(model, tokenize(tokenizer, sentences, MAX_LENGTH), bf16=bf16)[0]
+    if bf16:
+        model.round_weights()
+    return lambda sentences: encode(model, tokenize(tokenizer, sentences, MAX_LENGTH))[0]
 
 
 def write_tokens(path: Path, table: TokenTable, rows: int | None = None, **columns: pa.Array) -> None:

@@ -15,7 +15,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,10 +25,10 @@ from matplotlib.figure import Figure
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from raysed.cluster.process import prepare_process
-from raysed.config import Config, load_config, make_config
+from raysed.config import Config, TeacherConfig, load_config, make_config
 from raysed.model.combination import side_by_side
 from raysed.model.load import load_model
-from raysed.model.precision import uses_bf16
+from raysed.model.teacher import load_teacher
 from raysed.score.intervals import interval, resample
 from raysed.score.lexical import TF_IDF, baselines
 from raysed.score.tasks import Evaluation, Outcomes, mean_score
@@ -297,7 +297,7 @@ def outcomes_of(paths: Sequence[Path], evaluation: Evaluation, directory: Path) 
 def embedded(path: Path, sentences: tuple[str, ...]) -> np.ndarray:
     """Returns a model's embeddings, [N, D]."""
     print(f"embed with {path}", flush=True)
-    return replace(load_model(str(path), (1,), 64), bf16=uses_bf16("auto", "cpu")).embed(sentences)[0]
+    return load_teacher(TeacherConfig(path=str(path), max_length=64), precision="auto").embed(sentences)
 
 
 def score(evaluation: Evaluation, outcomes: Outcomes, tasks: Sequence[str]) -> float:

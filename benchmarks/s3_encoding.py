@@ -71,7 +71,7 @@ def _sides(options: argparse.Namespace, encoder: Path, sentences: list[str]) -> 
         "sentence-transformers": peer,
         "plain PyTorch": plain,
     }
-    if uses_bf16("auto", options.device):
+    if uses_bf16("auto", harness.encoder(options.device, encoder)[0]):
         sides[BF16] = harness.embedder(*harness.encoder(options.device, encoder), bf16=True)
     best = _best_batch(peer, _probe(sentences, options.probe))
     if best != DEFAULT_BATCH:

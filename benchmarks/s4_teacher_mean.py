@@ -37,7 +37,19 @@ from raysed.model.pretrained import load_encoder, save_encoder
 from raysed.store.storage import Storage
 
 import peers
-from harness import ENCODER, MAX_LENGTH, Figure, Sample, alternate, arguments, dev_score, prepare, publish, timed
+from harness import (
+    ENCODER,
+    MAX_LENGTH,
+    Figure,
+    Sample,
+    alternate,
+    arguments,
+    dev_score,
+    encoder,
+    prepare,
+    publish,
+    timed,
+)
 from harness import sentences as read_sentences
 from runs import ray_session, write_sentence_table
 
@@ -57,7 +69,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         both = Work(options, read_sentences(options), directory, write_teachers(directory, options.teachers))
         sides = {"raysed": both.raysed, "sentence-transformers": both.peer}
-        if uses_bf16("auto", options.device):
+        if uses_bf16("auto", encoder(options.device)[0]):
             sides[BF16] = both.raysed_in_bf16
         samples = alternate(sides, options.pairs)
     publish(
@@ -115,7 +127,7 @@ class Work:
         self.means[side] = column.flatten().to_numpy().reshape(len(self.texts), -1)
         self.starts.append(started)
         self.tokenising += tokenising
-        mean = partial(self._mean_of_raysed, precision == "bf16")
+        mean = partial(self._mean_of_raysed, precision)
         return self._sample(tokenising[0] + averaging[0], number, mean)
 
     def peer(self, number: int) -> Sample:
@@ -150,7 +162,9 @@ class Work:
         size = sum(path.stat().st_size for path in storage.fetch(self.names[0]).iterdir())
         share, groups = plan_teachers(current_cluster(), res, len(self.names), size)
         inputs = {"corpus": Ref("corpus"), "teachers": [Ref(name) for name in self.names], "encoder": ENCODER}
-        task = Task("targets", "targets", mean_targets, depends, {"target_precision": "fp32"}, inputs)
+        task = Task(
+            "targets", "targets", mean_targets, depends, {"precision": precision, "target_precision": "fp32"}, inputs
+        )
         options = {"worker": MeanBlocks, "title": "average teachers"}
         starts = range(0, len(self.texts), block_rows(len(self.texts)))
         stream = stream_of([task], options, starts, work.Work(share.device, None, precision), groups)
@@ -166,10 +180,10 @@ class Work:
             total = total + model.encode(texts, batch_size=batch_size, show_progress_bar=False)
         return total / len(self.names)
 
-    def _mean_of_raysed(self, bf16: bool, texts: list[str]) -> np.ndarray:
+    def _mean_of_raysed(self, precision: Precision, texts: list[str]) -> np.ndarray:
         _, tokenizer = load_encoder(ENCODER)
         paths = [Storage(self.location, "run").fetch(name) for name in self.names]
-        sums = teacher_sums([paths], None, self.options.device, bf16=bf16)
+        sums = teacher_sums([paths], None, self.options.device, precision=precision)
         return sums(tokenize(tokenizer, texts, MAX_LENGTH))[0] / len(self.names)
 
     def _sample(self, seconds: float, number: int, embed: Callable[[list[str]], np.ndarray]) -> Sample:

@@ -376,7 +376,7 @@ class MembersConfig(Block):
     """Updates between checkpoints, the most a crash costs."""
     precision: Precision = "auto"
     """`bf16` (autocast; weights stay fp32), `fp32`, or `auto`: `bf16` on GPUs with hardware support (A100, L4, later)
-    and CPUs with AMX, else `fp32` (docs/speed.md)."""
+    and on CPUs where it is measured to be faster, once for each machine and model (docs/speed.md)."""
 
     @model_validator(mode="after")
     def _enough_for_the_minimum(self) -> "MembersConfig":
@@ -659,8 +659,8 @@ class ResourcesConfig(Block):
     """Tokens per pass when embedding, halved if memory runs out. `null`: 2,048 on CPUs, 65,536 on GPUs, at most 8,192
     for dev scores during training."""
     encode_precision: Precision = "auto"
-    """As `members.precision`, for teachers' embeddings, also in `raysed teachers`. Means and scores use fp32
-    (docs/speed.md)."""
+    """As `members.precision`, for teachers' embeddings, also in `raysed teachers`, with weights in bf16, too. Means and
+    scores use fp32 (docs/speed.md)."""
     wait_minutes: Annotated[float, NO_EFFECT] = Field(10.0, ge=0)
     """Longest wait for an autoscaling cluster. If it has enough, the wait ends two minutes after its last new node."""
     silence_seconds: Annotated[float, NO_EFFECT] = Field(300.0, gt=0)

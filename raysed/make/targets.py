@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from raysed.cluster.work import Work
-from raysed.config import CombinationConfig
+from raysed.config import CombinationConfig, Precision
 from raysed.data.parquet import SentenceTable, open_table
 from raysed.data.queries import roles_in
 from raysed.data.targets import ROWS_PER_GROUP, TargetWriter, matrix, with_column, with_targets
@@ -38,8 +38,8 @@ _SMALLEST_BLOCK, _LARGEST_BLOCK = 256, 4096  # sentences, all lost with their wo
 _SENTENCES_AT_ONCE = {"cpu": 1024, "cuda": _LARGEST_BLOCK}
 """Sentences to embed at once: enough of equal length to fill a pass, few enough to need little memory."""
 _VERIFIED_ROWS = 32
-_MAX_DIFFERENCE = {False: 2e-2, True: 5e-2}
-"""Of a target, by whether it is in bf16, from its fp32 re-encoding, relative to the largest target or 1."""
+_MAX_DIFFERENCE = {"fp32": 2e-2, "bf16": 5e-2, "auto": 5e-2}
+"""Of a target, by its precision, from its fp32 re-encoding, relative to the largest target or 1."""
 _TURN_SENTENCES = 4 * ROWS_PER_GROUP  # sentences that decide how targets are turned: many more than dimensions
 _LEAST_VARIANCE = 1e-4  # floor of starting variances, relative to their mean: dimensions without content have none
 
@@ -73,10 +73,9 @@ class MeanBlocks:
         for index, path in inputs["part"]:
             paths.setdefault(index, []).append(path)
         trusted = inputs["encoder"].trust_remote_code
-        self._bf16 = uses_bf16(work.precision, work.device)
         self._rows_at_once = _SENTENCES_AT_ONCE[work.device]
         self._columns = [f"target-{index}" for index in paths]
-        self._sums = teacher_sums(list(paths.values()), work.token_budget, work.device, trusted, self._bf16)
+        self._sums = teacher_sums(list(paths.values()), work.token_budget, work.device, trusted, work.precision)
         self._counts, self._target_precision = inputs["counts"], settings["target_precision"]
 
     def __call__(self, table: pa.Table) -> pa.Table:
@@ -93,9 +92,9 @@ class MeanBlocks:
 
     def blocks(self, table: pa.Table) -> list[tuple[pa.Table, dict[str, Any]]]:
         """Return the block of each target table, and its metadata."""
-        rows, meta = table.select(["id", "input_ids"]), {"bf16": self._bf16}
+        rows = table.select(["id", "input_ids"])
         means = [matrix(table.column(f"target-{i}")) / np.float32(count) for i, count in enumerate(self._counts)]
-        return [(with_targets(rows, means_BD, self._target_precision), meta) for means_BD in means]
+        return [(with_targets(rows, means_BD, self._target_precision), {}) for means_BD in means]
 
 
 def mean_targets(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
@@ -105,8 +104,8 @@ def mean_targets(out: Path, inputs: Named, settings: Named, work: Work) -> Named
     for path, _ in blocks:
         writer.add(open_table(path()).read())
     writer.close(len(SentenceTable(inputs["corpus"])))
-    bf16 = any(meta.get("bf16") for _, meta in blocks)  # blocks may come from other machines
-    verified = verify_targets(out, inputs["teachers"], inputs["encoder"].trust_remote_code, bf16)
+    trusted, precision = inputs["encoder"].trust_remote_code, settings["precision"]
+    verified = verify_targets(out, inputs["teachers"], trusted, precision)
     return {"teachers": len(inputs["teachers"]), "rows": writer.rows, "verified": verified}
 
 
@@ -115,26 +114,33 @@ def teacher_sums(
     token_budget: int | None,
     device: str = "cpu",
     trust_remote_code: bool = False,
-    bf16: bool = False,
+    precision: Precision = "fp32",
 ) -> Callable[[TokenTable], list[np.ndarray]]:
     """Load teachers; return a function that sums each group's raw last-layer embeddings of B sentences, float32 [B, D].
 
     SED section 4 averages embeddings without normalisation, and section 5.1 pools the last layer.
     """
-    encoders = [[load_checkpoint(path, trust_remote_code).to(device).eval() for path in paths] for paths in groups]
+
+    def load(path: Path) -> Encoder:
+        encoder = load_checkpoint(path, trust_remote_code).to(device).eval()
+        if uses_bf16(precision, encoder):
+            encoder.round_weights()
+        return encoder
+
+    encoders = [[load(path) for path in paths] for paths in groups]
 
     def sums(table: TokenTable) -> list[np.ndarray]:
-        return [sum(encode(e, table, token_budget=token_budget, bf16=bf16)[0] for e in group) for group in encoders]
+        return [sum(encode(e, table, token_budget=token_budget)[0] for e in group) for group in encoders]
 
     return sums
 
 
 def verify_targets(
-    directory: Path, teachers: Sequence[Path], trust_remote_code: bool = False, bf16: bool = False
+    directory: Path, teachers: Sequence[Path], trust_remote_code: bool = False, precision: Precision = "fp32"
 ) -> float:
     """Re-encode 32 random rows in fp32, one teacher in memory at a time; return the largest difference.
 
-    A larger one is tolerated if some targets were made in bf16.
+    A larger one is tolerated if targets may be in bf16.
 
     Raises:
         RuntimeError: a target does not belong to its sentence.
@@ -154,7 +160,7 @@ def verify_targets(
     difference_BD = np.abs(sums_BD / len(teachers) - target_BD)
     scale = max(float(np.abs(target_BD).max()), 1.0)
     largest = float(difference_BD.max())
-    if largest > _MAX_DIFFERENCE[bf16] * scale:
+    if largest > _MAX_DIFFERENCE[precision] * scale:
         wrong = tokens.ids[difference_BD.max(1).argmax()]
         raise RuntimeError(f"the target of sentence {wrong} is not the mean of its teachers (off by {largest:.3g})")
     return largest

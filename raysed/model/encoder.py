@@ -79,6 +79,20 @@ class Encoder(nn.Module):
         if is_on_cpu and type(embedding) is nn.Embedding and not embedding.scale_grad_by_freq:
             embedding.sparse = True
 
+    def round_weights(self) -> None:
+        """Keep the transformer's weights in bf16 from now on, to embed faster than by autocast; pooling stays in fp32.
+
+        Buffers stay as they are: rotary frequencies need their precision. A table of vectors would gain nothing.
+        """
+        if not self.is_static:
+            for parameter in self.transformer.parameters():
+                parameter.data = parameter.data.to(torch.bfloat16)
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether the transformer's weights are in bf16."""
+        return self.transformer.dtype == torch.bfloat16
+
     def forward(self, tokens: PackedTokens, layers: Layers = 1) -> torch.Tensor:
         """Embed B sentences, averaging `blocks_of(layers)`; return emb_BD in float32 or better."""
         return self.embed(tokens, (layers,))[0]

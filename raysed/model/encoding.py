@@ -24,14 +24,13 @@ def encode(
     table: TokenTable,
     poolings: Sequence[Layers] = (1,),
     token_budget: int | None = None,
-    bf16: bool = False,
     on_rows: Callable[[int], None] | None = None,
 ) -> list[np.ndarray]:
     """Embed a whole table without dropout; return float32 emb_ND for each pooling, rows in table order.
 
     If a pass runs out of memory, it and all later ones are halved; UserError if one sentence does not fit.
-    `token_budget` is per pass (None: `default_token_budget`). `bf16` uses autocast; pooling stays in fp32. `on_rows` is
-    called after each pass with the number of sentences embedded so far.
+    `token_budget` is per pass (None: `default_token_budget`). `on_rows` is called after each pass with the number of
+    sentences embedded so far.
     """
     results = [np.empty((len(table), encoder.width), np.float32) for _ in poolings]
     device, was_training, done = next(encoder.parameters()).device, encoder.training, 0
@@ -40,7 +39,7 @@ def encode(
     try:
         while passes:
             rows = passes.popleft()
-            found = _embed(encoder, table.take(rows), poolings, bf16, device)
+            found = _embed(encoder, table.take(rows), poolings, device)
             if found is None:
                 passes = deque(half for rows in (rows, *passes) for half in np.array_split(rows, 2) if len(half))
                 continue
@@ -56,11 +55,12 @@ def encode(
 
 @torch.no_grad()
 def _embed(
-    encoder: Encoder, table: TokenTable, poolings: Sequence[Layers], bf16: bool, device: torch.device
+    encoder: Encoder, table: TokenTable, poolings: Sequence[Layers], device: torch.device
 ) -> list[np.ndarray] | None:
     """Embed one pass; return None if memory runs out."""
     try:
-        with torch.autocast(device.type, torch.bfloat16) if bf16 else nullcontext():
+        # With weights in bf16, autocast only rounds what an architecture computes from buffers in fp32.
+        with torch.autocast(device.type, torch.bfloat16) if encoder.is_rounded else nullcontext():
             # Rows as long as the longest sentence: lengths are similar, so few slots stay empty.
             found = encoder.embed(pack(table, row_tokens=1).to(device), poolings)
         return [x_BD.float().cpu().numpy() for x_BD in found]

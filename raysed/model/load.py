@@ -47,7 +47,6 @@ class NativeModel:
     max_length: int
     heads: nn.Sequential = field(default_factory=nn.Sequential)
     token_budget: int | None = None
-    bf16: bool = False
     prompts: Prompts = field(default_factory=dict)
 
     @property
@@ -65,7 +64,7 @@ class NativeModel:
     def embed(self, sentences: Sequence[str], on_rows: OnRows | None = None, role: Role = "") -> list[np.ndarray]:
         """Return float32 [N, D] for each of `poolings`, rows in sentence order."""
         table = tokenize(self.tokenizer, with_prompts(sentences, repeat(role), self.prompts), self.max_length)
-        found = encode(self.encoder, table, self.poolings, self.token_budget, self.bf16, on_rows)
+        found = encode(self.encoder, table, self.poolings, self.token_budget, on_rows)
         results = []
         with torch.inference_mode():
             for x_ND in found:

@@ -1,40 +1,133 @@
-"""Where bf16 is fast, and float32 attention for forward passes that are otherwise in bf16 on a CPU.
+"""Where bf16 is fast, and float32 attention for training that is otherwise in bf16 on a CPU.
 
 On CPUs the backward pass of torch's fused attention takes 5 times as long in bf16; the forward pass is no faster.
 """
 
+import logging
+import os
+import platform
+import tempfile
+import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from torch import nn
+from torch.func import functional_call
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from raysed.config import Precision
+from raysed.config import Precision, stable_hash
+from raysed.data.tokens import PackedTokens, TokenTable, pack
+from raysed.store import cache
+
+if TYPE_CHECKING:
+    from raysed.model.encoder import Encoder
+
+log = logging.getLogger(__name__)
+
+_GAIN = 1.2  # the least that bf16 must gain over fp32
+_SLOW = 3  # a product in bf16 that takes this many times as long is emulated: a whole pass would take minutes
+_LENGTH = 32  # of the sentences of a measured pass
+_MOST_TOKENS, _WORK = (
+    2048,
+    3e10,
+)  # of a measured pass: as in real ones, but fewer tokens (times weights) for large models
 
 
 def has_bf16(device: torch.device | str) -> bool:
-    """Return whether bf16 is fast: on GPUs since Ampere (older ones emulate it) and on CPUs with AMX."""
-    if torch.device(device).type == "cpu":
-        return torch.cpu._is_amx_tile_supported()
+    """Return whether a GPU computes in bf16; those before Ampere emulate it. False for other devices."""
     return torch.device(device).type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
-def uses_bf16(precision: Precision, device: torch.device | str) -> bool:
-    """Return whether to run forward passes in bf16; `auto` asks `has_bf16`."""
-    return precision == "bf16" or (precision == "auto" and has_bf16(device))
+def uses_bf16(precision: Precision, encoder: "Encoder") -> bool:
+    """Return whether to run an encoder's forward passes in bf16.
+
+    `auto` does if the encoder's GPU has it, or if it is faster on this machine's CPU: measured in a second, once for
+    each machine and model, so that a run that is continued decides as before.
+    """
+    if precision != "auto":
+        return precision == "bf16"
+    device = next(encoder.parameters()).device
+    return has_bf16(device) if device.type != "cpu" else _measured_once(encoder)
+
+
+def _measured_once(encoder: "Encoder") -> bool:
+    transformer = encoder.transformer
+    shapes = [f"{name} {list(p.shape)}" for name, p in transformer.named_parameters()]
+    about = [type(transformer).__name__, stable_hash(shapes), _processor(), torch.__version__, torch.get_num_threads()]
+    place = cache.directory() / ".precision"
+    place.mkdir(exist_ok=True)
+    path = place / stable_hash(about)
+    if not path.exists():
+        faster = is_faster_in_bf16(encoder)
+        with tempfile.NamedTemporaryFile("w", dir=place) as file:
+            file.write("bf16" if faster else "fp32")
+            file.flush()
+            with suppress(FileExistsError):  # of several processes, the first decides for all
+                os.link(file.name, path)
+    return path.read_text() == "bf16"
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")  # Linux has it
+    lines = info.read_text().splitlines() if info.exists() else []
+    return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags"))})) or platform.machine()
+
+
+@torch.no_grad()
+def is_faster_in_bf16(encoder: "Encoder") -> bool:
+    """Measure whether an encoder's forward passes on this machine are faster with weights in bf16 than in fp32."""
+    layers = [module for module in encoder.transformer.modules() if isinstance(module, nn.Linear)]
+    if encoder.is_static or not layers:
+        return False
+    weights = [layer.weight for layer in layers]
+    largest = max(weights, key=torch.Tensor.numel)
+    x = torch.ones(8 * _LENGTH, largest.shape[1])
+    fp32, bf16 = (_seconds(partial(F.linear, x.to(dtype), largest.to(dtype))) for dtype in (x.dtype, torch.bfloat16))
+    if bf16 > _SLOW * fp32:
+        return False
+    tokens = _random_tokens(min(_WORK / sum(map(torch.Tensor.numel, weights)), _MOST_TOKENS), encoder)
+    rounded = {name: p.bfloat16() for name, p in encoder.transformer.named_parameters(prefix="transformer")}
+    was_training = encoder.training
+    encoder.eval()
+    try:
+        fp32, bf16 = (_seconds(partial(functional_call, encoder, own, (tokens,))) for own in ({}, rounded))
+    finally:
+        encoder.train(was_training)
+    log.info("a pass in fp32 takes %.3g s, in bf16 %.3g s", fp32, bf16)
+    return fp32 > _GAIN * bf16
+
+
+def _random_tokens(count: float, encoder: "Encoder") -> PackedTokens:
+    shape = max(int(count) // _LENGTH, 8), _LENGTH
+    ids = np.random.default_rng(0).integers(encoder.transformer.config.vocab_size, size=shape)
+    return pack(TokenTable.from_lists(ids.tolist()), row_tokens=1)
+
+
+def _seconds(action: Callable[[], Any]) -> float:
+    """Time an action: the fastest of three, or the second if it is slow; the first makes programs and memory."""
+    times = []
+    while len(times) < 2 or (len(times) < 4 and sum(times) < 0.3):
+        began = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - began)
+    return min(times[1:])
 
 
 def full_precision_attention(device: torch.device) -> AbstractContextManager:
-    """Return a context that runs `scaled_dot_product_attention` in float32 on a CPU under bf16 autocast.
+    """Return a context that trains `scaled_dot_product_attention` in float32 on a CPU under bf16 autocast.
 
     >>> q = torch.randn(1, 2, 3, 4)
     >>> with torch.autocast("cpu", torch.bfloat16), full_precision_attention(q.device):
     ...     F.scaled_dot_product_attention(q, q, q).dtype
     torch.float32
     """
-    is_bf16 = device.type == "cpu" and torch.is_autocast_enabled("cpu")
+    is_bf16 = device.type == "cpu" and torch.is_autocast_enabled("cpu") and torch.is_grad_enabled()
     return _FullPrecisionAttention() if is_bf16 else nullcontext()
 
 

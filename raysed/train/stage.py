@@ -210,7 +210,7 @@ class Stage:
             sample=sample,
         )
         optimizer, clip = self.optimizer(settings, objective), getattr(settings, "clip", None)
-        engine = TorchEngine(objective, optimizer, clip, uses_bf16(members.precision, device))
+        engine = TorchEngine(objective, optimizer, clip, uses_bf16(members.precision, start.encoder))
         return Run(objective, batches, plan, engine)
 
 

@@ -40,9 +40,13 @@ def test_encode_leaves_the_encoder_as_it_was(make_encoder, make_table, training)
     assert all(p.grad is None for p in encoder.parameters())
 
 
-def test_embeddings_in_bf16_are_near_those_in_fp32_and_pooled_in_it(make_encoder, make_table):
-    encoder, table = make_encoder("bert"), make_table(70)
-    exact, (found,) = encode(encoder, table)[0], encode(encoder, table, bf16=True)
+@pytest.mark.parametrize("architecture", ["bert", "mpnet"])
+def test_embeddings_in_bf16_are_near_those_in_fp32_and_pooled_in_it(make_encoder, make_table, architecture):
+    encoder, table = make_encoder(architecture), make_table(70)
+    exact, buffers = encode(encoder, table)[0], [x.dtype for x in encoder.buffers()]
+    encoder.round_weights()
+    assert encoder.is_rounded and [x.dtype for x in encoder.buffers()] == buffers
+    (found,) = encode(encoder, table)
     assert found.dtype == np.float32
     assert 0 < np.abs(found - exact).max() < 3e-2 * np.abs(exact).max()
     assert not torch.is_autocast_enabled("cpu")

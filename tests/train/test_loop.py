@@ -24,7 +24,8 @@ from raysed.data.tokens import EpochBatches, FlatTokens, tokenize
 from raysed.errors import UserError
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
-from raysed.model.precision import uses_bf16
+from raysed.model.precision import has_bf16, is_faster_in_bf16, uses_bf16
+from raysed.model.static import StaticVectors
 from raysed.model.views.common import dtype_on as views_dtype
 from raysed.registry import stages
 from raysed.score.tasks import DevTask, Evaluation
@@ -491,12 +492,26 @@ def test_the_dev_score_is_the_rank_correlation_of_cosines(tiny_tokenizer, make_e
 # -- precision -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("amx", "expected"), [(True, ["auto", "bf16"]), (False, ["bf16"])])
-def test_a_cpu_takes_bf16_unasked_only_with_amx(monkeypatch, amx, expected):
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
-    for device in ("cpu", torch.device("cpu")):
-        assert [asked for asked in ("auto", "bf16", "fp32") if uses_bf16(asked, device)] == expected
-        assert views_dtype(device) is torch.float32  # the same views on every kind of CPU
+@pytest.mark.parametrize(
+    ("times", "expected"),  # of a product in fp32 and bf16, and of a pass
+    [((1, 1, 2, 1), ["auto", "bf16"]), ((1, 1, 2, 1.9), ["bf16"]), ((1, 4), ["bf16"])],
+    ids=["faster", "hardly faster", "emulated"],
+)
+def test_a_cpu_takes_bf16_unasked_only_where_it_was_faster(monkeypatch, make_encoder, tmp_path, times, expected):
+    monkeypatch.setattr("raysed.store.cache.directory", lambda: tmp_path)
+    encoder, told = make_encoder("bert").train(), iter(times)
+    before = [p.clone() for p in encoder.parameters()]
+    monkeypatch.setattr("raysed.model.precision._seconds", lambda action: action() is None or next(told))
+    for _ in range(2):  # measured once
+        assert [asked for asked in ("auto", "bf16", "fp32") if uses_bf16(asked, encoder)] == expected
+    assert not list(told) and encoder.training and all(torch.equal(*pair) for pair in zip(before, encoder.parameters()))
+    with pytest.raises(RuntimeError, match="StopIteration"):  # another model is measured, too
+        uses_bf16("auto", make_encoder("roberta"))
+    assert views_dtype("cpu") is torch.float32  # the same views on every kind of CPU
+
+
+def test_measuring_takes_no_bf16_for_a_table_of_vectors():
+    assert not is_faster_in_bf16(Encoder(StaticVectors.from_rows(torch.zeros(3, 4))))
 
 
 @pytest.mark.parametrize(("generation", "has"), [(7, False), (8, True)])  # V100 and T4, A100
@@ -506,19 +521,17 @@ def test_a_gpu_takes_bf16_where_its_hardware_has_it(monkeypatch, generation, has
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(major=generation))
     monkeypatch.setattr(torch.cuda, "_check_bf16_tensor_supported", lambda device: True)  # CUDA emulates it
     assert torch.cuda.is_bf16_supported()
-    assert uses_bf16("auto", "cuda") is has
-    assert uses_bf16("fp32", "cuda") is False and uses_bf16("bf16", "cuda") is True
+    assert has_bf16("cuda") is has
     assert views_dtype("cuda") is (torch.bfloat16 if has else torch.float32)
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*bert*.yaml")), ids=lambda path: path.stem)
-def test_papers_whose_code_trains_in_fp32_do_so_on_gpus(monkeypatch, path):
+def test_papers_whose_code_trains_in_fp32_do_so_on_gpus(path):
     """BSL's code has fp16 autocast, of which bf16 is the nearest that needs no scaling."""
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
     config = load_config(find_config(path.stem))
-    assert uses_bf16(config.members.precision, "cuda") is ("bsl" in path.stem)
+    assert config.members.precision == ("auto" if "bsl" in path.stem else "fp32")
     if any("sed" in recipe for recipe in config.recipes):
-        assert not uses_bf16(config.sed.precision, "cuda")
+        assert config.sed.precision == "fp32"
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

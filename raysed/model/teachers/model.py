@@ -32,8 +32,8 @@ class ModelTeacher(Teacher):
         config, place = self.config, f"teachers: {self.config.path!r}"
         options = {"token_budget": self.token_budget, "device": self.device, "place": place}
         model = replace(load_model(config.path, (config.layers,), config.max_length, **options), prompts=self.prompts)
-        if isinstance(model, NativeModel):
-            return replace(model, bf16=uses_bf16(self.precision, self.device))
+        if isinstance(model, NativeModel) and uses_bf16(self.precision, model.encoder):
+            model.encoder.round_weights()
         return model
 
     @cached_property

@@ -73,7 +73,7 @@ def no_safetensors(setting: str, name: str) -> UserError:
 
 def dtype_on(device: str) -> torch.dtype:
     """Return bf16 on GPUs that have it, else float32, which keeps views equal on every kind of CPU."""
-    return torch.bfloat16 if torch.device(device).type != "cpu" and has_bf16(device) else torch.float32
+    return torch.bfloat16 if has_bf16(device) else torch.float32
 
 
 def padded_batches(lengths: Sequence[int]) -> Iterator[list[int]]:

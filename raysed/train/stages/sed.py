@@ -271,7 +271,7 @@ class _Sed(Stage):
             patience=settings.patience if chooses else None,
             held_out=held_out() if holds_out else (),
         )
-        bf16 = uses_bf16(settings.precision, start.encoder.transformer.device)
+        bf16 = uses_bf16(settings.precision, start.encoder)
         if torch.distributed.is_initialized():
             from raysed.train.deepspeed import DeepSpeedEngine
 
