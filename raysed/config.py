@@ -37,7 +37,8 @@ from raysed.uris import names_secret, secret_in
 
 Layers = int | Literal["first_last"]
 Precision = Literal["auto", "fp32", "bf16"]
-"""Precision of forward passes; weights and optimizer states are always fp32."""
+"""Precision of forward passes; trained weights and optimizer states are always fp32."""
+EncodePrecision = Literal[Precision, "int8"]
 TargetPrecision = Literal["fp32", "fp16"]
 Role = Literal["", "query", "document"]
 """What a text is in a search, which decides its prompt; empty: neither."""
@@ -621,7 +622,7 @@ class CalibrationConfig(Block):
     """Directions to remove (BERT-flow table 5: 10 alone, 6 after `sn`). `dev`: the best of 1 to 20 on dev."""
 
 
-Format = Literal["onnx", "int8", "int8_avx2"]
+Format = Literal["onnx", "int8", "int8_avx2", "openvino", "openvino_int8"]
 
 
 class ExportConfig(Block):
@@ -635,7 +636,8 @@ class ExportConfig(Block):
     `export.recipe` names it; otherwise the run ends without a model, with exit code 3."""
     formats: list[Format] = []
     """Extra formats for sentence-transformers: `onnx`; `int8` for AVX-512 VNNI or ARM64; `int8_avx2` for older
-    processors ([formats](distill.md#onnx-and-int8)). Need `pip install 'raysed[onnx]'` and `encoder.layers: 1`."""
+    processors; `openvino` and `openvino_int8` ([formats](distill.md#onnx-and-openvino)). Need `encoder.layers: 1` and
+    `pip install 'raysed[onnx]'` or `'raysed[openvino]'`."""
 
 
 class ResourcesConfig(Block):
@@ -658,9 +660,10 @@ class ResourcesConfig(Block):
     encode_token_budget: Annotated[int | None, NO_EFFECT] = Field(None, ge=64)
     """Tokens per pass when embedding, halved if memory runs out. `null`: 2,048 on CPUs, 65,536 on GPUs, at most 8,192
     for dev scores during training."""
-    encode_precision: Precision = "auto"
+    encode_precision: EncodePrecision = "auto"
     """As `members.precision`, for teachers' embeddings, also in `raysed teachers`, with weights in bf16, too. Means and
-    scores use fp32 (docs/speed.md)."""
+    scores use fp32. `int8`: on CPUs, OpenVINO embeds the corpus with the models in `teachers`, quantized on 300 of its
+    sentences; needs `pip install 'raysed[openvino]'` (docs/speed.md)."""
     wait_minutes: Annotated[float, NO_EFFECT] = Field(10.0, ge=0)
     """Longest wait for an autoscaling cluster. If it has enough, the wait ends two minutes after its last new node."""
     silence_seconds: Annotated[float, NO_EFFECT] = Field(300.0, gt=0)

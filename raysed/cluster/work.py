@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from raysed.config import Precision, ResourcesConfig
+from raysed.config import EncodePrecision, ResourcesConfig
 from raysed.errors import RunFailed, UserError, last_line
 from raysed.graph import Task
 from raysed.store.checkpoints import Checkpoints
@@ -40,7 +40,7 @@ class Work:
 
     device: str = "cpu"
     token_budget: int | None = None
-    precision: Precision = "fp32"
+    precision: EncodePrecision = "fp32"
     rank: int = 0
     world: int = 1
     task: Task | None = None

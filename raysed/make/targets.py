@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from raysed.cluster.work import Work
-from raysed.config import CombinationConfig, Precision
+from raysed.config import CombinationConfig, EncodePrecision
 from raysed.data.parquet import SentenceTable, open_table
 from raysed.data.queries import roles_in
 from raysed.data.targets import ROWS_PER_GROUP, TargetWriter, matrix, with_column, with_targets
@@ -24,6 +24,7 @@ from raysed.model.combination import Combination, fit_combination, side_by_side,
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
 from raysed.model.head import START, VARIANCE
+from raysed.model.int8 import COMPARED
 from raysed.model.precision import uses_bf16
 from raysed.model.pretrained import load_checkpoint, load_start
 from raysed.model.prompts import embed_by_role
@@ -38,7 +39,8 @@ _SMALLEST_BLOCK, _LARGEST_BLOCK = 256, 4096  # sentences, all lost with their wo
 _SENTENCES_AT_ONCE = {"cpu": 1024, "cuda": _LARGEST_BLOCK}
 """Sentences to embed at once: enough of equal length to fill a pass, few enough to need little memory."""
 _VERIFIED_ROWS = 32
-_MAX_DIFFERENCE = {"fp32": 2e-2, "bf16": 5e-2, "auto": 5e-2}
+_CALIBRATION = 300  # sentences that a teacher is quantized on: with 64, cosines are 0.01 lower
+_MAX_DIFFERENCE = {"fp32": 2e-2, "bf16": 5e-2, "auto": 5e-2, "int8": 5e-2}
 """Of a target, by its precision, from its fp32 re-encoding, relative to the largest target or 1."""
 _TURN_SENTENCES = 4 * ROWS_PER_GROUP  # sentences that decide how targets are turned: many more than dimensions
 _LEAST_VARIANCE = 1e-4  # floor of starting variances, relative to their mean: dimensions without content have none
@@ -114,7 +116,7 @@ def teacher_sums(
     token_budget: int | None,
     device: str = "cpu",
     trust_remote_code: bool = False,
-    precision: Precision = "fp32",
+    precision: EncodePrecision = "fp32",
 ) -> Callable[[TokenTable], list[np.ndarray]]:
     """Load teachers; return a function that sums each group's raw last-layer embeddings of B sentences, float32 [B, D].
 
@@ -136,7 +138,7 @@ def teacher_sums(
 
 
 def verify_targets(
-    directory: Path, teachers: Sequence[Path], trust_remote_code: bool = False, precision: Precision = "fp32"
+    directory: Path, teachers: Sequence[Path], trust_remote_code: bool = False, precision: EncodePrecision = "fp32"
 ) -> float:
     """Re-encode 32 random rows in fp32, one teacher in memory at a time; return the largest difference.
 
@@ -187,8 +189,10 @@ class TeacherBlocks:
     is_keyed = True
 
     def __init__(self, inputs: Named, settings: Named, work: Work):
-        self._path = inputs["teacher"].path
-        self._teacher = load_teacher(inputs["teacher"], work.token_budget, work.device, work.precision)
+        self._path, int8 = inputs["teacher"].path, inputs.get("int8")
+        if int8 and not any(int8.glob("*.xml")):  # it could not be quantized
+            int8 = None
+        self._teacher = load_teacher(inputs["teacher"], work.token_budget, work.device, work.precision, int8=int8)
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """Return the block with its embeddings; refuse non-finite ones."""
@@ -203,6 +207,17 @@ class TeacherBlocks:
     def blocks(self, table: pa.Table) -> list[tuple[pa.Table, dict[str, Any]]]:
         """Return the block as it is."""
         return [(table, {})]
+
+
+def teacher_in_int8(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
+    """Quantize a teacher on sentences of the corpus; return how near its vectors are to those in fp32, or why not."""
+    if work.device != "cpu":
+        return {"reason": "this run embeds on GPUs"}
+    table = SentenceTable(inputs["corpus"])
+    rows = np.random.default_rng(len(table)).permutation(len(table))[: COMPARED + _CALIBRATION]
+    texts = {row: table.rows(row, row + 1, ("sentence",)).column(0)[0].as_py() for row in np.sort(rows).tolist()}
+    teacher = load_teacher(inputs["teacher"], work.token_budget)
+    return teacher.write_int8([texts[row] for row in rows.tolist()], out)
 
 
 def teacher_rows(out: Path, inputs: Named, settings: Named, work: Work) -> Named:

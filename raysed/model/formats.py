@@ -1,13 +1,14 @@
-"""Export the transformer as the ONNX files that sentence-transformers' `backend="onnx"` looks for.
+"""Export the transformer as the files that sentence-transformers' `backend="onnx"` and `"openvino"` look for.
 
-That backend runs only the transformer in ONNX and returns only its last layer; pooling and calibration stay modules of
-sentence-transformers. optimum-onnx, which the backend needs, does not work with transformers 5, so torch's exporter and
-ONNX Runtime's quantization write the files.
+These backends run only the transformer and return only its last layer; pooling and calibration stay modules of
+sentence-transformers. optimum-onnx and optimum-intel, which they need, do not work with this transformers, so torch's
+exporter, ONNX Runtime's quantization, OpenVINO and NNCF write the files.
 """
 
 import importlib.util
 import json
 import logging
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import rich
 import torch
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutput
@@ -28,8 +30,10 @@ FILES: Mapping[Format, str] = {
     "onnx": "onnx/model.onnx",
     "int8": "onnx/model_qint8_avx512_vnni.onnx",
     "int8_avx2": "onnx/model_quint8_avx2.onnx",
+    "openvino": "openvino/openvino_model.xml",
+    "openvino_int8": "openvino/openvino_model_qint8_quantized.xml",
 }
-"""File names as sentence-transformers' `export_dynamic_quantized_onnx_model` chooses them."""
+"""File names as sentence-transformers' exports choose them. The folder is the name of the backend, and of our extra."""
 _SIGNED = {"int8": True, "int8_avx2": False}
 """Whether weights are signed: sums of signed products may overflow on processors without VNNI."""
 _OPSET = 18
@@ -40,33 +44,52 @@ def check_formats(formats: Sequence[Format], encoder: EncoderConfig) -> None:
     """Raise UserError if an encoder cannot be exported; tries the ONNX export with random weights."""
     if not formats:
         return
-    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
-    if missing:
-        packages = " and ".join(missing)
-        raise UserError(f"export.formats needs {packages}: run pip install 'raysed[onnx]', or leave export.formats out")
+    for name in formats:
+        check_packages(name, "export.formats", "leave export.formats out")
     path = encoder_path(encoder)
     config = AutoConfig.from_pretrained(path, trust_remote_code=encoder.trust_remote_code, **encoder.model_kwargs)
     if encoder.trust_remote_code and getattr(config, "auto_map", None):
-        problem = f"{encoder.path!r} has custom code, which sentence-transformers' ONNX backend does not run"
+        problem = f"{encoder.path!r} has custom code, which sentence-transformers' backends do not run"
         raise UserError(f"{problem}; leave export.formats out", setting="export.formats")
+    kind = "ONNX"
     try:
         with tempfile.TemporaryDirectory() as folder:
-            _write_onnx(AutoModel.from_config(config), AutoTokenizer.from_pretrained(path), Path(folder) / "model.onnx")
+            file = Path(folder) / "model.onnx"
+            write_onnx(AutoModel.from_config(config), AutoTokenizer.from_pretrained(path), file)
+            if "openvino" in map(backend_of, formats):
+                kind = "OpenVINO"
+                _openvino().convert_model(file)
     except Exception as error:  # torch's exporter may raise anything
-        problem = f"{encoder.path!r} cannot be written as ONNX ({first_line(error)}); leave export.formats out"
+        problem = f"{encoder.path!r} cannot be written as {kind} ({first_line(error)}); leave export.formats out"
         raise UserError(problem, setting="export.formats") from None
 
 
-def write_formats(path: Path, formats: Sequence[Format]) -> None:
-    """Add further formats to an exported model's directory, from the files in it."""
+def check_packages(name: Format, setting: str, remedy: str) -> None:
+    """Raise UserError if packages are missing that write or run a format."""
+    runtime = {"openvino": ["openvino"], "openvino_int8": ["openvino", "nncf"]}.get(name, ["onnxruntime"])
+    missing = [package for package in ("onnx", "onnxscript", *runtime) if importlib.util.find_spec(package) is None]
+    if missing:
+        install = f"run pip install 'raysed[{backend_of(name)}]', or {remedy}"
+        raise UserError(f"{setting} needs {' and '.join(missing)}: {install}")
+
+
+def write_formats(path: Path, formats: Sequence[Format], sentences: Sequence[str] = ()) -> None:
+    """Add further formats to an exported model's directory, from the files in it.
+
+    `openvino_int8` chooses the range of its activations by `sentences`, which should be like those to embed.
+    """
     model = AutoModel.from_pretrained(path, use_safetensors=True, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(path)
     places = {name: path / FILES[name] for name in formats}
     for place in places.values():
         place.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         plain = places.pop("onnx", Path(folder) / "model.onnx")
-        _write_onnx(model, AutoTokenizer.from_pretrained(path), plain)
+        write_onnx(model, tokenizer, plain)
         for name, place in places.items():
+            if backend_of(name) == "openvino":
+                write_openvino(plain, place, tokenizer, sentences if name == "openvino_int8" else None)
+                continue
             from onnxruntime.quantization import QuantType, quantize_dynamic
 
             # Weights get 8 bits and one scale per output channel; activations are quantized dynamically.
@@ -75,14 +98,59 @@ def write_formats(path: Path, formats: Sequence[Format]) -> None:
                 quantize_dynamic(plain, place, per_channel=True, weight_type=kind, extra_options=options)
 
 
+def write_onnx(transformer: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, file: Path) -> None:
+    """Write a transformer on the CPU, with the last layer as its only output."""
+    batch = dict(tokenizer(["A man plays the guitar.", "It rains."], padding=True, return_tensors="pt"))
+    axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", min=2)}
+    options = {"input_names": list(batch), "output_names": ["last_hidden_state"], "opset_version": _OPSET}
+    shapes = {"batch": {name: axes for name in batch}}
+    with _quiet():
+        model = _LastStates(transformer.eval())
+        torch.onnx.export(
+            model, kwargs={"batch": batch}, dynamic_shapes=shapes, dynamo=True, verbose=False, **options
+        ).save(file)
+
+
+def write_openvino(
+    onnx: Path,
+    file: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Sequence[str] | None = None,
+    max_length: int | None = None,
+) -> None:
+    """Convert an ONNX file. With `sentences`, weights and activations get 8 bits (NNCF, with SmoothQuant).
+
+    Sentences are cut at `max_length` tokens; None: the tokenizer's limit.
+    """
+    openvino = _openvino()
+    model = openvino.convert_model(onnx)
+    if sentences is not None:
+        with _quiet():
+            import nncf
+
+            names = [port.any_name for port in model.inputs]
+            options = {"truncation": True, "max_length": max_length, "return_tensors": "np"}
+            batches = [tokenizer(text, **options) for text in sentences]
+            dataset = nncf.Dataset([{name: batch[name] for name in names} for batch in batches])
+            kind = nncf.ModelType.TRANSFORMER
+            model = nncf.quantize(model, dataset, model_type=kind, subset_size=len(batches))
+    openvino.save_model(model, file, compress_to_fp16=False)
+
+
 def load_format(path: Path, name: Format | None) -> Callable[[Sequence[str]], np.ndarray]:
     """Return a function that embeds sentences, float32 [N, D], with an exported model in a format (None: torch)."""
     from raysed.model import library  # takes seconds
 
     model = library.load(path)
     if name:
-        model[0].model = OnnxTransformer(path / FILES[name], model[0].config)
+        kind = {"onnx": OnnxTransformer, "openvino": OpenVinoTransformer}[backend_of(name)]
+        model[0].model = kind(path / FILES[name], model[0].config)
     return lambda sentences: model.encode(list(sentences), show_progress_bar=False)
+
+
+def backend_of(name: Format) -> str:
+    """Return sentence-transformers' backend for a format: `onnx` or `openvino`."""
+    return FILES[name].partition("/")[0]
 
 
 def has_own_code(path: Path) -> bool:
@@ -121,6 +189,23 @@ class OnnxTransformer(torch.nn.Module):
         return BaseModelOutput(last_hidden_state=torch.from_numpy(states_BLD))
 
 
+class OpenVinoTransformer(torch.nn.Module):
+    """A transformer in an OpenVINO file, called like the original, with as many threads as torch uses.
+
+    All else is OpenVINO's default, as for users: on CPUs with AMX it computes in bf16.
+    """
+
+    def __init__(self, file: Path, config: PreTrainedConfig):
+        super().__init__()
+        options = {"INFERENCE_NUM_THREADS": torch.get_num_threads()}
+        self.config, self._compiled = config, _openvino().compile_model(file, "CPU", options)
+
+    def forward(self, **batch: torch.Tensor) -> BaseModelOutput:
+        """Return `last_hidden_state`, float32 [B, L, D], and no other layer."""
+        given = {port.any_name: batch[port.any_name].numpy() for port in self._compiled.inputs}
+        return BaseModelOutput(last_hidden_state=torch.from_numpy(self._compiled(given)["last_hidden_state"]))
+
+
 class _LastStates(torch.nn.Module):
     """The output that the backend reads; leaves a pooler out of the file."""
 
@@ -132,25 +217,24 @@ class _LastStates(torch.nn.Module):
         return self.transformer(**batch).last_hidden_state
 
 
-def _write_onnx(transformer: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, file: Path) -> None:
-    batch = dict(tokenizer(["A man plays the guitar.", "It rains."], padding=True, return_tensors="pt"))
-    axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", min=2)}
-    options = {"input_names": list(batch), "output_names": ["last_hidden_state"], "opset_version": _OPSET}
-    shapes = {"batch": {name: axes for name in batch}}
-    with _quiet():
-        model = _LastStates(transformer.eval())
-        torch.onnx.export(
-            model, kwargs={"batch": batch}, dynamic_shapes=shapes, dynamo=True, verbose=False, **options
-        ).save(file)
+def _openvino() -> Any:
+    """Import OpenVINO without its telemetry, which would send usage data to Intel from the first import on."""
+    sys.modules.setdefault("openvino_telemetry", None)  # as if it were not installed, which OpenVINO and NNCF allow
+    import openvino
+
+    return openvino
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    level = logging.root.manager.disable
+    console = rich.get_console()  # NNCF draws its progress there
+    level, was_quiet = logging.root.manager.disable, console.quiet
     logging.disable(logging.WARNING)
+    console.quiet = True
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(level)
+        console.quiet = was_quiet

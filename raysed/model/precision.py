@@ -21,7 +21,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from raysed.config import Precision, stable_hash
+from raysed.config import EncodePrecision, stable_hash
 from raysed.data.tokens import PackedTokens, TokenTable, pack
 from raysed.store import cache
 
@@ -44,13 +44,14 @@ def has_bf16(device: torch.device | str) -> bool:
     return torch.device(device).type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
-def uses_bf16(precision: Precision, encoder: "Encoder") -> bool:
+def uses_bf16(precision: EncodePrecision, encoder: "Encoder") -> bool:
     """Return whether to run an encoder's forward passes in bf16.
 
-    `auto` does if the encoder's GPU has it, or if it is faster on this machine's CPU: measured in a second, once for
-    each machine and model, so that a run that is continued decides as before.
+    `auto`, and `int8` if the model cannot be quantized, does if the encoder's GPU has it, or if it is faster on this
+    machine's CPU: measured in a second, once for each machine and model, so that a run that is continued decides as
+    before.
     """
-    if precision != "auto":
+    if precision in ("fp32", "bf16"):
         return precision == "bf16"
     device = next(encoder.parameters()).device
     return has_bf16(device) if device.type != "cpu" else _measured_once(encoder)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from raysed.config import EncoderConfig, Precision, Role, TeacherConfig, stable_hash
+from raysed.config import EncodePrecision, EncoderConfig, Role, TeacherConfig, stable_hash
 from raysed.errors import UserError
 from raysed.model import teachers
 from raysed.model.prompts import prompts_of
@@ -32,6 +32,7 @@ class Teacher(ABC):
     Attributes:
         token_budget: tokens per forward pass; None: `default_token_budget`.
         encoder: the run's own encoder, from which its members get their width.
+        int8: what `write_int8` of a model wrote; None: it embeds in `precision`.
         is_made_by_run: its vectors are artefacts of the run and do not exist before.
         is_model: its path is an encoder that a learner can start from.
         is_stored: its vectors are looked up, so its speed means nothing.
@@ -42,8 +43,9 @@ class Teacher(ABC):
     config: TeacherConfig
     token_budget: int | None = None
     device: str = "cpu"
-    precision: Precision = "fp32"
+    precision: EncodePrecision = "fp32"
     encoder: EncoderConfig | None = None
+    int8: Path | None = None
 
     is_made_by_run: ClassVar[bool] = False
     is_model: ClassVar[bool] = False

@@ -10,7 +10,7 @@ from raysed.data.corpus import check_corpus, corpus_fingerprint
 from raysed.data.pairs import PairRows, entailment, load_nli, load_views
 from raysed.data.queries import queries_fingerprint
 from raysed.errors import UserError
-from raysed.model.formats import check_formats
+from raysed.model.formats import check_formats, check_packages
 from raysed.model.pretrained import check_encoder, load_tokenizer, width_of
 from raysed.model.teacher import Teacher, load_teacher
 from raysed.model.views import KINDS
@@ -154,6 +154,8 @@ def _evaluation(
 def check_teachers(config: Config) -> tuple[list[Teacher], tuple[int, ...]]:
     """Check the teachers, loading one at a time, and return them with their widths."""
     teachers, widths = [], []
+    if config.teachers and config.resources.encode_precision == "int8":
+        check_packages("openvino_int8", "resources.encode_precision: int8", "choose another precision")
     for block in config.teachers:
         teacher = load_teacher(block, config.resources.encode_token_budget, encoder=config.encoder)
         teacher.check()

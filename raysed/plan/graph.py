@@ -17,6 +17,7 @@ from raysed.make import models, scores, targets, text, written
 from raysed.make.candidates import candidates
 from raysed.make.fidelity import learner_fidelity
 from raysed.make.work import Sentences
+from raysed.model.int8 import int8_summary
 from raysed.model.pretrained import load_tokenizer
 from raysed.model.prompts import learner_prompts, with_prompts
 from raysed.model.shape import shape_of
@@ -312,7 +313,7 @@ class Plan:
         scored = tuple(f"{TEACHERS}/embeddings/{index:02d}" for index in range(len(job.teachers)))
         if len(job.teachers) > 1 and not job.unscored:
             self._score_together(scored)
-        inputs = {f"teacher {i}": means.get(i) or self._add_rows(teacher) for i, teacher in enumerate(job.teachers)}
+        inputs = {f"teacher {i}": means.get(i) or self._add_rows(i, teacher) for i, teacher in enumerate(job.teachers)}
         own = type(sed)(widths=sed.widths, head=sed.head, target_precision=sed.target_precision)
         settings = {"combination": config.combination, "widths": list(job.widths), "sed": own}
         if config.combination.leave_out and CHOICE in self.artefacts:
@@ -350,12 +351,17 @@ class Plan:
         make, title = targets.worth_of_teachers, "scores of the teachers, alone and together"
         self._add(WORTH, title, make, "teachers", inputs, settings, say=self._say_worth, **about)
 
-    def _add_rows(self, teacher: Teacher) -> str:
+    def _add_rows(self, index: int, teacher: Teacher) -> str:
         name, title = f"{TEACHERS}/rows/{teacher.identity}", f"embeddings of the corpus by {teacher.title}"
         options = {"worker": targets.TeacherBlocks, "rows": lambda rows: targets.ROWS_PER_GROUP}
         about = {"by": "blocks", "group": name, "is_intermediate": True, "options": options}
         inputs = {"corpus": "corpus", "teacher": Given(teacher.identity, teacher.config)}
         settings = {"precision": self.config.resources.encode_precision}
+        if settings["precision"] == "int8" and teacher.is_model:
+            inputs["int8"] = f"{TEACHERS}/int8/{index:02d}"
+            needs = {"by": "task", "say": partial(_say_int8, teacher.title)}
+            given, words = {"corpus": "corpus", "teacher": inputs["teacher"]}, f"{teacher.title} in 8 bits"
+            self._add(inputs["int8"], words, targets.teacher_in_int8, "teachers", given, **needs)
         return self._add(name, title, targets.teacher_rows, "teachers", inputs, settings, **about)
 
     def _make_learners(self) -> None:
@@ -504,6 +510,10 @@ def _say_written(entry: Entry) -> Iterator[str]:
     texts, queries, without = (entry.meta[name] for name in ("texts", "queries", "without"))
     left = f"; {without:,} without a usable answer" if without else ""
     yield f"search.endpoint: {queries:,} queries written for {texts - without:,} of {texts:,} texts{left}"
+
+
+def _say_int8(title: str, entry: Entry) -> Iterator[str]:
+    yield int8_summary(title, entry.meta)
 
 
 def _say_candidates(entry: Entry) -> Iterator[str]:

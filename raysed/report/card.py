@@ -12,7 +12,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from raysed.config import Config
 from raysed.model.calibration import Flow
-from raysed.model.formats import FILES, has_own_code
+from raysed.model.formats import FILES, backend_of, has_own_code
 from raysed.plan.needs import reads_corpus
 from raysed.recipe import BASE, SED, TEACHERS, Recipe, parse_recipe
 from raysed.registry import calibrations, stages
@@ -61,7 +61,7 @@ def write_card(run: Run, path: Path) -> None:
         story=story(recipe, base, members, teachers, model.encoder.is_static),
         has_own_code=has_own_code(path),
         has_flow=isinstance(model.calibration, Flow),
-        files=[FILES[name] for name in config.export.formats],
+        files=[(backend_of(name), FILES[name]) for name in config.export.formats],
         encoder=model.encoder,
         searches=facts.shares_space_of if recipe.text == f"{TEACHERS}-{SED}" else None,
         trained_on=(corpus or "the pairs named below") if recipe.members or recipe.distils else "",

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from raysed.model.formats import write_formats
 from raysed.plan.artefacts import Facts, ScoredModel
 from raysed.plan.check import Job
@@ -24,6 +26,8 @@ from raysed.store.storage import Storage
 _FURTHER_STEPS = 4
 """Steps besides models and sections: lexical baselines, intervals, export, charts."""
 _PARITY_SENTENCES = 64
+_RANGE_SENTENCES = 256
+"""Sentences of the corpus, for the ranges of 8-bit activations."""
 _PARITY, _CALIBRATED_PARITY = 1e-4, 1e-3
 """Whitening amplifies the rounding of weak directions, 100-fold or more if fitted on few sentences."""
 
@@ -82,7 +86,9 @@ def _export(run: Run) -> None:
         if not difference < tolerance:
             raise RuntimeError(f"the exported model's vectors differ from the trained model's by {difference:.2g}")
         if config.export.formats:
-            write_formats(path, config.export.formats)
+            texts = run.some_sentences()
+            rows = np.random.default_rng(config.seed).permutation(len(texts))[:_RANGE_SENTENCES]
+            write_formats(path, config.export.formats, [texts[row] for row in rows])
             about_formats = config.export.formats, sentences, expected_ND, tolerance, dev, run.prompts
             run.formats[:] = compare_formats(path, *about_formats)
 

@@ -128,10 +128,13 @@ def test_trust_is_asked_for_where_there_is_code(tmp_path):
 
 
 def test_an_untrained_base_claims_no_training_and_other_formats_say_how_they_are_loaded(tmp_path):
-    text = card(tmp_path, "base-whiten", flow={"fit_on": "tasks"}, export={"formats": ["onnx", "int8"]})
+    formats = ["onnx", "openvino_int8", "int8"]
+    text = card(tmp_path, "base-whiten", flow={"fit_on": "tasks"}, export={"formats": formats})
     assert "bundled:everyday" not in text and "averaged" not in text and "whitening" in text
     for file in ("onnx/model.onnx", "onnx/model_qint8_avx512_vnni.onnx"):
         assert f'backend="onnx", model_kwargs={{"file_name": "{file}"}})' in text
+    assert 'backend="openvino", model_kwargs={"file_name": "openvino/openvino_model_qint8_quantized.xml"})' in text
+    assert text.count("in a separate environment") == 2 and "For OpenVINO, " in text
 
 
 def test_names_are_shown_as_they_are(tmp_path):

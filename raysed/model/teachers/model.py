@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from raysed.config import Role
 from raysed.errors import UserError
+from raysed.model.int8 import use_int8, write_int8
 from raysed.model.load import LibraryModel, NativeModel, load_model
 from raysed.model.precision import uses_bf16
 from raysed.model.teacher import Teacher
@@ -32,9 +34,18 @@ class ModelTeacher(Teacher):
         config, place = self.config, f"teachers: {self.config.path!r}"
         options = {"token_budget": self.token_budget, "device": self.device, "place": place}
         model = replace(load_model(config.path, (config.layers,), config.max_length, **options), prompts=self.prompts)
-        if isinstance(model, NativeModel) and uses_bf16(self.precision, model.encoder):
-            model.encoder.round_weights()
+        if isinstance(model, NativeModel):
+            if self.int8:
+                use_int8(model, self.int8)
+            elif uses_bf16(self.precision, model.encoder):
+                model.encoder.round_weights()
         return model
+
+    def write_int8(self, sentences: Sequence[str], out: Path) -> dict[str, Any]:
+        """Quantize it, see `raysed.model.int8.write_int8`."""
+        found = write_int8(self._model, self._with_prompt(sentences, ""), out)
+        self.unload()
+        return found
 
     @cached_property
     def _directory(self) -> Path:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from raysed.model.int8 import int8_summary
 from raysed.recipe import SED, TEACHERS
 from raysed.report.results import Run
 from raysed.report.section import Block, Section
@@ -25,6 +26,8 @@ def _teachers(run: Run) -> list[dict[str, Any]]:
     for index, teacher in enumerate(run.config.teachers):
         meta = run.meta(f"{TEACHERS}/embeddings/{index:02d}")
         about = {key: meta.get(key) for key in _NOTHING}
+        if int8 := run.meta(f"{TEACHERS}/int8/{index:02d}"):
+            about["int8"] = int8
         found.append({"model": teacher.title, **about, "score": run.scores.average_of(TEACHERS, "member", index)})
     if (TEACHERS, "ensemble") in {(row.recipe, row.kind) for row in run.scores.rows} and len(found) > 1:
         score = run.scores.average_of(TEACHERS, "ensemble", 0)
@@ -62,6 +65,11 @@ def teachers_table(models: Models) -> Table:
         "the exported model keeps": keeps,
     }
     return Table.of(models, columns)
+
+
+def _teacher_blocks(models: Models) -> Iterator[Block]:
+    yield teachers_table(models)
+    yield from (f"{int8_summary(model['model'], model['int8'])}." for model in models if "int8" in model)
 
 
 def worth_blocks(found: Mapping[str, Any]) -> Iterator[Block]:
@@ -124,7 +132,7 @@ SECTIONS = [
         "How much of each teacher's score the exported model keeps, and the sizes and speeds (sentences per second in "
         f"one process on this machine). In a row `{_LEARNT} searching …`, the learner embeds the queries and the "
         "teacher the documents; for graded pairs, each sentence takes the query's place once.",
-        tables=lambda models, report: [teachers_table(models)],
+        tables=lambda models, report: _teacher_blocks(models),
     ),
     Section(
         "worth",

@@ -1,0 +1,76 @@
+"""Teachers in 8 bits: OpenVINO quantizes a transformer on sentences like those to embed, and runs it on the CPU.
+
+Vectors are near those in fp32, not equal: how near, is measured on other sentences.
+"""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from raysed.errors import first_line
+from raysed.model.formats import OpenVinoTransformer, write_onnx, write_openvino
+from raysed.model.load import LibraryModel, NativeModel
+
+COMPARED = 100
+"""Sentences, the first of those given, to compare with fp32."""
+_FILE = "model.xml"
+
+
+def write_int8(model: NativeModel | LibraryModel, sentences: Sequence[str], out: Path) -> dict[str, Any]:
+    """Quantize a model on all but the first `COMPARED` sentences.
+
+    Returns the `mean` and `least` cosine with its vectors in fp32; or the `reason` why it stays as it is.
+    """
+    if isinstance(model, LibraryModel):
+        return {"reason": model.reason}
+    if model.encoder.is_static:
+        return {"reason": "it is a table of vectors"}
+    if model.poolings != (1,):
+        return {"reason": "more than its last layer is pooled"}
+    some = list(sentences[:COMPARED])
+    (exact_ND,), transformer = model.embed(some), model.encoder.transformer
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            plain = Path(folder) / "model.onnx"
+            write_onnx(transformer, model.tokenizer, plain)
+            write_openvino(plain, out / _FILE, model.tokenizer, sentences[COMPARED:], model.max_length)
+    except Exception as error:  # torch's exporter may raise anything
+        return {"reason": f"it cannot be written for OpenVINO ({first_line(error)})"}
+    use_int8(model, out)
+    (x_ND,) = model.embed(some)
+    lengths_N = np.linalg.norm(x_ND, axis=1) * np.linalg.norm(exact_ND, axis=1)
+    cosines_N = (x_ND * exact_ND).sum(1) / lengths_N
+    return {"mean": float(cosines_N.mean()), "least": float(cosines_N.min())}
+
+
+def int8_summary(title: str, found: Mapping[str, Any]) -> str:
+    """Return a sentence about what `write_int8` returned for a teacher."""
+    if "reason" in found:
+        return f"{title} cannot be quantized and embeds the corpus as with encode_precision auto: {found['reason']}"
+    near = f"{found['mean']:.3f} on average and {found['least']:.3f} at least"
+    return f"{title} embeds the corpus in 8 bits: its vectors' cosine with fp32 is {near}, on {COMPARED} sentences"
+
+
+def use_int8(model: NativeModel, directory: Path) -> None:
+    """Let a model embed with what `write_int8` wrote."""
+    model.encoder.transformer = _InPlace(directory / _FILE, model.encoder.transformer.config)
+    model.encoder.position_offset = None  # padded rows
+
+
+class _InPlace(OpenVinoTransformer):
+    """The transformer of an encoder."""
+
+    dtype = torch.float32
+
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
+        self.place = nn.Parameter(torch.empty(0), requires_grad=False)  # says that it is on the CPU
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **options: Any) -> Any:
+        zeros = torch.zeros_like(input_ids)
+        return super().forward(input_ids=input_ids, attention_mask=attention_mask, token_type_ids=zeros)
