@@ -3,10 +3,11 @@
     python benchmarks/s3_encoding.py [--encoder DIRECTORY] [--pairs 5] [--sentences 12000] [--probe 512]
 
 Every side starts from text, so that tokenising counts, and reads at most 75 tokens. raysed embeds as it does for a
-teacher. The peers are `encode` in PyTorch (fp32, bf16), ONNX Runtime (fp32, int8) and OpenVINO (as it comes, which is
-bf16 with AMX, and int8, quantized on 300 of the sentences), each with the batch size that is fastest here on `--probe`
-sentences; and fastembed, where it is installed, with sentences sorted by length. The notes say how near to raysed's in
-fp32 each side's vectors are; a side that should be equal and is not fails the script.
+teacher, in fp32, in bf16 where that is faster, and in int8. The peers are `encode` in PyTorch (fp32, bf16), ONNX
+Runtime (fp32, int8) and OpenVINO (as it comes, which is bf16 with AMX, and int8, quantized on 300 of the sentences),
+each with the batch size that is fastest here on `--probe` sentences; and fastembed, where it is installed, with
+sentences sorted by length. The notes say how near to raysed's in fp32 each side's vectors are; a side that should be
+equal and is not fails the script.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from sentence_transformers import SentenceTransformer
 
 from raysed.config import TeacherConfig
 from raysed.model.formats import FILES, OnnxTransformer, OpenVinoTransformer, write_formats
+from raysed.model.int8 import COMPARED
 from raysed.model.load import NativeModel, load_model
 from raysed.model.precision import uses_bf16
 from raysed.model.teacher import load_teacher
@@ -51,8 +53,10 @@ def main() -> None:
         samples = harness.alternate(turns, options.pairs)
         devs = {name: harness.dev_score(embed, options) for name, embed in sides.items()}
     own = [name for name in sides if name.startswith("raysed")]
+    auto = "raysed in bf16" if "raysed in bf16" in own else "raysed"  # what a run does unasked
     targets = {(name, "PyTorch"): 1.2 for name in own}
-    targets |= {(own[-1], name): None for name in sides if name not in own and name != "PyTorch"}
+    targets |= {(auto, name): None for name in sides if name not in own and name != "PyTorch"}
+    targets |= {("raysed in int8", "OpenVINO in int8"): None} if "raysed in int8" in own else {}
     title = f"encoding: {Path(options.encoder).name}, {len(sentences):,} sentences, at most {harness.MAX_LENGTH} tokens"
     notes = _agreement(found)
     harness.publish(
@@ -74,9 +78,12 @@ def _model(path: Path, encoder: str, sentences: list[str]) -> Path:
     model = SentenceTransformer(str(source), device="cpu")
     model.max_seq_length = harness.MAX_LENGTH
     model.save_pretrained(str(path))
-    step = max(1, len(sentences) // CALIBRATION)
-    write_formats(path, ["onnx", "int8", "openvino", "openvino_int8"], sentences[::step][:CALIBRATION])
+    write_formats(path, ["onnx", "int8", "openvino", "openvino_int8"], _some(sentences, CALIBRATION))
     return path
+
+
+def _some(sentences: list[str], count: int) -> list[str]:
+    return sentences[:: max(1, len(sentences) // count)][:count]
 
 
 def _sides(options: argparse.Namespace, path: Path, sentences: list[str]) -> dict[str, Embed]:
@@ -85,6 +92,11 @@ def _sides(options: argparse.Namespace, path: Path, sentences: list[str]) -> dic
     model = load_model(str(path), (1,), device=options.device)
     if isinstance(model, NativeModel) and uses_bf16("auto", model.encoder):
         sides["raysed in bf16"] = load_teacher(config, device=options.device, precision="bf16").embed
+    if options.device == "cpu":
+        int8 = path / "raysed-int8"
+        int8.mkdir()
+        load_teacher(config).write_int8(_some(sentences, COMPARED + CALIBRATION), int8)
+        sides["raysed in int8"] = load_teacher(config, int8=int8).embed
     some = _probe(sentences, options.probe)
     for name, peer in _peers(path, options.device).items():
         encode = partial(peer.encode, convert_to_numpy=True, show_progress_bar=False)

@@ -130,7 +130,13 @@ def tokenize(
 ) -> TokenTable:
     """Tokenise sentences with special tokens, cut to `max_length` tokens; `ids` default to 0..N-1."""
     options: dict[str, Any] = dict(return_attention_mask=False, return_token_type_ids=False, verbose=False)
-    token_lists = tokenizer(list(sentences), **options)["input_ids"] if len(sentences) else []
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:  # written in Python
+        token_lists = tokenizer(list(sentences), **options)["input_ids"] if len(sentences) else []
+    else:  # without the places of tokens in the text, which would take a quarter of the time
+        backend.no_truncation()
+        backend.no_padding()
+        token_lists = [tokens.ids for tokens in backend.encode_batch_fast(list(sentences))]
     report = report or LengthReport(max_length)
     long = [i for i, tokens in enumerate(token_lists) if len(tokens) > max_length]
     if long:
