@@ -29,7 +29,7 @@ SIZES = {
         "s2": ["--updates 12 --pairs 3"],
         "s3": ["--sentences 4000 --pairs 3"],
         "s4": ["--sentences 4000 --pairs 2"],
-        "s5": ["--set resources.engine=local --pairs 2", "--pairs 3", f"{BF16} --pairs 3", f"--full {BF16} --pairs 1"],
+        "s5": ["--pairs 3", f"{BF16} --pairs 3", f"--full {BF16} --pairs 1"],
         "s6": ["--pairs 3"],
         "s7": ["--pairs 3"],
         "s8": ["--updates 6 --sentences 1000 --pairs 3"],
