@@ -360,7 +360,7 @@ class Plan:
         if settings["precision"] == "int8" and teacher.is_model:
             inputs["int8"] = f"{TEACHERS}/int8/{index:02d}"
             needs = {"by": "task", "say": partial(_say_int8, teacher.title)}
-            given, words = {"corpus": "corpus", "teacher": inputs["teacher"]}, f"{teacher.title} in 8 bits"
+            given, words = {"corpus": "corpus", "teacher": inputs["teacher"]}, f"8-bit weights of {teacher.title}"
             self._add(inputs["int8"], words, targets.teacher_in_int8, "teachers", given, **needs)
         return self._add(name, title, targets.teacher_rows, "teachers", inputs, settings, **about)
 
