@@ -124,7 +124,8 @@ def train_raysed(work: Work, bf16: bool, updates: int, seed: int) -> peers.Train
     setup = raysed_setup(work, bf16, seed)
 
     def update(count: int) -> None:
-        Run(setup.objective, setup.batch_at, replace(setup.plan, steps=count), setup.engine).train()
+        plan = replace(setup.plan, steps=count, keep="second")  # a choice is no update
+        Run(setup.objective, setup.batch_at, plan, setup.engine).train()
 
     update(work.options.warm_up)
     with harness.timed() as seconds:
