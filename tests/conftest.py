@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import warnings
 import weakref
@@ -45,6 +46,7 @@ from raysed.data.tokens import TokenTable
 from raysed.interrupts import NUMBERS
 from raysed.model.encoder import Encoder
 
+sys.modules["openvino_telemetry"] = None  # OpenVINO sends usage data when a test imports it
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("repeatable")
 transformers.utils.logging.disable_progress_bar()

@@ -189,10 +189,8 @@ class TeacherBlocks:
     is_keyed = True
 
     def __init__(self, inputs: Named, settings: Named, work: Work):
-        self._path, int8 = inputs["teacher"].path, inputs.get("int8")
-        if int8 and not any(int8.glob("*.xml")):  # it could not be quantized
-            int8 = None
-        self._teacher = load_teacher(inputs["teacher"], work.token_budget, work.device, work.precision, int8=int8)
+        self._path, about = inputs["teacher"].path, (work.token_budget, work.device, work.precision)
+        self._teacher = load_teacher(inputs["teacher"], *about, int8=inputs.get("int8"))
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """Return the block with its embeddings; refuse non-finite ones."""

@@ -164,6 +164,12 @@ def largest_difference(found_ND: np.ndarray, expected_ND: np.ndarray) -> float:
     return float(np.abs(found_ND - expected_ND).max() / np.abs(expected_ND).max())
 
 
+def cosines(found_ND: np.ndarray, expected_ND: np.ndarray) -> np.ndarray:
+    """Return the cosine of each row of two matrices, [N]."""
+    lengths_N = np.linalg.norm(found_ND, axis=1) * np.linalg.norm(expected_ND, axis=1)
+    return (found_ND * expected_ND).sum(1) / lengths_N
+
+
 def open_session(file: Path) -> Any:
     """Load an ONNX file on the CPU, with as many threads as torch uses."""
     from onnxruntime import InferenceSession, SessionOptions

@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from raysed.errors import first_line
-from raysed.model.formats import OpenVinoTransformer, write_onnx, write_openvino
+from raysed.model.formats import OpenVinoTransformer, cosines, write_onnx, write_openvino
 from raysed.model.load import LibraryModel, NativeModel
 
 COMPARED = 100
@@ -42,9 +41,7 @@ def write_int8(model: NativeModel | LibraryModel, sentences: Sequence[str], out:
     except Exception as error:  # torch's exporter may raise anything
         return {"reason": f"it cannot be written for OpenVINO ({first_line(error)})"}
     use_int8(model, out)
-    (x_ND,) = model.embed(some)
-    lengths_N = np.linalg.norm(x_ND, axis=1) * np.linalg.norm(exact_ND, axis=1)
-    cosines_N = (x_ND * exact_ND).sum(1) / lengths_N
+    cosines_N = cosines(model.embed(some)[0], exact_ND)
     return {"mean": float(cosines_N.mean()), "least": float(cosines_N.min())}
 
 
@@ -56,10 +53,13 @@ def int8_summary(title: str, found: Mapping[str, Any]) -> str:
     return f"{title} embeds the corpus in 8 bits: its vectors' cosine with fp32 is {near}, on {COMPARED} sentences"
 
 
-def use_int8(model: NativeModel, directory: Path) -> None:
-    """Let a model embed with what `write_int8` wrote."""
+def use_int8(model: NativeModel, directory: Path) -> bool:
+    """Let a model embed with what `write_int8` wrote; return False if that was nothing, because it had a reason."""
+    if not (directory / _FILE).exists():
+        return False
     model.encoder.transformer = _InPlace(directory / _FILE, model.encoder.transformer.config)
     model.encoder.position_offset = None  # padded rows
+    return True
 
 
 class _InPlace(OpenVinoTransformer):

@@ -9,7 +9,7 @@ import numpy as np
 
 from raysed.config import Format, Role
 from raysed.errors import RunFailed
-from raysed.model.formats import FILES, largest_difference, load_format
+from raysed.model.formats import FILES, cosines, largest_difference, load_format
 from raysed.model.prompts import with_prompts
 from raysed.score.tasks import Task, main_score
 
@@ -45,8 +45,7 @@ def compare_formats(
         file = FILES.get(name, "model.safetensors")
         embed = load_format(path, None if name == "torch" else name)
         x_ND = embed(sentences[: len(expected_ND)])
-        lengths_N = np.linalg.norm(x_ND, axis=1) * np.linalg.norm(expected_ND, axis=1)
-        cosine = float(((x_ND * expected_ND).sum(1) / lengths_N).mean())
+        cosine = float(cosines(x_ND, expected_ND).mean())
         difference = largest_difference(x_ND, expected_ND)
         if least := LEAST_COSINES.get(name):
             is_same = cosine >= least

@@ -1,7 +1,5 @@
 """Teachers in 8 bits: which models can be, and how near they are to themselves in fp32."""
 
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -15,7 +13,6 @@ from raysed.model.teacher import load_teacher
 
 pytest.importorskip("openvino", reason="needs pip install 'raysed[openvino]'")
 pytest.importorskip("nncf", reason="needs pip install 'raysed[openvino]'")
-sys.modules.setdefault("openvino_telemetry", None)
 
 
 def test_a_model_in_8_bits_embeds_with_prompts_and_any_lengths(tiny_encoder_dir, make_sentences, tmp_path):

@@ -31,7 +31,6 @@ PACKAGES = ("onnx", "onnxscript", "openvino", "nncf")
 pytestmark = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in PACKAGES), reason="needs pip install 'raysed[openvino]'"
 )
-sys.modules.setdefault("openvino_telemetry", None)  # OpenVINO may be imported here first
 WRITER = """
 import json, pathlib, sys
 sys.modules["onnxruntime"] = None  # any import of it fails

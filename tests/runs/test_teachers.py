@@ -1,7 +1,6 @@
 """Teachers from outside: their targets are the plain combination, and nothing is asked of a teacher twice."""
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -335,7 +334,6 @@ def test_a_learner_in_the_space_of_its_teacher_has_no_dropped_head(settings):
 def test_a_teacher_in_8_bits_is_near_itself_and_says_so(settings, tmp_path):
     pytest.importorskip("openvino", reason="needs pip install 'raysed[openvino]'")
     pytest.importorskip("nncf", reason="needs pip install 'raysed[openvino]'")
-    sys.modules.setdefault("openvino_telemetry", None)
     files = {}
     for precision in ("fp32", "int8"):
         run, resources = f"in-{precision}", {"encode_precision": precision, "engine": "local"}

@@ -34,11 +34,10 @@ class ModelTeacher(Teacher):
         config, place = self.config, f"teachers: {self.config.path!r}"
         options = {"token_budget": self.token_budget, "device": self.device, "place": place}
         model = replace(load_model(config.path, (config.layers,), config.max_length, **options), prompts=self.prompts)
-        if isinstance(model, NativeModel):
-            if self.int8:
-                use_int8(model, self.int8)
-            elif uses_bf16(self.precision, model.encoder):
-                model.encoder.round_weights()
+        if not isinstance(model, NativeModel) or (self.int8 and use_int8(model, self.int8)):
+            return model
+        if uses_bf16(self.precision, model.encoder):
+            model.encoder.round_weights()
         return model
 
     def write_int8(self, sentences: Sequence[str], out: Path) -> dict[str, Any]:
