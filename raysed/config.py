@@ -644,9 +644,9 @@ class ResourcesConfig(Block):
     """How work is spread over machines; planned from what the cluster has where nothing is set."""
 
     engine: Annotated[Literal["auto", "ray", "local"], NO_EFFECT] = "auto"
-    """`ray`: the cluster of `RAY_ADDRESS`, or Ray on this machine. `local`: this process, one thing at a time. `auto`:
-    `ray` if `RAY_ADDRESS` is set, Python has started Ray, or it is installed and several trainings or GPUs can use it.
-    Results are the same."""
+    """`ray`: the cluster of `RAY_ADDRESS`, or Ray on this machine. `local`: this machine without Ray; several trainings
+    share its CPUs, or take turns on its GPU. `auto`: `ray` if `RAY_ADDRESS` is set, Python has started Ray, or it is
+    installed and there are several GPUs, or several trainings and a GPU or more than 16 CPUs. Results are the same."""
     cpus_per_member: Annotated[float | None, NO_EFFECT] = Field(None, gt=0)
     """CPUs per member. `null`: one, or more with fewer members than cores."""
     gpus_per_member: Annotated[float | None, NO_EFFECT] = Field(None, gt=0)

@@ -57,20 +57,28 @@ def run(config: Config, say: Callable[[str], None] = print, take_over: bool = Fa
         return refusal(storage)
 
 
+_FEW_CPUS = 16
+"""Above, one process with a thread for each embeds worse than several workers."""
+
+
 def _engine_of(config: Config) -> Engine:
-    """Return the engine, see `resources.engine`; `auto` is Ray if given, or if something can run in parallel."""
+    """Return the engine, see `resources.engine`; `auto` is Ray where it is given, or gains more than it takes to start.
+
+    That is on several GPUs, or where several trainings can share one, or many CPUs.
+    """
     if config.resources.engine != "auto":
         return config.resources.engine
-    recipes = parse_recipes(config.recipes)
-    learners = len({recipe.uncalibrated for recipe in recipes if recipe.distils}) * config.sed.learners
     if find_spec("ray") is None:
         return "local"
-    has_several = any(recipe.members for recipe in recipes) or learners > 1 or (config.sed.workers or 1) > 1
-    if has_several or is_ray_given():
+    if is_ray_given() or (config.sed.workers or 1) > 1:
         return "ray"
-    from torch.cuda import device_count
+    from raysed.cluster.local import this_machine
 
-    return "ray" if config.resources.gpu is not False and device_count() > 1 else "local"
+    here = this_machine(config.resources.gpu)
+    recipes = parse_recipes(config.recipes)
+    learners = len({recipe.uncalibrated for recipe in recipes if recipe.distils}) * config.sed.learners
+    has_several = any(recipe.members for recipe in recipes) or learners > 1
+    return "ray" if here.gpus > 1 or (has_several and (here.gpus or here.cpus > _FEW_CPUS)) else "local"
 
 
 def _make(job: Job, storage: Storage, status: Status, say: Callable[[str], None]) -> None:

@@ -57,7 +57,7 @@ def tiny_settings(**changes) -> dict:
         },
         "evaluation": {"tasks": small_tasks(skipped=60), "layers": [1]},  # on which TF-IDF is better than such runs
         # To be compared with plain definitions on every machine, and with either engine.
-        "resources": {"encode_precision": "fp32", "cpus_per_member": 1},
+        "resources": {"encode_precision": "fp32", "cpus_per_member": 1, "engine": "ray"},
         **changes,
     }
 

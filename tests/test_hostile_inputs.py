@@ -144,7 +144,6 @@ resources.gpu=true -> resources.gpu is true, but the cluster has no GPU (1 node,
 resources.gpu=false; resources.gpus_per_member=1 -> resources.gpus_per_member is set but resources.gpu is ...
 resources.gpus_per_member=1.5 -> resources.gpus_per_member is 1.5; above 1 it must be a whole number
 sed.workers=2; resources.engine=local -> sed.workers needs Ray, but resources.engine is local; leave one ...
-resources.engine=local -> sts.scheduler: asha needs Ray, but resources.engine is local; leave one ...
 # secrets, of which no message says more than the name
 encoder.model_kwargs={token: hush} -> setting encoder.model_kwargs: token may hold a secret; remove it, because ...
 encoder.model_kwargs={hub: {headers: [{api_key: hush}]}} -> setting encoder.model_kwargs: api_key may hold a secret; ...
@@ -458,7 +457,7 @@ def test_a_mistake_that_shows_when_a_run_has_begun_is_in_its_report(refused, mon
     (tmp_path / "v.tsv").write_text("A car.\tA wagon.\n")
     if "GB free" in sentence:
         monkeypatch.setattr(Storage, "free_bytes", lambda self: 10**6)
-    refused(sentence, *command.split(), *(is_run * ["--set", "resources.engine=local", "--set", "sts.scheduler=none"]))
+    refused(sentence, *command.split(), *(is_run * ["--set", "resources.engine=local"]))
     reports = [path.read_text() for path in Path("runs").glob("*/report.json")]
     assert ['"status": "failed"' in report for report in reports] == is_run * [True]
     assert not list(Path("runs").glob("*/ct"))

@@ -1,4 +1,4 @@
-"""The local engine: everything in this process, in order, without Ray, for a machine with nothing to gain from it.
+"""The local engine: without Ray, in this process, and on CPUs further ones that train beside it.
 
 Makers and settings are the same, so a run can continue with either engine.
 """
@@ -6,9 +6,10 @@ Makers and settings are the same, so a run can continue with either engine.
 from __future__ import annotations
 
 import logging
+import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -17,8 +18,10 @@ import psutil
 from raysed.cluster.blocks import Stream
 from raysed.cluster.execute import Executor
 from raysed.cluster.process import prepare_worker
+from raysed.cluster.processes import SideBySide, Training
 from raysed.cluster.resources import Cluster, Need, Share, plan_learners, smallest_gpu_here, uses_gpu, what_is_missing
-from raysed.cluster.work import MOST_RESTARTS, Bench, Failures, Stopped, TrainingLine, Trial, refuse_unfinished
+from raysed.cluster.watchdog import Watchdog
+from raysed.cluster.work import MOST_RESTARTS, Bench, Ended, Failures, Stopped, TrainingLine, Trial, refuse_unfinished
 from raysed.errors import RunFailed, UserError, last_line
 from raysed.graph import Artefact, Task
 from raysed.store.progress import emit
@@ -39,54 +42,93 @@ class LocalExecutor(Executor):
         prepare_worker(cpus)
         return self.cluster
 
-    def _until_it_ends(self, train: Callable[[], Any], name: str, share: Share) -> Any:
-        """Train, and retry after failures; the training itself counts its starts and gives up.
+    @contextmanager
+    def _side_by_side(self, trainings: Mapping[str, Training], count: int) -> Iterator[SideBySide]:
+        """Share the CPUs among trainings as Ray would, so that sums are the same; then use all again.
 
-        It gets as many threads as a Ray worker would, so that sums are the same.
+        A GPU is not shared.
         """
-        prepare_worker(share.threads)
+        watchdog = Watchdog(self._res.silence_seconds, self._res.stall_seconds)
         try:
-            for start in range(MOST_RESTARTS + 1):
-                try:
-                    return train()
-                except Exception as error:
-                    if start == MOST_RESTARTS or isinstance(error, UserError | RunFailed):
-                        raise
-                    log.warning("%s failed; trying again: %s", name, last_line(error))
+            with SideBySide(trainings, 1 if self.gpu else count, watchdog) as side_by_side:
+                yield side_by_side
         finally:
             prepare_worker(self.share.threads)
 
     def _train_members(self, trials: Sequence[Trial], bench: Bench) -> tuple[Failures, dict[str, Stopped]]:
-        names = [task.name for trial in trials for task in trial.tasks]
-        updates = sum(trial.rungs[-1] * len(trial.tasks) for trial in trials)
-        nodes = "+".join(dict.fromkeys(trial.node for trial in trials))
-        line = TrainingLine(f"train {nodes}", "members", len(names), updates)
-        bench, failed = replace(bench, report=line.report), {}
-        for trial in trials:
-            train = partial(trial.train, trial.tasks, trial.rungs[-1], bench)
-            ended = self._until_it_ends(train, trial.name, bench.share)
-            emit(sentences=sum(each.updates for each in ended) * trial.rows_per_update)
-            failed |= {task.name: each.failed for task, each in zip(trial.tasks, ended) if each.failed}
+        """Train members; with halving in rounds, each of which ends with a choice of the bounds that go on."""
+        count, updates = sum(len(t.tasks) for t in trials), sum(len(t.tasks) * t.rungs[-1] for t in trials)
+        line = TrainingLine(f"train {'+'.join(dict.fromkeys(t.node for t in trials))}", "members", count, updates)
+        trainings = {task.name: partial(_train_member, t, task, _about(bench)) for t in trials for task in t.tasks}
+        failed: Failures = {}
+        stopped: dict[str, Stopped] = {}
+        left = {trial: [task.name for task in trial.tasks] for trial in trials}
+        with self._side_by_side(trainings, bench.share.workers) as side_by_side:
+            for rung in range(max(len(trial.rungs) for trial in trials)):
+                calls = {name: (trial.rungs[rung],) for trial, names in left.items() for name in names}
+                ended = side_by_side.train(calls, line.report)
+                failed |= {name: each.failed for name, each in ended.items() if each.failed}
+                scores: dict[Trial, list[float]] = {}
+                for trial, names in left.items():
+                    emit(sentences=sum(ended[name].updates for name in names) * trial.rows_per_update)
+                    left[trial] = sound = [name for name in names if name not in failed]
+                    if rung + 1 < len(trial.rungs) and len(sound) >= trial.least:
+                        scores[trial] = [ended[name].score for name in sound]
+                best = sorted(scores, key=lambda trial: trial.statistic(scores[trial]), reverse=True)
+                kept = best[: math.ceil(len(best) / best[0].reduction)] if best else []
+                for trial in best[len(kept) :]:
+                    bound = trial.tasks[0].settings["lower_bound"]
+                    stopped[trial.name] = {"lower_bound": bound, "updates": trial.rungs[rung], "scores": scores[trial]}
+                left = {trial: left[trial] for trial in kept}
         line.close()
-        return failed, {}
+        return failed, stopped
 
     def _by_train(self, wanted: Sequence[Artefact], batch: Sequence[Artefact]) -> None:
-        share, _ = plan_learners(self.cluster, self._res, 1, self._memory(wanted[:1]))
+        share, at_once = plan_learners(self.cluster, self._res, len(batch), self._memory(wanted[:1]))
         tasks = [self._task(artefact) for artefact in wanted]
         line = TrainingLine(f"distil {wanted[0].needs.stage}", "learners", len(tasks))
         said: dict[str, dict[str, Any]] = {}
-        bench = replace(
-            Bench(self._storage, self._res, share),
-            report=line.report,
-            say=lambda name, words: said.setdefault(name, {}).update(words),
-            has_failed=lambda: any("failed" in words for words in said.values()),
-        )
-        self._until_it_ends(partial(wanted[0].needs.options["worker"], tasks, bench), wanted[0].needs.stage, share)
+
+        def told(kind: str, name: str, words: dict[str, Any]) -> None:
+            line.report(name, words) if kind == "report" else said.setdefault(name, {}).update(words)
+
+        worker, about = wanted[0].needs.options["worker"], _about(Bench(self._storage, self._res, share))
+        trainings = {task.name: partial(_train_learner, worker, task, about) for task in tasks}
+        with self._side_by_side(trainings, at_once) as side_by_side:
+            side_by_side.train(dict.fromkeys(trainings, ()), told, lambda: any("failed" in of for of in said.values()))
         refuse_unfinished(tasks, said, self._storage)
         line.close()
 
     def _streamed(self, tasks: Sequence[Task], options: Mapping[str, Any]) -> Stream:
         return self._streamed_here(tasks, {"table": "corpus", **options})
+
+
+def _about(bench: Bench) -> dict[str, Any]:
+    """Return what a bench in another process shares with this one."""
+    return {name: getattr(bench, name) for name in ("storage", "resources", "share", "job")}
+
+
+def _train_member(trial: Trial, task: Task, about: Mapping, tell: Callable, until: int) -> Ended:
+    train = partial(trial.train, [task], until, Bench(**about, report=tell))
+    (ended,) = _until_it_ends(train, task.name, about["share"])
+    return ended
+
+
+def _train_learner(worker: Callable[[Sequence[Task], Bench], None], task: Task, about: Mapping, tell: Callable) -> None:
+    bench = Bench(**about, report=partial(tell, "report"), say=partial(tell, "say"))
+    _until_it_ends(partial(worker, [task], bench), task.name, about["share"])
+
+
+def _until_it_ends(train: Callable[[], Any], name: str, share: Share) -> Any:
+    """Train, and retry after failures; the training itself counts its starts and gives up."""
+    prepare_worker(share.threads)
+    for start in range(MOST_RESTARTS + 1):
+        try:
+            return train()
+        except Exception as error:
+            if start == MOST_RESTARTS or isinstance(error, UserError | RunFailed):
+                raise
+            log.warning("%s failed; trying again: %s", name, last_line(error))
 
 
 def this_machine(gpu: bool | None = None) -> Cluster:

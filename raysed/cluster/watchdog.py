@@ -1,6 +1,6 @@
-"""Kill workers that hang, so that Ray restarts them.
+"""Kill workers that hang, so that they are restarted, by Ray or the local engine.
 
-Ray notices a worker that dies, but not one that is stopped, swapped out, or stuck in a collective operation that
+Both notice a worker that dies, but not one that is stopped, swapped out, or stuck in a collective operation that
 another worker never joins.
 """
 
@@ -18,8 +18,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
-
-import ray
 
 from raysed.cluster import process
 from raysed.errors import RunFailed, last_line
@@ -86,7 +84,7 @@ def _timer() -> tuple[ctypes.CDLL, ctypes.c_void_p] | None:
     return (library, timer) if is_made else None
 
 
-# -- in the driver ---------------------------------------------------------------------------------------------------
+# -- in Ray's driver; the worker's side works without Ray -------------------------------------------------------------
 
 
 @contextmanager
@@ -98,6 +96,8 @@ def watched_workers(seconds: float, share: Share, least: int = 1, stall: float =
 
 
 def _log_what_is_missing(share: Share, least: int) -> None:
+    import ray
+
     from raysed.cluster.resources import current_cluster
 
     with suppress(ray.exceptions.RayError):  # the cluster may be losing a node
@@ -122,6 +122,8 @@ def watched_tasks(
     Raises:
         RunFailed: a task failed, or was lost too often.
     """
+    import ray
+
     count = min(share.workers, len(jobs)) if share.gpus else len(jobs)
     with watched_workers(seconds, share) as watchdog:
 

@@ -114,7 +114,7 @@ Stopped = dict[str, Any]
 """A bound that was stopped early: `lower_bound`, its `updates`, and the `scores` of its models at that point."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trial:
     """What one worker trains: a member, or with halving the models of a bound one after the other.
 

@@ -185,14 +185,11 @@ def _of_variances(config: Config, recipe: Recipe) -> Iterator[str]:
 
 
 def _of_engine(config: Config, recipes: list[Recipe]) -> Iterator[str]:
-    needs_ray = [("sed.workers", (config.sed.workers or 1) > 1 and any(recipe.distils for recipe in recipes))]
-    has_grid = any(stages()[stage].is_grid for recipe in recipes for stage in recipe.members)
-    needs_ray.append(("sts.scheduler: asha", config.sts.scheduler == "asha" and has_grid))
     engine = config.resources.engine
-    for setting, is_asked in needs_ray:
-        if is_asked and engine == "local":
-            yield f"{setting} needs Ray, but resources.engine is local; leave one of them out"
-    needs_ray += [("resources.engine: ray", engine == "ray")]
+    has_workers = (config.sed.workers or 1) > 1 and any(recipe.distils for recipe in recipes)
+    if has_workers and engine == "local":
+        yield "sed.workers needs Ray, but resources.engine is local; leave one of them out"
+    needs_ray = [("sed.workers", has_workers), ("resources.engine: ray", engine == "ray")]
     needs_ray += [("RAY_ADDRESS", engine == "auto" and bool(os.environ.get("RAY_ADDRESS")))]
     for setting in (setting for setting, is_asked in needs_ray if is_asked):
         need("ray", setting, "ray")

@@ -20,7 +20,7 @@ from started_jobs import artefact, digest, manifest, start_job, tiny_settings, w
 
 import raysed.cluster.on_ray
 import raysed.pipeline
-from raysed.cluster.resources import plan_learners
+from raysed.cluster.resources import Cluster, plan_learners
 from raysed.config import make_config
 from raysed.store.checkpoints import Checkpoints
 from raysed.store.storage import Storage
@@ -145,32 +145,34 @@ def test_one_process_goes_on_with_what_ray_has_made(run_of_ray, finished_run, tm
     assert_equal(run(tmp_path, "local"), finished_run)
 
 
+SEVERAL, ONE = {}, {"recipes": ["base-whiten"]}
+DISTIL = {"recipes": ["teachers-sed"], "teachers": ["bundled:encoder"]}
+
+
 @pytest.mark.parametrize(
-    ("changes", "engine"),
+    ("changes", "node", "engine"),
     [
-        ({}, "ray"),
-        ({"recipes": ["teachers-sed"], "teachers": ["bundled:encoder"]}, "local"),
-        ({"recipes": ["teachers-sed"], "teachers": ["bundled:encoder"], "sed": {"learners": 2}}, "ray"),
-        ({"recipes": ["base-whiten"]}, "local"),
-        ({"recipes": ["base-whiten"], "resources": {"engine": "ray"}}, "ray"),
-        ({"resources": {"engine": "local"}}, "local"),
+        (SEVERAL, (8, 0), "local"),
+        (SEVERAL, (8, 1), "ray"),
+        ({"resources": {"gpu": False}}, (8, 0), "local"),
+        (SEVERAL, (64, 0), "ray"),
+        (ONE, (64, 1), "local"),
+        (ONE, (8, 2), "ray"),
+        (DISTIL, (64, 1), "local"),
+        ({**DISTIL, "sed": {"learners": 2}}, (8, 1), "ray"),
+        ({**DISTIL, "sed": {"workers": 2}}, (8, 0), "ray"),
+        ({**ONE, "resources": {"engine": "ray"}}, (8, 0), "ray"),
+        ({"resources": {"engine": "local"}}, (64, 8), "local"),
     ],
 )
-def test_ray_is_taken_where_something_can_run_side_by_side(changes, engine, monkeypatch):
+def test_ray_is_taken_where_it_gains_more_than_it_takes_to_start(changes, node, engine, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("raysed.cluster.local.this_machine", lambda gpu: Cluster((node,)))
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     assert raysed.pipeline._engine_of(make_config(changes)) == engine
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     asked = changes.get("resources", {}).get("engine")
     assert raysed.pipeline._engine_of(make_config(changes)) == (asked or "ray")
-
-
-def test_several_gpus_are_worth_a_ray(monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr("ray.is_initialized", lambda: False)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    assert raysed.pipeline._engine_of(make_config({"recipes": ["base-whiten"]})) == "ray"
 
 
 def test_without_ray_a_job_that_is_stopped_says_so(tmp_path):
