@@ -2,10 +2,10 @@
 
     python benchmarks/s6_overhead.py [--pairs 5] [--members 4] [--updates 40] [--sentences 1000]
 
-The job is CT members, their mean and a learner of one epoch. `raysed` is `jobs/ensemble_then_distill.py` as a process.
-`plain` calls, one after the other with all cores each, what its workers call: `setups.set_up` and `train`,
-`teacher_mean.teacher_sums` over the whole corpus, and `distillation.Distillation` with a torch optimizer. `plain
-processes` is the same with as many members at a time as there are cores, in processes of one thread that have imported
+The job is CT members, their mean and a learner of one epoch. `raysed` is `jobs/ensemble_then_distill.py` as a process,
+by the local engine and on Ray. `plain` calls, one after the other with all cores each, what its workers call:
+`setups.set_up` and `train`, `teacher_mean.teacher_sums` over the whole corpus, and `distillation.Distillation` with a
+torch optimizer. `plain processes` is the same with as many members at a time as there are cores, in processes of one thread that have imported
 everything before.
 
 Beside each, the same job with one update and 20 sentences is timed. What raysed takes longer for it than plain does is
@@ -48,7 +48,8 @@ from runs import settings, time_job, write_lines, write_sentence_table, write_ta
 
 NEAR_ZERO = 20
 """Sentences of the job that measures the start-up; one update of each member."""
-NET = "raysed without start-up"
+ENGINES = {"local": "raysed", "ray": "raysed on Ray"}
+SMALL, NET = ", near-zero job", " without start-up"
 
 
 def main() -> None:
@@ -62,28 +63,29 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory, _pool(options) as pool:
         full = Work(options, Path(directory, "full"), texts, options.updates)
         small = Work(options, Path(directory, "small"), texts[:NEAR_ZERO], 1)
-        sides = {
-            "raysed": full.raysed,
-            "raysed, near-zero job": small.raysed,
-            "plain": full.plain,
-            "plain, near-zero job": small.plain,
-            "plain processes": partial(full.plain, pool=pool),
-        }
+        sides = {"plain": full.plain, f"plain{SMALL}": small.plain, "plain processes": partial(full.plain, pool=pool)}
+        for engine, name in ENGINES.items():
+            sides |= {name: partial(full.raysed, engine), name + SMALL: partial(small.raysed, engine)}
         small.plain(0)  # what the first call in a process costs belongs to no side
         samples = alternate(sides, options.pairs)
-    starts = _differences(samples["raysed, near-zero job"], samples["plain, near-zero job"])
-    samples[NET] = [Sample(run.seconds - start, 1) for run, start in zip(samples["raysed"], starts, strict=True)]
+    notes, plain = [], samples[f"plain{SMALL}"]
+    for name in ENGINES.values():
+        starts = [a.seconds - b.seconds for a, b in zip(samples[name + SMALL], plain, strict=True)]
+        samples[name + NET] = [Sample(run.seconds - start, 1) for run, start in zip(samples[name], starts, strict=True)]
+        notes.append(
+            f"Fixed start-up of {name}: {statistics.median(starts):.1f} s ({min(starts):.1f} to {max(starts):.1f})."
+        )
+    medians = {name: statistics.median(sample.seconds for sample in side) for name, side in samples.items()}
+    notes.append("Median seconds: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in medians.items()) + ".")
+    nets = [name + NET for name in ENGINES.values()]
     publish(
         Figure(
             name="S6",
             title=f"{options.members} members x {options.updates} updates, mean, learner, {len(texts):,} sentences",
             unit="jobs",
             samples=samples,
-            at_most={(NET, "plain"): 1.15, (NET, "plain processes"): None},
-            notes=[
-                f"Fixed start-up: {statistics.median(starts):.1f} s ({min(starts):.1f} to {max(starts):.1f}).",
-                "Median seconds: " + ", ".join(f"{name} {_median(side):.1f}" for name, side in samples.items()) + ".",
-            ],
+            at_most={(net, "plain"): 1.15 for net in nets} | {(net, "plain processes"): None for net in nets},
+            notes=notes,
         ),
         options,
     )
@@ -107,9 +109,10 @@ class Work:
         self._settings = settings(directory, corpus, task, options.members, updates, gpu)
         self._texts, self._directory, self._device = texts, directory, options.device
 
-    def raysed(self, number: int) -> Sample:
+    def raysed(self, engine: str, number: int) -> Sample:
         """Runs the job as a user does."""
-        return Sample(time_job({**self._settings, "run": f"round-{number}"}), 1)
+        content = {**self._settings, "run": f"{engine}-{number}"}
+        return Sample(time_job(content, [f"resources.engine={engine}"]), 1)
 
     def plain(self, number: int, pool: ProcessPoolExecutor | None = None) -> Sample:
         """Calls the functions: members one after the other, or as tasks of a pool."""
@@ -173,14 +176,6 @@ def _pool(options: argparse.Namespace) -> Iterator[ProcessPoolExecutor]:
 def _start_process() -> None:
     prepare_process()
     torch.set_num_threads(1)
-
-
-def _differences(first: Sequence[Sample], second: Sequence[Sample]) -> list[float]:
-    return [a.seconds - b.seconds for a, b in zip(first, second, strict=True)]
-
-
-def _median(side: Sequence[Sample]) -> float:
-    return statistics.median(sample.seconds for sample in side)
 
 
 if __name__ == "__main__":

@@ -191,7 +191,9 @@ def test_without_ray_nothing_of_it_is_imported(tiny_encoder_dir, tmp_path):
     settings |= {"encoder": {"path": str(tiny_encoder_dir), "max_length": 16}, "corpus": {"sentences": 64}}
     settings |= {"sed": {"head": "fold"}, "export": {"allow_worse": True}, "evaluation": tiny_settings()["evaluation"]}
     code = f"""
-import sys, raysed
+import sys
+sys.modules["accelerate"] = None  # which imports DeepSpeed, where it is installed
+import raysed
 assert raysed.run({settings!r}).path
 print(*sorted(set(sys.modules) & {{"ray", "deepspeed"}}))
 """
