@@ -3,10 +3,9 @@
     python benchmarks/s6_overhead.py [--pairs 5] [--members 4] [--updates 40] [--sentences 1000]
 
 The job is CT members, their mean and a learner of one epoch. `raysed` is `jobs/ensemble_then_distill.py` as a process,
-by the local engine and on Ray. `plain` calls, one after the other with all cores each, what its workers call:
-`setups.set_up` and `train`, `teacher_mean.teacher_sums` over the whole corpus, and `distillation.Distillation` with a
-torch optimizer. `plain processes` is the same with as many members at a time as there are cores, in processes of one thread that have imported
-everything before.
+by the local engine and on Ray. `plain` calls, one after the other with all cores each, what its workers call: `set_up`
+and `train`, `teacher_sums` over the whole corpus, and `Distillation` with a torch optimizer. `plain processes` is the
+same with as many members at a time as there are cores, in processes of one thread that have imported everything before.
 
 Beside each, the same job with one update and 20 sentences is timed. What raysed takes longer for it than plain does is
 the fixed start-up: imports, Ray, actors, the report, the export. It is stated, and taken from raysed's time.
