@@ -27,7 +27,7 @@ from raysed.store.progress import shown
 log = logging.getLogger(__name__)
 
 Training = Callable[..., Any]
-_COMMAND = "from raysed.cluster.processes import serve; serve()"
+_COMMAND = "import sys; sys.path[:] = sys.argv[1:]; from raysed.cluster.processes import serve; serve()"
 
 
 class SideBySide:
@@ -121,12 +121,10 @@ class _Process:
         self._start()
 
     def _start(self) -> None:
-        paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
         self._popen = subprocess.Popen(
-            [sys.executable, "-c", _COMMAND],
+            [sys.executable, "-c", _COMMAND, *sys.path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": paths},
             start_new_session=True,  # Ctrl-C is for the job, which ends this process
         )
         self._is_ready = False
