@@ -37,7 +37,6 @@ WAYS = {
     "ranking": (KINDS, RANKING, {}),
     "both": (KINDS, BOTH, {}),
     "both, no negatives": (KINDS, BOTH, {"negatives": 0}),
-    "both, judged together": (KINDS, BOTH, {"judges": "together"}),
     **{f"both, {kind} alone": ([kind], BOTH, {}) for kind in KINDS if kind != "questions"},
 }
 """Kinds of queries, losses, and further settings of `search`."""
@@ -123,11 +122,9 @@ def judge(task: Path, teachers: Sequence[str], count: int = 4) -> None:
     together = np.concatenate(list(judges.values()), axis=1) / np.sqrt(len(judges))
     first = len(found.queries)
     pairs = np.array([(query, first + text) for query, gains in enumerate(found.gains) for text in gains])
-    ways = {name: (x, [x]) for name, x in judges.items()}
-    ways |= {"together": (together, [together]), "each": (together, list(judges.values())), "nobody": (together, [])}
-    for name, (x_ND, by) in ways.items():
-        for margin in (0.0, 0.05, 0.1, 0.15, 0.2) if by else (0.0,):
-            mined = mine(x_ND, by, *pairs.T, np.arange(first, len(texts)), count, margin)
+    for name, x_ND in {**judges, "together": together}.items():
+        for margin in (0.0, 0.05, 0.1, 0.15, 0.2):
+            mined = mine(x_ND, *pairs.T, np.arange(first, len(texts)), count, margin)
             rows = [(q, row) for q, near in zip(pairs[:, 0], mined.negatives_QN) for row in near if row != NONE]
             wrong = 100 * np.mean([row - first in found.gains[query] for query, row in rows])
             near = np.mean([together[query] @ together[row] for query, row in rows])

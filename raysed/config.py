@@ -529,11 +529,9 @@ class SearchConfig(Block):
     """Language model that writes queries: the settings below. `null`: none is asked."""
     negatives: int = Field(2, ge=0, le=64)
     """Texts per query that are near it, but answer worse than its own."""
-    judges: Literal["each", "together"] = "each"
-    """Who decides that a text is no negative: `each` teacher that finds it as good as the query's own, or the teachers
-    `together`, by their mean cosine."""
-    margin: float = Field(0.05, ge=0, lt=1)
-    """A text counts as equally good if its cosine is above 1 - `margin` times that of the query's own text."""
+    margin: float = Field(0.1, ge=0, lt=1)
+    """A text is no negative if its cosine, by all teachers together, is above 1 - `margin` times that of the query's
+    own text."""
     query_prompt: str | None = None
     """Prefix for queries, for the learner, kept in the exported model. `null`: that in the files of the model it starts
     from, else none."""
@@ -555,7 +553,7 @@ class SearchConfig(Block):
 
     def of_candidates(self) -> "SearchConfig":
         """Return it with only the settings that decide what queries are compared with."""
-        return SearchConfig(negatives=self.negatives, judges=self.judges, margin=self.margin)
+        return SearchConfig(negatives=self.negatives, margin=self.margin)
 
 
 class CombinationConfig(Block):

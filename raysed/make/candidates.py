@@ -10,11 +10,10 @@ from raysed.data.candidates import CANDIDATES, NONE, VECTORS
 from raysed.data.parquet import SentenceTable
 from raysed.data.queries import UNKNOWN
 from raysed.data.targets import ROWS_PER_GROUP, TARGET_TYPES, matrix
-from raysed.make.targets import Taught
 from raysed.make.work import Named
 from raysed.model.negatives import mine
 from raysed.score.metrics import unit
-from raysed.store.progress import Progress, emit
+from raysed.store.progress import emit
 
 _POOL = 50_000
 """Most texts that negatives are chosen from, spread evenly: they are in memory."""
@@ -34,37 +33,17 @@ def candidates(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     shape = len(targets), matrix(targets.rows(0, 1, ("target",))["target"]).shape[1]
     vectors_ND = np.lib.format.open_memmap(out / VECTORS, "w+", TARGET_TYPES[settings["target_precision"]], shape)
     with tempfile.TemporaryDirectory() as scratch:
-        x_ND = _mapped(Path(scratch) / "together", *shape)
+        # In half precision, which moves cosines by less than 0.001.
+        x_ND = np.lib.format.open_memmap(Path(scratch) / "unit", "w+", np.float16, shape)
         for start in range(0, len(targets), ROWS_PER_GROUP):
             stop = min(start + ROWS_PER_GROUP, len(targets))
             rows_BD = matrix(targets.rows(start, stop, ("target",))["target"])
             vectors_ND[start:stop], x_ND[start:stop] = rows_BD, unit(rows_BD)
-        judges = [x_ND]
-        if search.judges == "each" and len(settings["widths"]) > 1:
-            judges = _judges(Path(scratch), inputs, settings, len(targets))
         pool_P = texts_P[np.linspace(0, len(texts_P) - 1, min(_POOL, len(texts_P))).astype(int)]
-        mined = mine(x_ND, judges, queries_Q, own_Q, pool_P, search.negatives, search.margin)
+        mined = mine(x_ND, queries_Q, own_Q, pool_P, search.negatives, search.margin)
     vectors_ND.flush()
     np.save(out / CANDIDATES, np.column_stack([queries_Q, mined.own_Q, mined.negatives_QN]))
     emit(sentences=len(queries_Q))
     found = int((mined.negatives_QN != NONE).sum())
     counts = {"texts": len(texts_P), "queries": int((of_N != rows_N).sum()), "negatives": found}
-    return {**counts, "nearest": mined.negatives_QN.size, "spared": mined.spared, "judges": len(judges)}
-
-
-def _judges(scratch: Path, inputs: Named, settings: Named, rows: int) -> list[np.ndarray]:
-    """Return the unit vectors of each teacher that is distilled, mapped from scratch files."""
-    table = Taught(inputs, settings["widths"])
-    mapped = {k: _mapped(scratch / f"judge-{k}", rows, table.widths[k]) for k in table.kept}
-    progress = Progress("mine negatives", rows)
-    for start, parts in table.parts(rows):
-        for k, x_ND in mapped.items():
-            x_ND[start : start + len(parts[k])] = unit(parts[k])
-        progress.update(start + len(parts[0]))
-    progress.close()
-    return list(mapped.values())
-
-
-def _mapped(path: Path, rows: int, width: int) -> np.ndarray:
-    """Return a matrix in a scratch file, in half precision, which moves cosines by less than 0.001."""
-    return np.lib.format.open_memmap(path, "w+", np.float16, (rows, width))
+    return {**counts, "nearest": mined.negatives_QN.size, "spared": mined.spared}

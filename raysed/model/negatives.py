@@ -1,6 +1,5 @@
-"""Mine negatives: texts near a query that answer it worse than its own text, as several teachers judge."""
+"""Mine negatives: texts near a query that answer it worse than its own text."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,32 +29,30 @@ class Mined:
 
 def mine(
     x_ND: np.ndarray,
-    judges: Sequence[np.ndarray],
     queries_Q: np.ndarray,
     own_Q: np.ndarray,
     texts_P: np.ndarray,
     count: int,
     margin: float,
 ) -> Mined:
-    """Take as negatives the texts nearest to each query that no judge finds as good as the query's own.
+    """Take as negatives the texts nearest to each query that are not as good as the query's own.
 
-    A text is as good if its cosine is at least `margin` times the own text's cosine below that one. No text is a
+    A text is as good if its cosine is at most `margin` times the own text's cosine below that one. No text is a
     negative of itself or of its own queries.
 
     Args:
-        x_ND: unit vectors whose cosines tell how near texts are; may be mapped from a file, like the judges'.
-        judges: unit vectors by each judge, [N, D_k].
+        x_ND: unit vectors whose cosines tell how near texts are; may be mapped from a file.
         own_Q: row of each query's own text; `UNKNOWN`: the text nearest to the query.
         texts_P: rows of the texts to choose from, ascending.
     """
     pool_PD = np.asarray(x_ND[texts_P], np.float32)
-    pools = [np.asarray(judge[texts_P], np.float32) for judge in judges]
     own_Q, negatives_QN = own_Q.copy(), np.full((len(queries_Q), count), NONE)
     step, near, spared = max(1, _CELLS // max(len(texts_P), 1)), min(NEAREST + 2, len(texts_P)), 0
     for start in range(0, len(queries_Q), step):
         part = slice(start, start + step)
         rows_B = queries_Q[part]
-        cosine_BP = np.asarray(x_ND[rows_B], np.float32) @ pool_PD.T
+        of_query_BD = np.asarray(x_ND[rows_B], np.float32)
+        cosine_BP = of_query_BD @ pool_PD.T
         place_BK = np.argpartition(-cosine_BP, near - 1, axis=1)[:, :near]
         order_BK = np.argsort(-np.take_along_axis(cosine_BP, place_BK, 1), axis=1, kind="stable")
         place_BK = np.take_along_axis(place_BK, order_BK, 1)
@@ -64,12 +61,8 @@ def mine(
         first_B = found_BK[np.arange(len(rows_B)), other_BK.argmax(1)]
         own_B = own_Q[part] = np.where(own_Q[part] == UNKNOWN, first_B, own_Q[part])
         other_BK &= found_BK != own_B[:, None]
-        as_good_BK = np.zeros_like(other_BK)
-        for judge, pool in zip(judges, pools):
-            of_query_BD = np.asarray(judge[rows_B], np.float32)
-            of_own_B = (of_query_BD * np.asarray(judge[own_B], np.float32)).sum(1)
-            cosine_BK = np.stack([pool[places] @ query for places, query in zip(place_BK, of_query_BD)])
-            as_good_BK |= cosine_BK >= (of_own_B - margin * np.abs(of_own_B))[:, None]
+        of_own_B = (of_query_BD * np.asarray(x_ND[own_B], np.float32)).sum(1)
+        as_good_BK = np.take_along_axis(cosine_BP, place_BK, 1) >= (of_own_B - margin * np.abs(of_own_B))[:, None]
         nearest_BK = other_BK & (other_BK.cumsum(1) <= count)
         spared += int((nearest_BK & as_good_BK).sum())
         fit_BK = other_BK & ~as_good_BK

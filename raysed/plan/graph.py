@@ -323,12 +323,10 @@ class Plan:
         make, stage = targets.combined_targets, "combination"
         self._add(_TARGETS_OF_TEACHERS, "targets of the teachers", make, stage, inputs, settings, **about)
         if config.search.is_on:
-            given = {name: inputs[name] for name in inputs if name not in ("encoder", "start")}
-            settings = {"search": config.search.of_candidates(), "widths": list(job.widths)}
-            settings["target_precision"] = sed.target_precision
+            settings = {"search": config.search.of_candidates(), "target_precision": sed.target_precision}
             about |= {"say": _say_candidates}
-            make, title = candidates, "candidates for the queries"
-            self._add(_CANDIDATES, title, make, stage, {**given, "targets": _TARGETS_OF_TEACHERS}, settings, **about)
+            given = {"corpus": "corpus", "targets": _TARGETS_OF_TEACHERS}
+            self._add(_CANDIDATES, "candidates for the queries", candidates, stage, given, settings, **about)
         if not job.unscored:
             kept = {"targets": _TARGETS_OF_TEACHERS, "embeddings": scored}, {"layers": config.encoder.layers}
             self._add(TOGETHER, "embeddings by all teachers together", targets.combined_embeddings, stage, *kept)
