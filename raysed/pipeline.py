@@ -58,7 +58,7 @@ def run(config: Config, say: Callable[[str], None] = print, take_over: bool = Fa
 
 
 _FEW_CPUS = 16
-"""Above, one process with a thread for each embeds worse than several workers."""
+"""Above, embedding is left to several workers: threads that share a batch wait for each other."""
 
 
 def _engine_of(config: Config) -> Engine:
