@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def run(storage: Path, said: list[str] | None = None, engine: str = "local", **changes) -> str | None:
     settings = tiny_settings(**changes, storage=str(storage))
-    settings["resources"] |= {"engine": engine}
+    settings["resources"] |= {"engine": engine, "concurrent_members": 1}  # in this process, where faults are planted
     config = make_config(settings)
     return raysed.pipeline.run(config, said.append if said is not None else lambda line: None)
 

@@ -134,7 +134,7 @@ class _Process:
     def end(self) -> None:
         self._is_ended = True
         self._popen.kill()
-        self._popen.wait()
+        self._code()
 
     def wait_until_ready(self) -> None:
         if not self._is_ready and self._heard(self._content) is None:
@@ -167,7 +167,7 @@ class _Process:
 
     def _heard(self, told: Any = None) -> tuple[str, Any] | None:
         """Tell the process something, unless it is None; return what it says next, None if it is lost."""
-        with suppress(OSError, EOFError):
+        with suppress(OSError, EOFError, pickle.UnpicklingError):  # the last: it was lost while it spoke
             if told is not None:
                 _write(self._popen.stdin, told)
             return pickle.load(self._popen.stdout)
@@ -176,7 +176,11 @@ class _Process:
         return None
 
     def _code(self) -> int:
-        return self._popen.wait()
+        """Wait for the end of the process; return its exit code."""
+        code = self._popen.wait()
+        with suppress(OSError):  # what it was told, but did not hear
+            self._popen.stdin.close()
+        return code
 
 
 def _write(file: BinaryIO, words: Any) -> None:
@@ -211,7 +215,7 @@ def _listen(heard: queue.SimpleQueue) -> None:
     try:
         while True:
             heard.put(pickle.load(sys.stdin.buffer))
-    except EOFError:
+    finally:
         os._exit(1)
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from raysed.model.encoding import encode
-from raysed.train.collapse import spread_of
-from raysed.train.stage import ISOTROPIC, Plan
+from raysed.score.metrics import unit
+from raysed.train.stage import CLOSEST, Plan
 from raysed.train.state import broadcast_from_rank0
 
 Metrics = dict[str, Any]
@@ -48,7 +48,7 @@ class Selection:
 
     def __init__(self, objective: nn.Module, plan: Plan, evaluate: Callable[[nn.Module], float] | None):
         names = list(objective.candidates())
-        if plan.keep not in ("best", ISOTROPIC, *names):
+        if plan.keep not in ("best", CLOSEST, *names):
             raise ValueError(f"plan.keep is {plan.keep!r}, but the candidates are {', '.join(names)}")
         self._objective, self._plan, self._evaluate = objective, plan, evaluate
         self.best: dict[str, torch.Tensor] = {}
@@ -82,7 +82,7 @@ class Selection:
     def _wanted(self) -> dict[str, nn.Module]:
         candidates = self._objective.candidates()
         keep = self._plan.keep
-        return candidates if keep in ("best", ISOTROPIC) else {keep: candidates[keep]}
+        return candidates if keep in ("best", CLOSEST) else {keep: candidates[keep]}
 
     def out_of_patience(self, result: Result) -> bool:
         """Whether the last `patience` evaluations brought no improvement."""
@@ -94,16 +94,18 @@ class Selection:
     def put_back(self, result: Result, step: int) -> None:
         """Load the kept weights into their candidate."""
         candidates = self._objective.candidates()
-        if self._plan.keep == ISOTROPIC:
-            result.kept, result.kept_step = min(candidates, key=lambda name: self._mean_cosine(candidates[name])), step
+        if self._plan.keep == CLOSEST:
+            result.kept, result.kept_step = max(candidates, key=lambda name: self._likeness(candidates[name])), step
             result.score = next((e["dev"][result.kept] for e in reversed(result.history) if "dev" in e), None)
         elif self.best:
             candidates[result.kept].load_state_dict(self.best)
         elif not result.kept:
             result.kept, result.kept_step = next(iter(self._wanted())), step
 
-    def _mean_cosine(self, encoder: nn.Module) -> float:
-        return spread_of(torch.from_numpy(encode(encoder, self._plan.sample)[0]))["cosine"]
+    def _likeness(self, encoder: nn.Module) -> float:
+        """Return the correlation of the cosines between sentences, less their mean, with those before training."""
+        a_P, b_P = (_deviations(x_ND) for x_ND in (encode(encoder, self._plan.sample)[0], self._plan.untrained))
+        return float(a_P @ b_P / max(np.linalg.norm(a_P) * np.linalg.norm(b_P), 1e-12))
 
     @torch.no_grad()
     def _held_out_loss(self) -> float:
@@ -111,6 +113,13 @@ class Selection:
         losses = [self._objective.loss(batch).item() for batch in self._plan.held_out]
         loss = float(np.average(losses, weights=[len(batch.ids) for batch in self._plan.held_out]))
         return broadcast_from_rank0(loss, next(self._objective.parameters()).device)
+
+
+def _deviations(x_ND: np.ndarray) -> np.ndarray:
+    """Return the cosines of all pairs of centred rows, less their mean."""
+    x_ND = unit(x_ND - x_ND.mean(0))
+    cosines_P = (x_ND @ x_ND.T)[np.triu_indices(len(x_ND), 1)]
+    return cosines_P - cosines_P.mean() if len(cosines_P) else cosines_P
 
 
 def before_training(
@@ -128,5 +137,5 @@ def before_training(
         return []
     score = evaluate(start) if known is None else known
     return [
-        {"step": 0, "dev": {name: score for name in objective.candidates() if plan.keep in ("best", ISOTROPIC, name)}}
+        {"step": 0, "dev": {name: score for name in objective.candidates() if plan.keep in ("best", CLOSEST, name)}}
     ]

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from raysed.train.loop import Run
 
 
-BEST_ON_DEV, ISOTROPIC = "best_on_dev", "isotropic"
+BEST_ON_DEV, CLOSEST = "best_on_dev", "closest"
 """Values of `keep`, besides the last weights of the default candidate."""
 _COMPARED = 512
-"""Sentences whose cosines measure isotropy."""
+"""Sentences whose cosines are compared with those of the untrained encoder."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ class Plan:
     Attributes:
         learning_rate: rate of an update, by step (0-based).
         log_every: updates between losses in the history.
-        keep: name of the candidate to keep; `best`: the best one at its best evaluation; `isotropic`: the one whose
-            final embeddings of `sample` have the lowest mean cosine.
+        keep: name of the candidate to keep; `best`: the best one at its best evaluation; `closest`: the one whose
+            final embeddings of `sample` have the cosines most like those of the `untrained` ones.
         patience: with `best`, stop after this many evaluations without a better score; None: never.
         held_out: batches kept out of training; with any, `best` is decided by the loss on them, not by the dev score.
     """
@@ -85,6 +85,7 @@ class Plan:
     patience: int | None = None
     held_out: Sequence[Any] = ()
     sample: TokenTable | None = None
+    untrained: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -186,6 +187,7 @@ class Stage:
 
     def set_up(self, settings: Any, members: MembersConfig, start: Start) -> Run:
         """Prepare the training of one member."""
+        from raysed.model.encoding import encode
         from raysed.model.precision import uses_bf16
         from raysed.train.engine import TorchEngine
         from raysed.train.loop import Run
@@ -195,10 +197,11 @@ class Stage:
         objective = self.objective(settings, start).to(device)
         batches = self.batches(settings, start)
         steps = self.steps(settings, len(batches.table))
-        keep, sample = self.keeps(settings, has_dev=False), None
-        if keep == ISOTROPIC:
+        keep, sample, untrained = self.keeps(settings, has_dev=False), None, None
+        if keep == CLOSEST:
             rows = np.random.default_rng([start.seed, 2]).integers(len(batches.table), size=_COMPARED)
             sample = batches.table.take(np.unique(rows))
+            untrained = encode(start.encoder, sample)[0]
         plan = Plan(
             steps=steps,
             learning_rate=self.schedule(settings, steps),
@@ -206,8 +209,9 @@ class Stage:
             evaluate_every=getattr(settings, "evaluate_every", None) or members.evaluate_every,
             checkpoint_every=members.checkpoint_every,
             log_every=log_every(steps),
-            keep={BEST_ON_DEV: "best", ISOTROPIC: ISOTROPIC}.get(keep, list(objective.candidates())[-1]),
+            keep={BEST_ON_DEV: "best", CLOSEST: CLOSEST}.get(keep, list(objective.candidates())[-1]),
             sample=sample,
+            untrained=untrained,
         )
         optimizer, clip = self.optimizer(settings, objective), getattr(settings, "clip", None)
         engine = TorchEngine(objective, optimizer, clip, uses_bf16(members.precision, start.encoder))

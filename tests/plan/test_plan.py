@@ -100,7 +100,7 @@ CHOOSING = [
         {"ct/members/00", "nli/members/01", "base-natsv/calibrations/00"},
     ),
     (
-        {"ct": {"keep": "isotropic"}, "sed": {"keep": "best_on_dev"}, "combination": {"leave_out": True}},
+        {"ct": {"keep": "closest"}, "sed": {"keep": "best_on_dev"}, "combination": {"leave_out": True}},
         {"ct-sed/learners/00", "teachers-sed/targets"},
     ),
 ]

@@ -52,7 +52,7 @@ def settings(storage: Path, **changes) -> dict:
             "learning_rate": 2e-4,
         },
         "sed": {"epochs": 1, "learning_rate": 1e-3, "evaluate_every": 3},
-        "resources": {"engine": "local", "cpus_per_member": 1},
+        "resources": {"engine": "local", "cpus_per_member": 1, "concurrent_members": 1},
         **changes,
     }
 

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from raysed.config import Block, Rate
 from raysed.train.objective import EncoderObjective
 from raysed.train.optimizers import RMSprop
-from raysed.train.stage import BEST_ON_DEV, ISOTROPIC, Size, Stage, Start
+from raysed.train.stage import BEST_ON_DEV, CLOSEST, Size, Stage, Start
 
 if TYPE_CHECKING:
     from raysed.data.tokens import PackedTokens, PartOfTable, TokenTable
@@ -44,9 +44,10 @@ class CtConfig(Block):
     """Updates at which the rate changes."""
     learning_rates: list[Rate] = [1e-5, 8e-6, 6e-6, 4e-6, 2e-6]
     """Rates, one more than boundaries."""
-    keep: Literal["isotropic", "best_on_dev"] | None = None
-    """Model to keep. `isotropic`: the one with the lower final mean cosine of corpus sentences. `best_on_dev`: the
-    better one at its best evaluation (released code). `null`: `best_on_dev` with a dev task, else `isotropic`."""
+    keep: Literal["closest", "best_on_dev"] | None = None
+    """Model to keep. `closest`: the one whose cosines between corpus sentences are in the end more like those of the
+    untrained encoder. `best_on_dev`: the better one at its best evaluation (released code). `null`: `best_on_dev` with
+    a dev task, else `closest`."""
 
     @model_validator(mode="after")
     def _one_rate_more_than_boundaries(self) -> CtConfig:
@@ -130,7 +131,7 @@ class _Ct(Stage):
         return Size(trained=2)
 
     def keeps(self, settings: CtConfig, has_dev: bool) -> str:
-        return settings.keep or (BEST_ON_DEV if has_dev else ISOTROPIC)
+        return settings.keep or (BEST_ON_DEV if has_dev else CLOSEST)
 
     def objective(self, settings: CtConfig, start: Start) -> ContrastiveTension:
         return ContrastiveTension(start.encoder, settings.dropout)
