@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.stats import spearmanr
 
 from raysed.config import Config
 from raysed.data.tokens import TokenTable, tokenize
@@ -66,9 +65,6 @@ def compared(
     corpus.mkdir()
     table = tokenize(tokenizer, texts, harness.MAX_LENGTH)
     harness.write_tokens(corpus / "part-00000.parquet", table)
-    rows = [line.split("\t") for line in options.dev.read_text(encoding="utf-8").splitlines()[1:]]
-    gold = [float(row[1]) for row in rows]
-    left, right = (tokenize(tokenizer, [row[side] for row in rows], harness.MAX_LENGTH) for side in (2, 3))
     sample = table.take(np.arange(min(SAMPLE, len(table))))
     config = Config(ct=CtConfig(boundaries=[], learning_rates=[options.rate]), members={"precision": "bf16"})
     run = stages()["ct"].set_up(config.ct, config.members, Start(encoder, tokenizer, {"corpus": corpus}, seed))
@@ -83,8 +79,7 @@ def compared(
         done, copies = updates, run.objective.candidates()
         scores, about = {}, {}
         for name, copy in copies.items():
-            near = (unit(encode(copy, left)[0]) * unit(encode(copy, right)[0])).sum(1)
-            scores[name] = 100 * float(spearmanr(near, gold)[0])
+            scores[name] = harness.dev_score(harness.embedder(copy, tokenizer), options)
             now = [_cosines(copy, sample, is_centred) for is_centred in (True, False)]
             about[name] = [np.corrcoef(a, b)[0, 1] for a, b in zip(now, before)] + [-now[1].mean()]
         rules = ("closest", "not centred", "isotropic")

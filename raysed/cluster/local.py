@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,17 @@ from raysed.cluster.process import prepare_worker
 from raysed.cluster.processes import SideBySide, Training
 from raysed.cluster.resources import Cluster, Need, Share, plan_learners, smallest_gpu_here, uses_gpu, what_is_missing
 from raysed.cluster.watchdog import Watchdog
-from raysed.cluster.work import MOST_RESTARTS, Bench, Ended, Failures, Stopped, TrainingLine, Trial, refuse_unfinished
+from raysed.cluster.work import (
+    MOST_RESTARTS,
+    Bench,
+    Ended,
+    Failures,
+    Stopped,
+    TrainingLine,
+    Trial,
+    line_of_members,
+    refuse_unfinished,
+)
 from raysed.errors import RunFailed, UserError, last_line
 from raysed.graph import Artefact, Task
 from raysed.store.progress import emit
@@ -57,9 +68,8 @@ class LocalExecutor(Executor):
 
     def _train_members(self, trials: Sequence[Trial], bench: Bench) -> tuple[Failures, dict[str, Stopped]]:
         """Train members; with halving in rounds, each of which ends with a choice of the bounds that go on."""
-        count, updates = sum(len(t.tasks) for t in trials), sum(len(t.tasks) * t.rungs[-1] for t in trials)
-        line = TrainingLine(f"train {'+'.join(dict.fromkeys(t.node for t in trials))}", "members", count, updates)
-        trainings = {task.name: partial(_train_member, t, task, _about(bench)) for t in trials for task in t.tasks}
+        line = line_of_members(trials)
+        trainings = {task.name: partial(_train_member, t, task, bench) for t in trials for task in t.tasks}
         failed: Failures = {}
         stopped: dict[str, Stopped] = {}
         left = {trial: [task.name for task in trial.tasks] for trial in trials}
@@ -74,9 +84,8 @@ class LocalExecutor(Executor):
                     left[trial] = sound = [name for name in names if name not in failed]
                     if rung + 1 < len(trial.rungs) and len(sound) >= trial.least:
                         scores[trial] = [ended[name].score for name in sound]
-                best = sorted(scores, key=lambda trial: trial.statistic(scores[trial]), reverse=True)
-                kept = best[: math.ceil(len(best) / best[0].reduction)] if best else []
-                for trial in best[len(kept) :]:
+                kept = _best(scores)
+                for trial in scores.keys() - kept:
                     bound = trial.tasks[0].settings["lower_bound"]
                     stopped[trial.name] = {"lower_bound": bound, "updates": trial.rungs[rung], "scores": scores[trial]}
                 left = {trial: left[trial] for trial in kept}
@@ -92,8 +101,8 @@ class LocalExecutor(Executor):
         def told(kind: str, name: str, words: dict[str, Any]) -> None:
             line.report(name, words) if kind == "report" else said.setdefault(name, {}).update(words)
 
-        worker, about = wanted[0].needs.options["worker"], _about(Bench(self._storage, self._res, share))
-        trainings = {task.name: partial(_train_learner, worker, task, about) for task in tasks}
+        worker, bench = wanted[0].needs.options["worker"], Bench(self._storage, self._res, share)
+        trainings = {task.name: partial(_train_learner, worker, task, bench) for task in tasks}
         with self._side_by_side(trainings, at_once) as side_by_side:
             side_by_side.train(dict.fromkeys(trainings, ()), told, lambda: any("failed" in of for of in said.values()))
         refuse_unfinished(tasks, said, self._storage)
@@ -103,20 +112,21 @@ class LocalExecutor(Executor):
         return self._streamed_here(tasks, {"table": "corpus", **options})
 
 
-def _about(bench: Bench) -> dict[str, Any]:
-    """Return what a bench in another process shares with this one."""
-    return {name: getattr(bench, name) for name in ("storage", "resources", "share", "job")}
+def _best(scores: Mapping[Trial, Sequence[float]]) -> list[Trial]:
+    """Return the bounds that go on, best first: one in `reduction`, rounded up."""
+    best = sorted(scores, key=lambda trial: trial.statistic(scores[trial]), reverse=True)
+    return best[: math.ceil(len(best) / best[0].reduction)] if best else []
 
 
-def _train_member(trial: Trial, task: Task, about: Mapping, tell: Callable, until: int) -> Ended:
-    train = partial(trial.train, [task], until, Bench(**about, report=tell))
-    (ended,) = _until_it_ends(train, task.name, about["share"])
+def _train_member(trial: Trial, task: Task, bench: Bench, tell: Callable, until: int) -> Ended:
+    train = partial(trial.train, [task], until, replace(bench, report=tell))
+    (ended,) = _until_it_ends(train, task.name, bench.share)
     return ended
 
 
-def _train_learner(worker: Callable[[Sequence[Task], Bench], None], task: Task, about: Mapping, tell: Callable) -> None:
-    bench = Bench(**about, report=partial(tell, "report"), say=partial(tell, "say"))
-    _until_it_ends(partial(worker, [task], bench), task.name, about["share"])
+def _train_learner(worker: Callable[[Sequence[Task], Bench], None], task: Task, bench: Bench, tell: Callable) -> None:
+    told = replace(bench, report=partial(tell, "report"), say=partial(tell, "say"))
+    _until_it_ends(partial(worker, [task], told), task.name, bench.share)
 
 
 def _until_it_ends(train: Callable[[], Any], name: str, share: Share) -> Any:

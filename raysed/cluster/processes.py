@@ -12,9 +12,9 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any, BinaryIO
 
@@ -101,12 +101,14 @@ class _Work:
     def do_in(self, process: _Process) -> None:
         try:
             process.wait_until_ready()
-            with process.busy():
-                self.do(partial(process.train, tell=self.tell))
+            process.is_busy = True
+            self.do(partial(process.train, tell=self.tell))
         except _Ended:
             pass
         except Exception as error:
             self.errors.append(error)
+        finally:
+            process.is_busy = False
 
 
 class _Ended(Exception):
@@ -140,14 +142,6 @@ class _Process:
         if not self._is_ready and self._heard(self._content) is None:
             raise RunFailed(f"a process that was to train ended with code {self._code()}, see native.log")
         self._is_ready = True
-
-    @contextmanager
-    def busy(self) -> Iterator[None]:
-        self.is_busy = True
-        try:
-            yield
-        finally:
-            self.is_busy = False
 
     def train(self, name: str, arguments: tuple, tell: Callable[..., None]) -> Any:
         for _ in range(MOST_RESTARTS):

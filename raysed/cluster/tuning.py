@@ -16,7 +16,7 @@ from ray.tune.schedulers import ASHAScheduler
 
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.watchdog import watched_workers
-from raysed.cluster.work import MOST_RESTARTS, Bench, Failures, Stopped, TrainingLine, Trial
+from raysed.cluster.work import MOST_RESTARTS, Bench, Failures, Stopped, TrainingLine, Trial, line_of_members, title_of
 from raysed.errors import last_line
 from raysed.store.progress import emit
 
@@ -25,10 +25,8 @@ log = logging.getLogger(__name__)
 
 def train_members(trials: Sequence[Trial], bench: Bench) -> tuple[Failures, dict[str, Stopped]]:
     """Run one experiment; return why members failed, by member, and which bounds were stopped, by trial."""
-    title = "+".join(dict.fromkeys(trial.node for trial in trials))
     by_name = {trial.name: trial for trial in trials}
-    count, updates = sum(len(t.tasks) for t in trials), sum(len(t.tasks) * t.rungs[-1] for t in trials)
-    line, res = TrainingLine(f"train {title}", "members", count, updates), bench.resources
+    line, res = line_of_members(trials), bench.resources
     (reduction, rungs) = next(((t.reduction, t.rungs) for t in trials if t.reduction), (0, ()))
     asha = reduction and ASHAScheduler(
         # Rungs are given as powers of the reduction, because their updates are rounded to evaluations.
@@ -51,7 +49,7 @@ def train_members(trials: Sequence[Trial], bench: Bench) -> tuple[Failures, dict
                 trial_dirname_creator=_trial_name,
             ),
             run_config=tune.RunConfig(
-                name=title,
+                name=title_of(trials),
                 storage_path=bench.storage.uri("tune"),
                 failure_config=tune.FailureConfig(max_failures=MOST_RESTARTS),
                 callbacks=[_Progress(line)],

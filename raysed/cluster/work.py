@@ -21,8 +21,21 @@ if TYPE_CHECKING:
     from raysed.cluster.resources import Share
     from raysed.cluster.watchdog import Watchdog
 
+
 MOST_RESTARTS = 100
 """Restarts of one training for any reason; `max_retries` counts only those without a new checkpoint in between."""
+
+
+def _nothing(*arguments: Any) -> None:
+    """Take what nobody asked for. Defaults of a bench are no lambdas, so that it can be sent to other processes."""
+
+
+def _no() -> bool:
+    return False
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 @dataclass(frozen=True)
@@ -46,8 +59,8 @@ class Work:
     task: Task | None = None
     checkpoints: Checkpoints | None = None
     log: MetricsLog | None = None
-    report: Callable[[dict[str, Any]], None] = lambda *arguments: None
-    warned: Callable[[], bool] = lambda: False
+    report: Callable[[dict[str, Any]], None] = _nothing
+    warned: Callable[[], bool] = _no
 
 
 @dataclass(frozen=True)
@@ -67,14 +80,14 @@ class Bench:
     share: Share | None = None
     watchdog: Watchdog | None = None
     job: str = field(default_factory=lambda: uuid.uuid4().hex)
-    report: Callable[[str, dict[str, Any]], None] = lambda *arguments: None
-    published: Callable[[str], None] = lambda *arguments: None
-    warned: Callable[[], bool] = lambda: False
+    report: Callable[[str, dict[str, Any]], None] = _nothing
+    published: Callable[[str], None] = _nothing
+    warned: Callable[[], bool] = _no
     rank: int = 0
     world: int = 1
-    broadcast: Callable[[Any], Any] = lambda value: value
-    say: Callable[[str, dict[str, Any]], None] = lambda *arguments: None
-    has_failed: Callable[[], bool] = lambda: False
+    broadcast: Callable[[Any], Any] = _itself
+    say: Callable[[str, dict[str, Any]], None] = _nothing
+    has_failed: Callable[[], bool] = _no
 
     @contextmanager
     def work(self, task: Task) -> Iterator[Work]:
@@ -173,6 +186,17 @@ class TrainingLine:
         """Show the final line."""
         if self._progress:
             self._progress.close(f"{len(self._done)} of {self._count} {self._what}")
+
+
+def line_of_members(trials: Sequence[Trial]) -> TrainingLine:
+    """Return the line of one experiment."""
+    count, updates = sum(len(t.tasks) for t in trials), sum(len(t.tasks) * t.rungs[-1] for t in trials)
+    return TrainingLine(f"train {title_of(trials)}", "members", count, updates)
+
+
+def title_of(trials: Sequence[Trial]) -> str:
+    """Return the stages that an experiment trains."""
+    return "+".join(dict.fromkeys(trial.node for trial in trials))
 
 
 def refuse_unfinished(learners: Sequence[Task], said: Mapping[str, Mapping[str, Any]], storage: Storage) -> None:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +18,14 @@ from raysed.errors import RunFailed, UserError
 
 pytestmark = pytest.mark.timeout(60)
 CALM = Watchdog(60)
+
+
+@pytest.fixture(autouse=True)
+def none_stays() -> Iterator[None]:
+    """Of the processes that a test starts; a Ray of other tests may be there."""
+    before = psutil.Process().children()
+    yield
+    assert [process for process in psutil.Process().children() if process not in before] == []
 
 
 def train(name: str, tell, place: Path, then=lambda: None) -> int:
@@ -83,7 +92,6 @@ def test_two_train_at_the_same_time_and_what_they_tell_arrives(tmp_path, then):
     ended, told = both(tmp_path, then)
     assert ended == {"a": 0, "b": 0} and sorted(told) == [("a", 0), ("b", 0)]
     assert len({path.name.partition("-")[2] for path in (tmp_path / "marks").iterdir()}) == 2
-    assert not psutil.Process().children()
 
 
 @pytest.mark.parametrize(("then", "watchdog"), [(die, CALM), (stand_still, Watchdog(2))])
@@ -100,12 +108,10 @@ def test_what_a_process_trained_that_dies_or_stands_still_is_trained_again(tmp_p
 def test_an_error_in_another_process_is_raised_here(tmp_path, then, error, message):
     with pytest.raises(error, match=f"^{message}$"):
         both(tmp_path, then)
-    assert not psutil.Process().children()
 
 
 def test_what_is_short_is_done_before_another_process_is_there():
     assert set(train_all(dict.fromkeys("abc", pid), 3).values()) == {os.getpid()}
-    assert not psutil.Process().children()
 
 
 def pid(tell) -> int:
