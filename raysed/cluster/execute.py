@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, zip_longest
@@ -55,10 +55,10 @@ class How:
 
 def execute(graph: Graph, storage: Storage, how: How, say: Callable[[str], None]) -> tuple[State, str]:
     """Make what is missing; return the final state and a description of the cluster."""
-    executor = make_executor(graph, storage, how, say)
-    storage.write_text("config.yaml", how.settings)  # from here on, an earlier run of this name is modified
-    for batch in graph.batches():
-        executor.make(batch)
+    with closing(make_executor(graph, storage, how, say)) as executor:
+        storage.write_text("config.yaml", how.settings)  # from here on, an earlier run of this name is modified
+        for batch in graph.batches():
+            executor.make(batch)
     _clear(graph, storage)
     return executor.state, str(executor.cluster)
 
@@ -145,6 +145,9 @@ class Executor:
         corpus = self.state.entry("corpus") if "corpus" in self._graph.artefacts else None
         self._how.check_room(self.cluster, corpus.meta["rows"] if corpus else None, self._storage.free_bytes())
         self._say(f"{self.where}: {self.cluster}" + (f"; members: {share}" if members else ""))
+
+    def close(self) -> None:
+        """End what was started."""
 
     def _now(self) -> Cluster:
         return self.cluster

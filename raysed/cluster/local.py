@@ -8,8 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -45,6 +44,10 @@ class LocalExecutor(Executor):
 
     where = "this machine"
 
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
+        self._processes = SideBySide(Watchdog(self._res.silence_seconds, self._res.stall_seconds))
+
     def _gathered(self, need: Need, learners: int, workers: int) -> Cluster:
         if missing := what_is_missing(self.cluster, self._res):
             raise UserError(missing)
@@ -53,42 +56,47 @@ class LocalExecutor(Executor):
         prepare_worker(cpus)
         return self.cluster
 
-    @contextmanager
-    def _side_by_side(self, trainings: Mapping[str, Training], count: int) -> Iterator[SideBySide]:
+    def _side_by_side(
+        self, trainings: Mapping[str, Training], count: int, tell: Callable, is_over: Callable[[], bool] = lambda: False
+    ) -> dict[str, Any]:
         """Share the CPUs among trainings as Ray would, so that sums are the same; then use all again.
 
         A GPU is not shared.
         """
-        watchdog = Watchdog(self._res.silence_seconds, self._res.stall_seconds)
         try:
-            with SideBySide(trainings, 1 if self.gpu else count, watchdog) as side_by_side:
-                yield side_by_side
+            return self._processes.train(trainings, 1 if self.gpu else count, tell, is_over)
         finally:
             prepare_worker(self.share.threads)
+
+    def close(self) -> None:
+        """End the other processes."""
+        self._processes.close()
 
     def _train_members(self, trials: Sequence[Trial], bench: Bench) -> tuple[Failures, dict[str, Stopped]]:
         """Train members; with halving in rounds, each of which ends with a choice of the bounds that go on."""
         line = line_of_members(trials)
-        trainings = {task.name: partial(_train_member, t, task, bench) for t in trials for task in t.tasks}
         failed: Failures = {}
         stopped: dict[str, Stopped] = {}
-        left = {trial: [task.name for task in trial.tasks] for trial in trials}
-        with self._side_by_side(trainings, bench.share.workers) as side_by_side:
-            for rung in range(max(len(trial.rungs) for trial in trials)):
-                calls = {name: (trial.rungs[rung],) for trial, names in left.items() for name in names}
-                ended = side_by_side.train(calls, line.report)
-                failed |= {name: each.failed for name, each in ended.items() if each.failed}
-                scores: dict[Trial, list[float]] = {}
-                for trial, names in left.items():
-                    emit(sentences=sum(ended[name].updates for name in names) * trial.rows_per_update)
-                    left[trial] = sound = [name for name in names if name not in failed]
-                    if rung + 1 < len(trial.rungs) and len(sound) >= trial.least:
-                        scores[trial] = [ended[name].score for name in sound]
-                kept = _best(scores)
-                for trial in scores.keys() - kept:
-                    bound = trial.tasks[0].settings["lower_bound"]
-                    stopped[trial.name] = {"lower_bound": bound, "updates": trial.rungs[rung], "scores": scores[trial]}
-                left = {trial: left[trial] for trial in kept}
+        left = {trial: list(trial.tasks) for trial in trials}
+        for rung in range(max(len(trial.rungs) for trial in trials)):
+            trainings = {
+                task.name: partial(_train_member, trial, task, bench, trial.rungs[rung])
+                for trial, tasks in left.items()
+                for task in tasks
+            }
+            ended = self._side_by_side(trainings, bench.share.workers, line.report)
+            failed |= {name: each.failed for name, each in ended.items() if each.failed}
+            scores: dict[Trial, list[float]] = {}
+            for trial, tasks in left.items():
+                emit(sentences=sum(ended[task.name].updates for task in tasks) * trial.rows_per_update)
+                left[trial] = sound = [task for task in tasks if task.name not in failed]
+                if rung + 1 < len(trial.rungs) and len(sound) >= trial.least:
+                    scores[trial] = [ended[task.name].score for task in sound]
+            kept = _best(scores)
+            for trial in scores.keys() - kept:
+                bound = trial.tasks[0].settings["lower_bound"]
+                stopped[trial.name] = {"lower_bound": bound, "updates": trial.rungs[rung], "scores": scores[trial]}
+            left = {trial: left[trial] for trial in kept}
         line.close()
         return failed, stopped
 
@@ -103,8 +111,7 @@ class LocalExecutor(Executor):
 
         worker, bench = wanted[0].needs.options["worker"], Bench(self._storage, self._res, share)
         trainings = {task.name: partial(_train_learner, worker, task, bench) for task in tasks}
-        with self._side_by_side(trainings, at_once) as side_by_side:
-            side_by_side.train(dict.fromkeys(trainings, ()), told, lambda: any("failed" in of for of in said.values()))
+        self._side_by_side(trainings, at_once, told, lambda: any("failed" in of for of in said.values()))
         refuse_unfinished(tasks, said, self._storage)
         line.close()
 
@@ -118,7 +125,7 @@ def _best(scores: Mapping[Trial, Sequence[float]]) -> list[Trial]:
     return best[: math.ceil(len(best) / best[0].reduction)] if best else []
 
 
-def _train_member(trial: Trial, task: Task, bench: Bench, tell: Callable, until: int) -> Ended:
+def _train_member(trial: Trial, task: Task, bench: Bench, until: int, tell: Callable) -> Ended:
     train = partial(trial.train, [task], until, replace(bench, report=tell))
     (ended,) = _until_it_ends(train, task.name, bench.share)
     return ended

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Any
 
 from raysed.cluster.process import prepare_process
 from raysed.cluster.watchdog import Watchdog
@@ -26,41 +26,30 @@ from raysed.store.progress import shown
 
 log = logging.getLogger(__name__)
 
-Training = Callable[..., Any]
+Tell = Callable[..., None]
+Training = Callable[[Tell], Any]
 _COMMAND = "import sys; sys.path[:] = sys.argv[1:]; from raysed.cluster.processes import serve; serve()"
 
 
 class SideBySide:
-    """Trains in this process and, while a `with` block lasts, in up to `count` - 1 others.
+    """Trains in this process and in others, which stay for what is trained next.
 
     Others begin once they have imported all that is needed, which takes seconds; what is short is done by then. If one
     dies, or its watchdog ends it, another repeats its training.
-
-    Args:
-        trainings: by name; can be pickled. Each takes a function to tell this process something, then arguments.
     """
 
-    def __init__(self, trainings: Mapping[str, Training], count: int, watchdog: Watchdog):
-        self._trainings, self._count = trainings, min(count, len(trainings)) - 1
-        self._content = pickle.dumps((trainings, watchdog)) if self._count > 0 else b""
-
-    def __enter__(self) -> SideBySide:
-        self._others = [_Process(self._content) for _ in range(self._count)]
-        self._pool = ThreadPoolExecutor(max(self._count, 1), "process")
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for other in self._others:
-            other.end()
-        self._pool.shutdown()
+    def __init__(self, watchdog: Watchdog):
+        self._watchdog = watchdog
+        self._others: list[_Process] = []
 
     def train(
-        self, calls: Mapping[str, tuple], tell: Callable[..., None], is_over: Callable[[], bool] = lambda: False
+        self, trainings: Mapping[str, Training], count: int, tell: Tell, is_over: Callable[[], bool] = lambda: False
     ) -> dict[str, Any]:
-        """Call trainings with arguments; return what they return, by name.
+        """Return what trainings return, by name, `count` of them at a time.
 
         Args:
-            calls: the arguments by name, in the order in which to begin.
+            trainings: in the order in which to begin. Each can be pickled, and takes a function to tell this process
+                something.
             tell: gets what trainings tell, one call at a time.
             is_over: whether to begin no further training.
 
@@ -68,20 +57,31 @@ class SideBySide:
             RunFailed: a process ended while it started, or training ended too many processes.
             Exception: what a training has raised.
         """
-        work = _Work(calls, tell, is_over)
-        running = {other: self._pool.submit(work.do_in, other) for other in self._others}
-        work.do(lambda name, arguments: self._trainings[name](work.tell, *arguments))
+        count = max(min(count, len(trainings)) - 1, 0)
+        while len(self._others) < count:
+            self._others.append(_Process(pickle.dumps((self._watchdog, next(iter(trainings.values()))))))
+        work = _Work(trainings, tell, is_over)
+        running = {other: other.thread.submit(work.do_in, other) for other in self._others[:count]}
+        work.do(lambda name, training: training(work.tell))
         wait([future for other, future in running.items() if other.is_busy])
         if work.errors:
             raise work.errors[0]
         return work.results
 
+    def close(self) -> None:
+        """End the other processes."""
+        for other in self._others:
+            other.end()
+        for other in self._others:
+            other.thread.shutdown()
+        self._others = []
+
 
 class _Work:
     """What is left to train, and what came of the rest."""
 
-    def __init__(self, calls: Mapping[str, tuple], tell: Callable[..., None], is_over: Callable[[], bool]):
-        self._left, self._tell, self._is_over = iter(calls.items()), tell, is_over
+    def __init__(self, trainings: Mapping[str, Training], tell: Tell, is_over: Callable[[], bool]):
+        self._left, self._tell, self._is_over = iter(trainings.items()), tell, is_over
         self.results: dict[str, Any] = {}
         self.errors: list[Exception] = []
         self._lock = threading.Lock()
@@ -90,11 +90,11 @@ class _Work:
         with self._lock:
             self._tell(*words)
 
-    def do(self, train: Callable[[str, tuple], Any]) -> None:
-        while call := self._next():
-            self.results[call[0]] = train(*call)
+    def do(self, train: Callable[[str, Training], Any]) -> None:
+        while named := self._next():
+            self.results[named[0]] = train(*named)
 
-    def _next(self) -> tuple[str, tuple] | None:
+    def _next(self) -> tuple[str, Training] | None:
         with self._lock:
             return None if self.errors or self._is_over() else next(self._left, None)
 
@@ -116,10 +116,15 @@ class _Ended(Exception):
 
 
 class _Process:
-    """Another process that knows all trainings; if it dies, it is replaced."""
+    """Another process; if it dies, it is replaced.
 
-    def __init__(self, content: bytes):
-        self._content, self.is_busy, self._is_ended = content, False, False
+    Args:
+        first: pickled, its watchdog and a training, with which it imports what all need.
+    """
+
+    def __init__(self, first: bytes):
+        self._first, self.is_busy, self._is_ended = first, False, False
+        self.thread = ThreadPoolExecutor(1, "process")  # here, waits for what it says
         self._start()
 
     def _start(self) -> None:
@@ -139,13 +144,13 @@ class _Process:
         self._code()
 
     def wait_until_ready(self) -> None:
-        if not self._is_ready and self._heard(self._content) is None:
+        if not self._is_ready and self._heard(self._first) is None:
             raise RunFailed(f"a process that was to train ended with code {self._code()}, see native.log")
         self._is_ready = True
 
-    def train(self, name: str, arguments: tuple, tell: Callable[..., None]) -> Any:
+    def train(self, name: str, training: Training, tell: Tell) -> Any:
         for _ in range(MOST_RESTARTS):
-            words = self._heard((name, arguments))
+            words = self._heard(pickle.dumps((name, training)))
             while words and words[0] == "told":
                 tell(*words[1])
                 words = self._heard()
@@ -159,11 +164,11 @@ class _Process:
             self.wait_until_ready()
         raise RunFailed(f"{name}: its process was lost {MOST_RESTARTS} times")
 
-    def _heard(self, told: Any = None) -> tuple[str, Any] | None:
-        """Tell the process something, unless it is None; return what it says next, None if it is lost."""
+    def _heard(self, told: bytes = b"") -> tuple[str, Any] | None:
+        """Tell the process something pickled, or nothing; return what it says next, None if it is lost."""
         with suppress(OSError, EOFError, pickle.UnpicklingError):  # the last: it was lost while it spoke
-            if told is not None:
-                _write(self._popen.stdin, told)
+            self._popen.stdin.write(told)
+            self._popen.stdin.flush()
             return pickle.load(self._popen.stdout)
         if self._is_ended:
             raise _Ended
@@ -177,31 +182,31 @@ class _Process:
         return code
 
 
-def _write(file: BinaryIO, words: Any) -> None:
-    file.write(pickle.dumps(words))
-    file.flush()
-
-
 # -- in the other process --------------------------------------------------------------------------------------------
 
 
 def serve() -> None:
-    """Read all trainings from stdin, then calls; train, and answer on stdout. What is printed goes to stderr."""
+    """Read trainings from stdin; train, and answer on stdout. What is printed goes to stderr."""
     prepare_process()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     heard: queue.SimpleQueue = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(heard,), daemon=True).start()
-    trainings, watchdog = pickle.loads(heard.get())
-    _write(answers, ("ready", None))
+
+    def say(kind: str, words: Any) -> None:
+        answers.write(pickle.dumps((kind, words)))
+        answers.flush()
+
+    watchdog, _ = heard.get()
+    say("ready", None)
     while True:
-        name, arguments = heard.get()
+        name, training = heard.get()
         try:
             with shown(False), watchdog.guard(name):
-                answer = "returned", trainings[name](lambda *words: _write(answers, ("told", words)), *arguments)
+                answer = "returned", training(lambda *words: say("told", words))
         except Exception as error:
             answer = "raised", _portable(error)
-        _write(answers, answer)
+        say(*answer)
 
 
 def _listen(heard: queue.SimpleQueue) -> None:

@@ -17,6 +17,8 @@ from raysed.errors import UserError
 _COLUMNS = ("id", "input_ids", "target")
 TARGET_FILE = "part-00000.parquet"
 """First file of a table, and the only one of a block."""
+MEAN = "mean.npy"
+"""Mean embedding of an ensemble over the corpus."""
 ROWS_PER_GROUP = 4096
 """Rows per Parquet row group, which learners read as a whole."""
 _GROUPS_PER_FILE = 64
@@ -151,7 +153,7 @@ def _held_out_rows(group_rows: np.ndarray) -> np.ndarray:
 class TargetWriter:
     """Write a target table as rows come, and check that targets are finite and that each sentence came once.
 
-    Files `part-00000.parquet` and so on have 64 row groups of 4,096 rows; `mean.npy` is the mean target, float64 [D].
+    Files `part-00000.parquet` and so on have 64 row groups of 4,096 rows; `MEAN` is the mean target, float64 [D].
     """
 
     def __init__(self, directory: Path):
@@ -184,7 +186,7 @@ class TargetWriter:
             raise RuntimeError(
                 f"{expected} sentences were embedded, but {self.rows} rows with {distinct} ids were written"
             )
-        np.save(self._directory / "mean.npy", self._sum / expected)
+        np.save(self._directory / MEAN, self._sum / expected)
 
     def _flush(self, at_least: int) -> None:
         """Write whole row groups, so that their boundaries do not depend on the blocks that rows came in."""

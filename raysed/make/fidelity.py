@@ -11,7 +11,6 @@ from raysed.data.targets import matrix
 from raysed.data.tokens import TokenTable
 from raysed.make.work import Named
 from raysed.model.encoding import encode
-from raysed.model.library import stored_smaller
 from raysed.model.pretrained import load_start
 from raysed.score.fidelity import fidelity
 from raysed.store.progress import emit
@@ -23,6 +22,8 @@ _FEWEST = 100
 
 def learner_fidelity(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """Search some texts of the corpus by some of them; the target table has what the teachers say of each."""
+    from raysed.model.library import stored_smaller  # takes seconds
+
     targets, corpus = SentenceTable(inputs["targets"]), SentenceTable(inputs["corpus"])
     of_N = corpus.column("of")
     count = len(corpus) if of_N is None else int((of_N == np.arange(len(of_N))).sum())  # texts come before queries

@@ -19,7 +19,7 @@ from raysed.cluster.work import Work
 from raysed.config import FlowConfig, Layers, Role, derive_seed
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.pairs import read_pairs
-from raysed.data.targets import ROWS_PER_GROUP
+from raysed.data.targets import MEAN, ROWS_PER_GROUP
 from raysed.data.tokens import TokenTable, read_tokens, tokenize
 from raysed.errors import RunFailed, UserError
 from raysed.make.work import Named, layers_file
@@ -34,7 +34,7 @@ from raysed.train.calibration import choose_natsv_k, fit_calibration
 from raysed.train.calibrations.natsv import MOST_DIRECTIONS, largest_k
 from raysed.train.flow_fit import distinct_pairs
 
-OF_TASK, CENTRE = "embeddings.npy", "centre.npy"
+OF_TASK = "embeddings.npy"
 _CENTRED_ON = 2000  # sentences of the corpus that determine the centre
 Parts = dict[str | None, np.ndarray]
 """Rows to fit on, by task; under None if all tasks share one calibration."""
@@ -66,14 +66,14 @@ def embeddings(out: Path, inputs: Named, settings: Named, work: Work) -> None:
 
 
 def centre(out: Path, inputs: Named, settings: Named, work: Work) -> None:
-    """Write the mean vector [D] of some corpus sentences, averaged over the members of an ensemble."""
+    """Write the mean vector [D] of some corpus sentences, averaged over the members of an ensemble without targets."""
     table, sums = read_tokens(inputs["corpus"]), 0.0
     rows = np.random.default_rng(len(table)).choice(len(table), min(_CENTRED_ON, len(table)), replace=False)
     sample = table.take(np.sort(rows))
     for path in inputs["model"]:
         encoder = load_checkpoint(path, inputs["encoder"].trust_remote_code).to(work.device)
         sums = sums + encode(encoder, sample, (settings["layers"],), work.token_budget)[0].mean(0, dtype=np.float64)
-    np.save(out / CENTRE, sums / len(inputs["model"]))
+    np.save(out / MEAN, sums / len(inputs["model"]))
 
 
 def mean_weights(models: Iterable[nn.Module]) -> dict[str, torch.Tensor]:

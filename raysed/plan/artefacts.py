@@ -33,11 +33,6 @@ def soup_of(node: str) -> str:
     return f"{node}/soup"
 
 
-def centre_of(node: str) -> str:
-    """Return the artefact of an ensemble's mean vector over sentences of the corpus."""
-    return f"{node}/centre"
-
-
 @dataclass(frozen=True)
 class ScoredModel:
     """A model that may be scored, and where its embeddings of the evaluation's sentences are.
@@ -65,7 +60,7 @@ class Facts:
 
     Attributes:
         together: artefact of the combined external teachers; None if they were not combined or scored.
-        soups, centres: artefacts by ensemble, see `soup_of` and `centre_of`.
+        soups, centres: artefacts by ensemble, see `soup_of` and `Plan.centres`.
         worth: scores of the teachers alone and together, with their names; None if not scored.
         shares_space_of: the only teacher, if learners share its space.
     """
@@ -129,7 +124,7 @@ def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
         views={kind: state.entry(f"views/{kind}").meta["summary"] for kind in job.views},
         together=TOGETHER if TOGETHER in plan.artefacts else None,
         soups={n: soup_of(n) for n in outcomes if soup_of(n) in plan.artefacts and state.entry(soup_of(n))},
-        centres={n: centre_of(n) for n in outcomes if centre_of(n) in plan.artefacts},
+        centres={n: name for n, name in plan.centres.items() if state.entry(name)},
         worth=worth and named(worth.meta, [teacher.title for teacher in job.teachers]),
         shares_space_of=job.teachers[0].title if shares_space else None,
     )

@@ -28,7 +28,6 @@ from raysed.plan.artefacts import (
     TOGETHER,
     WORTH,
     ScoredModel,
-    centre_of,
     outcome_of,
     soup_of,
     teachers_left_out,
@@ -52,13 +51,19 @@ _CANDIDATES = f"{TEACHERS}-{SED}/candidates"
 
 
 class Plan:
-    """All that a run makes; `scored` has the models that may be scored, by recipe."""
+    """All that a run makes.
+
+    Attributes:
+        scored: models that may be scored, by recipe.
+        centres: by ensemble, the artefact that has its mean vector over the corpus, in a file `MEAN`.
+    """
 
     def __init__(self, job: Job):
         config = job.config
         self.job, self.config, self.shape = job, config, shape_of(config.encoder)
         self.artefacts: dict[str, Artefact] = {}
         self.scored: dict[str, list[ScoredModel]] = defaultdict(list)
+        self.centres: dict[str, str] = {}
         self._encoder = Given(job.inputs["encoder"], config.encoder)
         self._start = _START if config.encoder.static else None
         self._learners_start = Pick(outcome_of("mlm"), 0) if config.sed.start == "mlm" else self._start
@@ -234,9 +239,7 @@ class Plan:
                 kept, title = (inputs, {"layers": [config.encoder.layers]}), f"embeddings by the mean weights of {node}"
                 self._add(soup_of(node), title, scores.embeddings, "evaluation", *kept, by="task", may_fail=True)
                 if last_stage(node).labels is None and self.job.needs_corpus:
-                    inputs = {"encoder": self._encoder, "model": members, "corpus": "corpus"}
-                    kept, title = (inputs, {"layers": config.encoder.layers}), f"mean vector of {node}"
-                    self._add(centre_of(node), title, scores.centre, "evaluation", *kept, by="task")
+                    self.centres[node] = f"{node}-{SED}/targets"
 
     def _add_member(self, node: str, index: int, bound: float | None, stage: str) -> str:
         config, (*before, kind) = self.config, node.split("-")
@@ -304,6 +307,10 @@ class Plan:
             settings = {"precision": precision, "target_precision": kept_in}
             stage, title = "+".join(names.values()), f"targets of {node}-{SED}"
             self._add(name, title, targets.mean_targets, stage, inputs, settings, **about)
+        for node in (node for node in self.centres if node not in names):
+            inputs = {"encoder": self._encoder, "model": Pick(outcome_of(node), None, "healthy"), "corpus": "corpus"}
+            kept, title = (inputs, {"layers": self.config.encoder.layers}), f"mean vector of {node}"
+            self.centres[node] = self._add(f"{node}/centre", title, scores.centre, "evaluation", *kept, by="task")
         if teaching:
             self._combine({index: names[node] for index, node in of_members.items()})
 

@@ -15,8 +15,9 @@ from transformers import PreTrainedTokenizerBase
 
 from raysed.config import Config, EncoderConfig, Layers, derive_seed
 from raysed.data.parquet import SentenceTable
+from raysed.data.targets import MEAN
 from raysed.data.tokens import tokenize
-from raysed.make.scores import CENTRE, load_embeddings
+from raysed.make.scores import load_embeddings
 from raysed.model.calibration import CalibrationMap, load_calibration
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
@@ -143,7 +144,7 @@ class Run:
             combined = {"ensemble": self._combined(recipe)}
             combined |= {"soup": load_embeddings(self.storage.fetch(soup), main)} if soup else {}
             if (centre := self.facts.centres.get(recipe)) and combined["ensemble"] is not None:
-                combined["centred"] = combined["ensemble"] - np.load(self.storage.fetch(centre) / CENTRE)
+                combined["centred"] = combined["ensemble"] - np.load(self.storage.fetch(centre) / MEAN)
             for kind, embeddings in combined.items():
                 if embeddings is not None:
                     outcomes = evaluation.outcomes(embeddings)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def none_stays() -> Iterator[None]:
     assert [process for process in psutil.Process().children() if process not in before] == []
 
 
-def train(name: str, tell, place: Path, then=lambda: None) -> int:
+def train(tell, name: str, place: Path, then=lambda: None) -> int:
     """Waits for the other training, so that each has a process; returns how often it was started before."""
     starts = len(list(place.glob(f"{name}-*")))
     (place / f"{name}-{os.getpid()}").touch()
@@ -49,13 +50,13 @@ def both(tmp_path: Path, then, watchdog: Watchdog = CALM) -> tuple[dict, list]:
     (tmp_path / "here").write_text(str(os.getpid()))
     place, told = tmp_path / "marks", []
     place.mkdir()
-    trainings = {name: partial(train, name, place=place, then=partial(then, place)) for name in ("a", "b")}
+    trainings = {name: partial(train, name=name, place=place, then=partial(then, place)) for name in ("a", "b")}
     return train_all(trainings, 2, lambda *words: told.append(words), watchdog), told
 
 
 def train_all(trainings: dict, count: int, tell=print, watchdog: Watchdog = CALM) -> dict:
-    with SideBySide(trainings, count, watchdog) as side_by_side:
-        return side_by_side.train(dict.fromkeys(trainings, ()), tell)
+    with closing(SideBySide(watchdog)) as side_by_side:
+        return side_by_side.train(trainings, count, tell)
 
 
 def nothing(place: Path) -> None:
@@ -118,20 +119,23 @@ def pid(tell) -> int:
     return os.getpid()
 
 
-def test_processes_stay_for_the_next_round(tmp_path):
-    place = tmp_path / "marks"
-    place.mkdir()
-    with SideBySide(dict.fromkeys("abc", wait_for_others), 2, CALM) as side_by_side:
-        first = side_by_side.train({name: (str(place / "1"), 2) for name in "ab"}, print)
-        assert set(side_by_side.train({name: (str(place / "2"), 2) for name in "cb"}, print).values()) == set(
-            first.values()
-        )
-        assert side_by_side.train({"c": (str(place / "3"), 1)}, print).keys() == {"c"}
+def test_processes_stay_for_what_is_trained_next(tmp_path):
+    with closing(SideBySide(CALM)) as side_by_side:
+
+        def train(names: str, count: int) -> list[int]:
+            waiting = partial(wait_for_others, place=tmp_path / names, count=count)
+            return list(side_by_side.train(dict.fromkeys(names, waiting), count, print).values())
+
+        first = train("ab", 2)
+        assert set(first) == set(train("cd", 2)) and os.getpid() in first
+        assert train("e", 1) == [os.getpid()]
+        assert set(train("fgh", 3)) > set(first)
 
 
-def wait_for_others(tell, place: str, count: int) -> int:
-    Path(place + f"-{os.getpid()}").touch()
-    while len(list(Path(place).parent.glob(f"{Path(place).name}-*"))) < count:
+def wait_for_others(tell, place: Path, count: int) -> int:
+    place.mkdir(exist_ok=True)
+    (place / str(os.getpid())).touch()
+    while len(list(place.iterdir())) < count:
         time.sleep(0.01)
     return os.getpid()
 

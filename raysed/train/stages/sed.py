@@ -231,7 +231,7 @@ class _Sed(Stage):
     sentences_per_row = 1
 
     def set_up_worker(self, settings: SedConfig, start: Start, rank: int = 0, world: int = 1) -> Run:
-        from raysed.data.targets import TargetBatches, held_out_batches
+        from raysed.data.targets import MEAN, TargetBatches, held_out_batches
         from raysed.model.head import START, VARIANCE
         from raysed.model.precision import uses_bf16
         from raysed.train.engine import TorchEngine
@@ -245,7 +245,7 @@ class _Sed(Stage):
             start.encoder.set_head(np.load(targets / START))
         about = settings.dropout, settings.losses, settings.widths
         objective = Distillation(start.encoder, *about, *heads, temperature=settings.temperature)
-        offset = np.load(targets / "mean.npy") if settings.target == "centred_mean" else None
+        offset = np.load(targets / MEAN) if settings.target == "centred_mean" else None
         holds_out = settings.keep == "best_on_held_out"
         some = {"rank": rank, "world": world, "offset": offset, "held_out": holds_out}
         if "candidates" in start.data:
