@@ -69,7 +69,7 @@ def test_a_finished_run_is_described_in_words_and_counts(finished):
     assert code == 0 and lines[1:] == [
         "finished: corpus, model, plots, 3 of 3 ct/members, 1 of 1 ct-sed/learners, base-flow/calibrations, "
         "base-whiten/calibrations, base/embeddings, ct-sed-flow/calibrations, ct-sed/embeddings, ct-sed/fidelity, "
-        "ct-sed/targets, ct/centre, 3 ct/embeddings, ct/ensemble, ct/soup"
+        "ct-sed/targets, 3 ct/embeddings, ct/ensemble, ct/soup"
     ]
 
 

@@ -5,7 +5,7 @@ continues with the missing ones.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 _FILE = "block.parquet"
 Place = dict[str, int]
 """Rows of a block in the sentence table: `start` to `stop`, exclusive."""
+OnBlock = Callable[[pa.Table], None]
+"""Takes what `BlockWorker` returns of a block."""
 
 
 @dataclass(frozen=True)
@@ -86,35 +88,38 @@ def stream_of(tasks: Sequence[Task], options: Mapping[str, Any], starts: range, 
     return Stream(title, tasks, chain, starts, keyed)
 
 
-def make_missing(
-    stream: Stream, storage: Storage, how: str, publish: Callable[[list[Place]], Iterator[pa.Table]]
-) -> None:
-    """Make the missing blocks with `publish`, which yields what `BlockWorker` returns; log `how` and the progress."""
+def make_missing(stream: Stream, storage: Storage, how: str, publish: Callable[[list[Place], OnBlock], None]) -> None:
+    """Make the missing blocks with `publish`; log `how` and the progress."""
     total, starts, step = stream.starts.stop, list(stream.starts), stream.starts.step
     if not stream.keyed:  # otherwise the worker, which reads the text, skips finished ones
-        starts = [
-            start
-            for start in starts
-            if not all(storage.finished(stream.block(task, start), task.depends) for task in stream.tasks)
-        ]
+        starts = [start for start in starts if not is_there(stream, storage, start)]
     places = [{"start": start, "stop": min(start + step, total)} for start in starts]
     there, done = len(stream.starts) - len(places), total - sum(place["stop"] - place["start"] for place in places)
     known = f", {there} of {len(stream.starts)} blocks done" if there else ""
     log.info("%s: %s sentences%s; %s", stream.title, f"{total:,}", known, how)
     progress, made = Progress(stream.title, total, first=done), 0
+
+    def on_block(rows: pa.Table) -> None:
+        nonlocal done, made
+        done, made = done + len(rows), made + sum(rows.column("is_made").to_pylist())
+        progress.update(done, f"{done:,} of {total:,} sentences")
+
     if places:
-        for rows in publish(places):
-            done, made = done + len(rows), made + sum(rows.column("is_made").to_pylist())
-            progress.update(done, f"{done:,} of {total:,} sentences")
+        publish(places, on_block)
     emit(sentences=made)
     progress.close(f"{total:,} sentences")
 
 
-def publish_here(stream: Stream, storage: Storage, places: Sequence[Place]) -> Iterator[pa.Table]:
+def is_there(stream: Stream, storage: Storage, start: int) -> bool:
+    """Whether a block that is not keyed exists, for all artefacts."""
+    return all(storage.finished(stream.block(task, start), task.depends) for task in stream.tasks)
+
+
+def publish_here(stream: Stream, storage: Storage, places: Sequence[Place], on_block: OnBlock) -> None:
     """Make blocks in this process, for a stream of one stage."""
     table, worker = SentenceTable(storage.fetch(stream.table)), BlockWorker(stream, 0, storage)
     for place in places:
-        yield worker(table.rows(place["start"], place["stop"], stream.chain[0][0].columns))
+        on_block(worker(table.rows(place["start"], place["stop"], stream.chain[0][0].columns)))
 
 
 class BlockWorker:

@@ -18,7 +18,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
 from raysed.cluster.process import prepare_worker
-from raysed.cluster.resources import Cluster, Need, Share, plan_members, uses_gpu
+from raysed.cluster.resources import Cluster, Need, Share, plan_members, plan_teachers, uses_gpu
 from raysed.cluster.work import Bench, Trial, Work
 from raysed.config import ResourcesConfig
 from raysed.errors import UserError
@@ -197,9 +197,12 @@ class Executor:
 
     # tasks
 
-    def _made_groups(self, title: str, groups: Sequence[Sequence[Task]], on_cpus: bool) -> Iterable[dict[str, str]]:
-        """Make artefacts, those of a group one after the other; yield why some could not be made, by name."""
-        return (make_group(group, self._storage, self._work(), None) for group in groups)
+    def _make_groups(
+        self, title: str, groups: Sequence[Sequence[Task]], on_cpus: bool, on_made: Callable[[dict[str, str]], None]
+    ) -> None:
+        """Make artefacts, those of a group one after the other; say after each why some could not be made, by name."""
+        for group in groups:
+            on_made(make_group(group, self._storage, self._work(), None))
 
     def _by_task(self, wanted: Sequence[Artefact], batch: Sequence[Artefact]) -> None:
         groups: dict[str, list[Task]] = {}
@@ -208,15 +211,19 @@ class Executor:
         kind = wanted[0].title.split(" ")[0]
         kind = f"{kind}s" if len(wanted) > 1 and not kind.endswith("s") else kind
         title = f"{'fit' if wanted[0].needs.stage == 'calibration' else 'compute'} {kind}"
-        progress = Progress(title, len(wanted))
-        outcomes = self._made_groups(title, list(groups.values()), bool(wanted[0].needs.options.get("on_cpus")))
-        for done, failed in enumerate(outcomes, start=1):
+        progress, done = Progress(title, len(wanted)), 0
+
+        def on_made(failed: dict[str, str]) -> None:
+            nonlocal done
             for name, reason in failed.items():
                 if not self._graph.artefacts[name].needs.may_fail:
                     raise UserError(f"{name}: {reason}")
                 self.state.failures[name] = reason, True
                 self._say(f"left out: {name}: {reason}")
+            done += 1
             progress.update(round(done * len(wanted) / len(groups)), f"{done} of {len(groups)}")
+
+        self._make_groups(title, list(groups.values()), bool(wanted[0].needs.options.get("on_cpus")), on_made)
         progress.close()
 
     # members
@@ -283,20 +290,37 @@ class Executor:
             tasks, options = [self._task(artefact) for artefact in group], group[0].needs.options
             stream = (self._streamed_here if "table" in options else self._streamed)(tasks, options)
             joined = [self._task(a, blocks=blocks_of(stream, task, self._storage)) for a, task in zip(group, tasks)]
-            outcomes = self._made_groups("join", [[task] for task in joined], on_cpus=True)
-            for name, reason in (item for failed in outcomes for item in failed.items()):
-                raise UserError(f"{name}: {reason}")
+            self._make_groups("join", [[task] for task in joined], on_cpus=True, on_made=_refuse)
             for task in tasks:
                 self._storage.remove(f"{task.name}.blocks")
 
     def _streamed_here(self, tasks: Sequence[Task], options: Mapping[str, Any]) -> Stream:
         """Make the missing blocks in this process, as another one may lack a key in the user's environment."""
-        from raysed.cluster.blocks import make_missing, publish_here, stream_of
+        from raysed.cluster.blocks import make_missing, publish_here
 
-        rows = self.state.entry(options["table"]).meta["rows"]
-        stream = stream_of(tasks, options, range(0, rows, options["rows"](rows)), self._work())
+        stream = self._stream(tasks, options)
         make_missing(stream, self._storage, "in this process", partial(publish_here, stream, self._storage))
         return stream
+
+    def _stream(
+        self, tasks: Sequence[Task], options: Mapping[str, Any], share: Share | None = None, groups: int = 1
+    ) -> Stream:
+        from raysed.cluster.blocks import stream_of
+
+        rows = self.state.entry(options.get("table", "corpus")).meta["rows"]
+        return stream_of(tasks, options, range(0, rows, options["rows"](rows)), self._work(share), groups)
+
+    def _plan_mean(self, tasks: Sequence[Task]) -> tuple[Share, int]:
+        """Return how `plan_teachers` divides the members whose mean is taken."""
+        teachers = [task.inputs["teachers"] for task in tasks]
+        files = [self._storage.fetch(refs[0].name).iterdir() for refs in teachers]
+        largest = max(sum(file.stat().st_size for file in of_teacher) for of_teacher in files)
+        return plan_teachers(self._now(), self._res, sum(map(len, teachers)), largest)
+
+
+def _refuse(failed: Mapping[str, str]) -> None:
+    for name, reason in failed.items():
+        raise UserError(f"{name}: {reason}")
 
 
 def make_group(group: Sequence[Task], storage: Storage, work: Work, threads: int | None) -> dict[str, str]:

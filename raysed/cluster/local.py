@@ -1,4 +1,4 @@
-"""The local engine: without Ray, in this process, and on CPUs further ones that train beside it.
+"""The local engine: without Ray, in this process, and on CPUs further ones that train and embed beside it.
 
 Makers and settings are the same, so a run can continue with either engine.
 """
@@ -15,11 +15,20 @@ from typing import Any
 
 import psutil
 
-from raysed.cluster.blocks import Stream
-from raysed.cluster.execute import Executor
+from raysed.cluster.blocks import OnBlock, Place, Stream, is_there, make_missing, publish_here
+from raysed.cluster.execute import Executor, make_group
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.processes import SideBySide, Training
-from raysed.cluster.resources import Cluster, Need, Share, plan_learners, smallest_gpu_here, uses_gpu, what_is_missing
+from raysed.cluster.resources import (
+    Cluster,
+    Need,
+    Share,
+    plan_learners,
+    plan_members,
+    smallest_gpu_here,
+    uses_gpu,
+    what_is_missing,
+)
 from raysed.cluster.watchdog import Watchdog
 from raysed.cluster.work import (
     MOST_RESTARTS,
@@ -29,14 +38,18 @@ from raysed.cluster.work import (
     Stopped,
     TrainingLine,
     Trial,
+    Work,
     line_of_members,
     refuse_unfinished,
 )
 from raysed.errors import RunFailed, UserError, last_line
 from raysed.graph import Artefact, Task
 from raysed.store.progress import emit
+from raysed.store.storage import Storage
 
 log = logging.getLogger(__name__)
+
+_MOST_TRIES = 3  # of what cannot count its starts: a process that is lost more often ran out of memory
 
 
 class LocalExecutor(Executor):
@@ -57,14 +70,14 @@ class LocalExecutor(Executor):
         return self.cluster
 
     def _side_by_side(
-        self, trainings: Mapping[str, Training], count: int, tell: Callable, is_over: Callable[[], bool] = lambda: False
+        self, trainings: Mapping[str, Training], count: int, tell: Callable, **about: Any
     ) -> dict[str, Any]:
         """Share the CPUs among trainings as Ray would, so that sums are the same; then use all again.
 
         A GPU is not shared.
         """
         try:
-            return self._processes.train(trainings, 1 if self.gpu else count, tell, is_over)
+            return self._processes.train(trainings, 1 if self.gpu else count, tell, **about)
         finally:
             prepare_worker(self.share.threads)
 
@@ -111,12 +124,37 @@ class LocalExecutor(Executor):
 
         worker, bench = wanted[0].needs.options["worker"], Bench(self._storage, self._res, share)
         trainings = {task.name: partial(_train_learner, worker, task, bench) for task in tasks}
-        self._side_by_side(trainings, at_once, told, lambda: any("failed" in of for of in said.values()))
+        self._side_by_side(trainings, at_once, told, is_over=lambda: any("failed" in of for of in said.values()))
         refuse_unfinished(tasks, said, self._storage)
         line.close()
 
+    def _make_groups(
+        self, title: str, groups: Sequence[Sequence[Task]], on_cpus: bool, on_made: Callable[[dict[str, str]], None]
+    ) -> None:
+        """Make artefacts, groups side by side if processes are there: to start one takes longer than most groups."""
+        share = plan_members(self.cluster, self._res, min(len(groups), self._processes.count))
+        if share.workers == 1:
+            super()._make_groups(title, groups, on_cpus, on_made)
+            return
+        about = self._storage, self._work(), share.threads
+        makers = {group[0].name: partial(_make_group, group, *about) for group in groups}
+        self._side_by_side(makers, share.workers, on_made, restarts=_MOST_TRIES)
+
     def _streamed(self, tasks: Sequence[Task], options: Mapping[str, Any]) -> Stream:
-        return self._streamed_here(tasks, {"table": "corpus", **options})
+        """Make the missing blocks; for the mean of members side by side, as each holds little."""
+        if self.gpu or "teachers" not in tasks[0].inputs:
+            return self._streamed_here(tasks, options)
+        share, _ = self._plan_mean(tasks)
+        stream = self._stream(tasks, options, share)
+
+        def publish(places: Sequence[Place], on_block: OnBlock) -> None:
+            parts = {f"{stream.title}, part {k + 1}": places[k :: share.workers] for k in range(share.workers)}
+            about = stream, self._storage, share.threads
+            makers = {name: partial(_make_blocks, *about, part) for name, part in parts.items() if part}
+            self._side_by_side(makers, share.workers, on_block, restarts=_MOST_TRIES)
+
+        make_missing(stream, self._storage, str(share), publish)
+        return stream
 
 
 def _best(scores: Mapping[Trial, Sequence[float]]) -> list[Trial]:
@@ -134,6 +172,16 @@ def _train_member(trial: Trial, task: Task, bench: Bench, until: int, tell: Call
 def _train_learner(worker: Callable[[Sequence[Task], Bench], None], task: Task, bench: Bench, tell: Callable) -> None:
     told = replace(bench, report=partial(tell, "report"), say=partial(tell, "say"))
     _until_it_ends(partial(worker, [task], told), task.name, bench.share)
+
+
+def _make_group(group: Sequence[Task], storage: Storage, work: Work, threads: int, tell: Callable) -> None:
+    tell(make_group(group, storage, work, threads))
+
+
+def _make_blocks(stream: Stream, storage: Storage, threads: int, places: Sequence[Place], tell: Callable) -> None:
+    """Make blocks, but for those that a lost process has made."""
+    prepare_worker(threads)
+    publish_here(stream, storage, [place for place in places if not is_there(stream, storage, place["start"])], tell)
 
 
 def _until_it_ends(train: Callable[[], Any], name: str, share: Share) -> Any:

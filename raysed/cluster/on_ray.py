@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import ray
 
 from raysed.cluster.autoscaling import gather
-from raysed.cluster.blocks import Stream, stream_of
+from raysed.cluster.blocks import Stream
 from raysed.cluster.distilling import distill
 from raysed.cluster.execute import Executor, make_group
 from raysed.cluster.nodes import check_versions
@@ -54,16 +54,20 @@ class RayExecutor(Executor):
                 inputs[role] = self._shared[id(value)][1]
         return replace(task, inputs=inputs)
 
-    def _made_groups(self, title: str, groups: Sequence[Sequence[Task]], on_cpus: bool) -> Iterable[dict[str, str]]:
+    def _make_groups(
+        self, title: str, groups: Sequence[Sequence[Task]], on_cpus: bool, on_made: Callable[[dict[str, str]], None]
+    ) -> None:
         """Make artefacts in tasks; on one machine without GPUs, in this process, which has imported everything."""
         if not self.gpu and len(self.cluster.nodes) == 1:
-            return super()._made_groups(title, groups, on_cpus)
+            super()._make_groups(title, groups, on_cpus, on_made)
+            return
         share = plan_members(self._now(), self._res, self._how.members)
         share = replace(share, gpus=0.0) if on_cpus else share
         groups = [[self._to_workers(task) for task in group] for group in groups]
         arguments = self._storage, self._work(share), share.threads
         seconds = self._res.silence_seconds
-        return watched_tasks(make_group, groups, *arguments, work=title, share=share, seconds=seconds)
+        for failed in watched_tasks(make_group, groups, *arguments, work=title, share=share, seconds=seconds):
+            on_made(failed)
 
     def _train_members(self, trials: Sequence[Trial], bench: Bench) -> tuple[Failures, dict[str, Stopped]]:
         from raysed.cluster.tuning import train_members
@@ -79,19 +83,15 @@ class RayExecutor(Executor):
         distill(tasks, wanted[0].needs.options["worker"], Bench(self._storage, self._res, share), at_once)
 
     def _streamed(self, tasks: Sequence[Task], options: Mapping[str, Any]) -> Stream:
-        rows, cluster, groups = self.state.entry("corpus").meta["rows"], self._now(), 1
-        starts = range(0, rows, options["rows"](rows))
+        groups = 1
         if "teachers" in tasks[0].inputs:
-            teachers = [task.inputs["teachers"] for task in tasks]
-            files = [self._storage.fetch(refs[0].name).iterdir() for refs in teachers]
-            largest = max(sum(file.stat().st_size for file in of_teacher) for of_teacher in files)
-            share, groups = plan_teachers(cluster, self._res, sum(map(len, teachers)), largest)
+            share, groups = self._plan_mean(tasks)
         elif "weights" in options:
             weights = options["weights"]()
             res = self._res if weights else self._res.model_copy(update={"gpu": False})
-            share, _ = plan_teachers(cluster, res, 1, weights)
+            share, _ = plan_teachers(self._now(), res, 1, weights)
         else:
-            share = plan_members(cluster, self._res, len(starts))
-        stream = stream_of(tasks, options, starts, self._work(share), groups)
+            share = plan_members(self._now(), self._res, len(self._stream(tasks, options).starts))
+        stream = self._stream(tasks, options, share, groups)
         make_blocks(stream, self._storage, share, self._res.silence_seconds)
         return stream

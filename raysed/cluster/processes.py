@@ -22,7 +22,7 @@ from raysed.cluster.process import prepare_process
 from raysed.cluster.watchdog import Watchdog
 from raysed.cluster.work import MOST_RESTARTS
 from raysed.errors import RunFailed, last_line
-from raysed.store.progress import shown
+from raysed.store.progress import emit, listening, shown
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _COMMAND = "import sys; sys.path[:] = sys.argv[1:]; from raysed.cluster.processe
 
 
 class SideBySide:
-    """Trains in this process and in others, which stay for what is trained next.
+    """Trains models, or does other work, in this process and in others, which stay for what comes next.
 
     Others begin once they have imported all that is needed, which takes seconds; what is short is done by then. If one
     dies, or its watchdog ends it, another repeats its training.
@@ -42,8 +42,18 @@ class SideBySide:
         self._watchdog = watchdog
         self._others: list[_Process] = []
 
+    @property
+    def count(self) -> int:
+        """Processes that are there, with this one."""
+        return 1 + len(self._others)
+
     def train(
-        self, trainings: Mapping[str, Training], count: int, tell: Tell, is_over: Callable[[], bool] = lambda: False
+        self,
+        trainings: Mapping[str, Training],
+        count: int,
+        tell: Tell,
+        is_over: Callable[[], bool] = lambda: False,
+        restarts: int = MOST_RESTARTS,
     ) -> dict[str, Any]:
         """Return what trainings return, by name, `count` of them at a time.
 
@@ -52,15 +62,16 @@ class SideBySide:
                 something.
             tell: gets what trainings tell, one call at a time.
             is_over: whether to begin no further training.
+            restarts: of one training whose process is lost.
 
         Raises:
-            RunFailed: a process ended while it started, or training ended too many processes.
+            RunFailed: a process ended while it started, or a training ended too many processes.
             Exception: what a training has raised.
         """
         count = max(min(count, len(trainings)) - 1, 0)
         while len(self._others) < count:
             self._others.append(_Process(pickle.dumps((self._watchdog, next(iter(trainings.values()))))))
-        work = _Work(trainings, tell, is_over)
+        work = _Work(trainings, tell, is_over, restarts)
         running = {other: other.thread.submit(work.do_in, other) for other in self._others[:count]}
         work.do(lambda name, training: training(work.tell))
         wait([future for other, future in running.items() if other.is_busy])
@@ -80,8 +91,8 @@ class SideBySide:
 class _Work:
     """What is left to train, and what came of the rest."""
 
-    def __init__(self, trainings: Mapping[str, Training], tell: Tell, is_over: Callable[[], bool]):
-        self._left, self._tell, self._is_over = iter(trainings.items()), tell, is_over
+    def __init__(self, trainings: Mapping[str, Training], tell: Tell, is_over: Callable[[], bool], restarts: int):
+        self._left, self._tell, self._is_over, self.restarts = iter(trainings.items()), tell, is_over, restarts
         self.results: dict[str, Any] = {}
         self.errors: list[Exception] = []
         self._lock = threading.Lock()
@@ -89,6 +100,10 @@ class _Work:
     def tell(self, *words: Any) -> None:
         with self._lock:
             self._tell(*words)
+
+    def emit(self, facts: dict[str, Any]) -> None:
+        with self._lock:
+            emit(**facts)
 
     def do(self, train: Callable[[str, Training], Any]) -> None:
         while named := self._next():
@@ -102,7 +117,7 @@ class _Work:
         try:
             process.wait_until_ready()
             process.is_busy = True
-            self.do(partial(process.train, tell=self.tell))
+            self.do(partial(process.train, work=self))
         except _Ended:
             pass
         except Exception as error:
@@ -148,11 +163,11 @@ class _Process:
             raise RunFailed(f"a process that was to train ended with code {self._code()}, see native.log")
         self._is_ready = True
 
-    def train(self, name: str, training: Training, tell: Tell) -> Any:
-        for _ in range(MOST_RESTARTS):
+    def train(self, name: str, training: Training, work: _Work) -> Any:
+        for _ in range(work.restarts):
             words = self._heard(pickle.dumps((name, training)))
-            while words and words[0] == "told":
-                tell(*words[1])
+            while words and words[0] in ("told", "emitted"):
+                work.tell(*words[1]) if words[0] == "told" else work.emit(words[1])
                 words = self._heard()
             if words:
                 kind, outcome = words
@@ -162,7 +177,7 @@ class _Process:
             log.warning("%s: its process was lost (exit code %d); another one continues", name, self._code())
             self._start()
             self.wait_until_ready()
-        raise RunFailed(f"{name}: its process was lost {MOST_RESTARTS} times")
+        raise RunFailed(f"{name}: its process was lost {work.restarts} times")
 
     def _heard(self, told: bytes = b"") -> tuple[str, Any] | None:
         """Tell the process something pickled, or nothing; return what it says next, None if it is lost."""
@@ -202,7 +217,7 @@ def serve() -> None:
     while True:
         name, training = heard.get()
         try:
-            with shown(False), watchdog.guard(name):
+            with shown(False), listening(partial(say, "emitted")), watchdog.guard(name):
                 answer = "returned", training(lambda *words: say("told", words))
         except Exception as error:
             answer = "raised", _portable(error)

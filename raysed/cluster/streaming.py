@@ -13,7 +13,7 @@ from functools import partial
 import pyarrow as pa
 import ray
 
-from raysed.cluster.blocks import BlockWorker, Place, Stream, make_missing
+from raysed.cluster.blocks import BlockWorker, OnBlock, Place, Stream, make_missing
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import Share
 from raysed.cluster.watchdog import Watchdog, watched_workers
@@ -27,12 +27,12 @@ _MOST_TRIES = 5  # per block: one lost more often than lost nodes explain takes 
 def make_blocks(stream: Stream, storage: Storage, share: Share, silence: float) -> None:
     """Make the missing blocks; an error names sentences at which workers are lost again and again."""
     with watched_workers(silence, share, least=len(stream.chain)) as watchdog:
-        make_missing(stream, storage, str(share), partial(_published, stream, storage, share, watchdog))
+        make_missing(stream, storage, str(share), partial(_publish, stream, storage, share, watchdog))
 
 
-def _published(
-    stream: Stream, storage: Storage, share: Share, watchdog: Watchdog, places: Sequence[Place]
-) -> Iterator[pa.Table]:
+def _publish(
+    stream: Stream, storage: Storage, share: Share, watchdog: Watchdog, places: Sequence[Place], on_block: OnBlock
+) -> None:
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its errors are raised, too
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = context.print_on_execution_start = False  # the driver shows its own line
@@ -58,7 +58,8 @@ def _published(
         )
     rows.set_name(stream.title.replace("/", "-"))  # also the name of a log file
     try:
-        yield from rows.iter_batches(prefetch_batches=0, **about)
+        for made in rows.iter_batches(prefetch_batches=0, **about):
+            on_block(made)
     except ray.exceptions.RayError as error:
         cause = getattr(error, "cause", None)
         if isinstance(cause, UserError):

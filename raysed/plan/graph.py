@@ -344,7 +344,7 @@ class Plan:
         settings = {
             "combination": type(how)(how=how.how, weights=how.weights, balance=how.balance)
         }  # the settings that change cosines
-        about = {"by": "task", "options": {"on_cpus": True}}
+        about = {"by": "task", "group": WORTH, "options": {"on_cpus": True}}
         if self._dev:
             inputs, make = {"embeddings": embeddings, "dev": self._dev}, targets.choice_of_teachers
             self._add(CHOICE, "choice of teachers", make, "teachers", inputs, settings, **about)

@@ -6,9 +6,11 @@ from typing import ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from raysed.cluster import blocks
 from raysed.cluster.blocks import Stream, make_missing, publish_here
+from raysed.cluster.local import _make_blocks
 from raysed.cluster.work import Work
 from raysed.data.tokens import SENTENCE_SCHEMA
 from raysed.graph import Task
@@ -66,14 +68,26 @@ def test_only_blocks_with_new_text_are_made_and_counted(tmp_path):
     assert pq.read_table(blocks.block_file(storage, "rows/a/000000"))["length"].to_pylist() == [7, 10, 10]
 
 
+def test_what_a_lost_process_has_made_is_not_made_again(tmp_path):
+    storage, text, told = Storage(str(tmp_path), "run"), [f"sentence {index}" for index in range(8)], []
+    save_corpus(storage, text)
+    task = Task("mean", "mean", lambda: None, {}, {}, {})
+    stream = Stream("mean", [task], [(Lengths, task, Work(), "mean")], range(0, 8, 3))
+    places = [{"start": start, "stop": min(start + 3, 8)} for start in stream.starts]
+    publish_here(stream, storage, places[1:2], told.append)
+    Lengths.asked.clear()
+    _make_blocks(stream, storage, torch.get_num_threads(), places, told.append)
+    assert Lengths.asked == [*text[:3], *text[6:]]
+    assert [rows["id"].to_pylist() for rows in told] == [[3, 4, 5], [0, 1, 2], [6, 7]]
+
+
 def test_what_is_missing_is_found_without_the_corpus(tmp_path, monkeypatch):
     storage, given = Storage(str(tmp_path), "run"), []
     monkeypatch.setattr(blocks, "SentenceTable", lambda path: pytest.fail("the corpus was read"))
     task = Task("rows/a", "rows", lambda: None, {}, {}, {})
 
-    def publish(places):
+    def publish(places, on_block):
         given.extend(places)
-        yield from ()
 
     for keyed in (True, False):
         stream = Stream("rows", [task], [(Lengths, task, Work(), "rows")], range(0, 7, 3), keyed)

@@ -16,6 +16,7 @@ import pytest
 from raysed.cluster.processes import SideBySide
 from raysed.cluster.watchdog import Watchdog
 from raysed.errors import RunFailed, UserError
+from raysed.store.progress import emit, listening
 
 pytestmark = pytest.mark.timeout(60)
 CALM = Watchdog(60)
@@ -113,6 +114,30 @@ def test_an_error_in_another_process_is_raised_here(tmp_path, then, error, messa
 
 def test_what_is_short_is_done_before_another_process_is_there():
     assert set(train_all(dict.fromkeys("abc", pid), 3).values()) == {os.getpid()}
+
+
+def test_what_is_reported_in_another_process_is_heard_here(tmp_path):
+    facts: list[dict] = []
+    with listening(facts.append):
+        both(tmp_path, report)
+    assert facts == [{"sentences": 3}]
+
+
+def report(place: Path) -> None:
+    emit(sentences=3)
+
+
+def test_what_loses_one_process_after_the_other_ends_the_run(tmp_path, caplog):
+    (tmp_path / "here").write_text(str(os.getpid()))
+    (tmp_path / "marks").mkdir()
+    trainings = {name: partial(train, name=name, place=tmp_path / "marks", then=always_die) for name in "ab"}
+    with closing(SideBySide(CALM)) as side_by_side, pytest.raises(RunFailed, match="b: its process was lost 2 times"):
+        side_by_side.train(trainings, 2, print, restarts=2)
+    assert len(caplog.messages) == 2
+
+
+def always_die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def pid(tell) -> int:

@@ -57,6 +57,15 @@ def merged(settings: dict, changes: dict) -> dict:
     return {**settings, **{k: {**settings.get(k, {}), **v} if isinstance(v, dict) else v for k, v in changes.items()}}
 
 
+def test_what_needs_another_artefact_of_its_batch_is_made_in_the_same_worker(settings):
+    """Others of a batch are made at the same time, on other machines of a cluster."""
+    for batch in Plan(check(make_config(settings))).graph.batches():
+        group_of = {artefact.name: artefact.needs.group or artefact.name for artefact in batch}
+        for artefact in batch if batch[0].needs.by == "task" else ():
+            sources = [source for source in artefact.sources() if source in group_of]
+            assert {group_of[source] for source in sources} <= {group_of[artefact.name]}
+
+
 LEARNERS, GRID = {"ct-sed", "sts-sed", "teachers-sed", "ct-sed-flow"}, {"sts", "sts-sed"}
 CALIBRATED = {"ct-sed-flow", "base-flow", "base-sn", "base-whiten"}
 MEMBERS = {"ct", "nli", "nli-ct", "mlm", "contrastive", "sts"}
