@@ -22,13 +22,13 @@ _FEWEST = 100
 
 def learner_fidelity(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """Search some texts of the corpus by some of them; the target table has what the teachers say of each."""
-    from raysed.model.library import stored_smaller  # takes seconds
-
     targets, corpus = SentenceTable(inputs["targets"]), SentenceTable(inputs["corpus"])
     of_N = corpus.column("of")
     count = len(corpus) if of_N is None else int((of_N == np.arange(len(of_N))).sum())  # texts come before queries
     if count < _FEWEST:
         return {}
+    from raysed.model.library import stored_smaller  # takes seconds
+
     of_texts, of_queries = _places(0, count), _places(count, len(targets))
     places = [*of_texts, *of_queries]
     taught = pa.concat_tables(targets.rows(*place, ("id", "input_ids", "target")) for place in places)
