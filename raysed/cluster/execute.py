@@ -2,7 +2,7 @@
 
 Batches run in order. `driver` artefacts are made in this process, `task` artefacts wherever that pays. Members of one
 depth (`tune`), learners (`train`) and artefacts made from `blocks` of the corpus go to one of two engines:
-`raysed.cluster.on_ray` (Ray Tune, Train and Data) or `raysed.cluster.local` (this process, one after the other).
+`raysed.cluster.on_ray` (Ray Tune, Train and Data) or `raysed.cluster.local` (this process and others beside it).
 """
 
 from __future__ import annotations

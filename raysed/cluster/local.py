@@ -53,7 +53,7 @@ _MOST_TRIES = 3  # of what cannot count its starts: a process that is lost more 
 
 
 class LocalExecutor(Executor):
-    """Make batches of artefacts in this process."""
+    """Make batches of artefacts in this process, and on CPUs in others beside it."""
 
     where = "this machine"
 

@@ -1,4 +1,4 @@
-"""Further processes on this machine, in which the local engine trains models beside its own.
+"""Further processes on this machine, which train and embed beside that of the local engine.
 
 They are started as commands: `multiprocessing` would run the user's script again in each of them.
 """

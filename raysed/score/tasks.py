@@ -179,7 +179,7 @@ def tasks_of(sources: Sequence[str] | Mapping[str, str]) -> dict[str, TaskConfig
     tasks: dict[str, TaskConfig] = {}
     for name, source in sources.items() if named else ((None, source) for source in sources):
         name = name or task_name(source, tasks)
-        kind = kind_of(TaskConfig(source=source), f"--task {source}")
+        kind = kind_of(TaskConfig(source=source), "tasks")
         tasks[name] = TaskConfig(source=source, kind=kind, score_range=None, aggregation="all")
         if kind == "classification":
             tasks[f"{name}-clusters"] = TaskConfig(source=source, kind="clustering")
