@@ -35,7 +35,7 @@ import torch
 from raysed.cluster.execute import Executor, make_executor
 from raysed.cluster.process import prepare_process
 from raysed.config import make_config
-from raysed.data.targets import TARGET_FILE
+from raysed.data.targets import TARGET_FILE, TargetWriter
 from raysed.graph import LISTS, Graph
 from raysed.model.pretrained import load_encoder
 from raysed.pipeline import run
@@ -151,7 +151,9 @@ class Work:
         table = pq.read_table(directory / TARGET_FILE).drop_columns(["sentence"])
         targets = np.random.default_rng(0).normal(size=count * WIDTH).astype(np.float32)
         column = pa.FixedSizeListArray.from_arrays(pa.array(targets), WIDTH)
-        pq.write_table(table.append_column("target", column), directory / TARGET_FILE)
+        writer = TargetWriter(directory)
+        writer.add(table.append_column("target", column))
+        writer.close(count)
 
 
 def efficiency(work: Work, samples: dict[str, list[Sample]], many: str, one: str) -> str:

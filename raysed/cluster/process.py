@@ -56,3 +56,10 @@ def prepare_worker(threads: int) -> None:
     if mallopt:
         for option in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
             mallopt(option, _KEPT_BYTES)
+
+
+def return_memory() -> None:
+    """Give back what `prepare_worker` lets this process keep; best while it waits for work."""
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim:
+        malloc_trim(0)

@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from raysed.cluster.process import prepare_process
+from raysed.cluster.process import prepare_process, return_memory
 from raysed.cluster.watchdog import Watchdog
 from raysed.cluster.work import MOST_RESTARTS
 from raysed.errors import RunFailed, last_line
@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 Tell = Callable[..., None]
 Training = Callable[[Tell], Any]
+_IDLE_S = 1.0  # without work, after which a process gives its free memory back
 _COMMAND = "import sys; sys.path[:] = sys.argv[1:]; from raysed.cluster.processes import serve; serve()"
 
 
@@ -215,13 +216,23 @@ def serve() -> None:
     watchdog, _ = heard.get()
     say("ready", None)
     while True:
-        name, training = heard.get()
+        name, training = _next(heard)
         try:
             with shown(False), listening(partial(say, "emitted")), watchdog.guard(name):
                 answer = "returned", training(lambda *words: say("told", words))
         except Exception as error:
             answer = "raised", _portable(error)
         say(*answer)
+        del training, answer
+
+
+def _next(heard: queue.SimpleQueue) -> Any:
+    """Return what comes next; meanwhile others need the memory."""
+    try:
+        return heard.get(timeout=_IDLE_S)
+    except queue.Empty:
+        return_memory()
+        return heard.get()
 
 
 def _listen(heard: queue.SimpleQueue) -> None:

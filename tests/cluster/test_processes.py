@@ -10,9 +10,11 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
+from raysed.cluster.process import prepare_worker
 from raysed.cluster.processes import SideBySide
 from raysed.cluster.watchdog import Watchdog
 from raysed.errors import RunFailed, UserError
@@ -93,7 +95,7 @@ def print_much(place: Path) -> None:
 def test_two_train_at_the_same_time_and_what_they_tell_arrives(tmp_path, then):
     ended, told = both(tmp_path, then)
     assert ended == {"a": 0, "b": 0} and sorted(told) == [("a", 0), ("b", 0)]
-    assert len({path.name.partition("-")[2] for path in (tmp_path / "marks").iterdir()}) == 2
+    assert len(pids(tmp_path / "marks")) == 2
 
 
 @pytest.mark.parametrize(("then", "watchdog"), [(die, CALM), (stand_still, Watchdog(2))])
@@ -163,6 +165,28 @@ def wait_for_others(tell, place: Path, count: int) -> int:
     while len(list(place.iterdir())) < count:
         time.sleep(0.01)
     return os.getpid()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc keeps memory as it is told to")
+def test_a_process_that_waits_for_work_gives_its_memory_back(tmp_path):
+    (tmp_path / "here").write_text(str(os.getpid()))
+    (tmp_path / "marks").mkdir()
+    trainings = {name: partial(train, name=name, place=tmp_path / "marks", then=use_memory) for name in "ab"}
+    with closing(SideBySide(CALM)) as side_by_side:
+        side_by_side.train(trainings, 2, print)
+        (other,) = (psutil.Process(pid) for pid in pids(tmp_path / "marks") - {os.getpid()})
+        kept = other.memory_info().rss
+        while other.memory_info().rss > kept - 200e6:
+            time.sleep(0.1)
+
+
+def use_memory() -> None:
+    prepare_worker(1)
+    np.ones(75_000_000, np.float32)  # 300 MB
+
+
+def pids(marks: Path) -> set[int]:
+    return {int(path.name.partition("-")[2]) for path in marks.iterdir()}
 
 
 def test_a_process_that_cannot_start_ends_the_run_with_its_exit_code(monkeypatch):
