@@ -285,8 +285,8 @@ def distill(
 def _on_tasks(dev: Any, tasks: Any, given: str, defaults: Config) -> dict[str, Any]:
     from raysed.score.tasks import tasks_of
 
-    found = tasks_of(_sources(dev, tasks, given))
-    has_dev = dev is not None
+    sources, has_dev = _sources(dev, tasks, given), dev is not None
+    found = tasks_of(sources, list(sources.values())[:has_dev])
     chosen, reported = (next(iter(found)), None) if has_dev else (defaults.evaluation.dev or "", list(found))
     if not has_dev:  # choose on the default dev task, without reporting it
         found = {chosen: defaults.evaluation.tasks[chosen], **found}

@@ -215,16 +215,20 @@ class Executor:
 
         def on_made(failed: dict[str, str]) -> None:
             nonlocal done
-            for name, reason in failed.items():
-                if not self._graph.artefacts[name].needs.may_fail:
-                    raise UserError(f"{name}: {reason}")
-                self.state.failures[name] = reason, True
-                self._say(f"left out: {name}: {reason}")
+            self._leave_out(failed)
             done += 1
             progress.update(round(done * len(wanted) / len(groups)), f"{done} of {len(groups)}")
 
         self._make_groups(title, list(groups.values()), bool(wanted[0].needs.options.get("on_cpus")), on_made)
         progress.close()
+
+    def _leave_out(self, failed: Mapping[str, str]) -> None:
+        """Go on without what could not be made, by name; raise if the run needs it."""
+        for name, reason in failed.items():
+            if not self._graph.artefacts[name].needs.may_fail:
+                raise UserError(f"{name}: {reason}")
+            self.state.failures[name] = reason, True
+            self._say(f"left out: {name}: {reason}")
 
     # members
 
@@ -290,7 +294,7 @@ class Executor:
             tasks, options = [self._task(artefact) for artefact in group], group[0].needs.options
             stream = (self._streamed_here if "table" in options else self._streamed)(tasks, options)
             joined = [self._task(a, blocks=blocks_of(stream, task, self._storage)) for a, task in zip(group, tasks)]
-            self._make_groups("join", [[task] for task in joined], on_cpus=True, on_made=_refuse)
+            self._make_groups("join", [[task] for task in joined], on_cpus=True, on_made=self._leave_out)
             for task in tasks:
                 self._storage.remove(f"{task.name}.blocks")
 
@@ -316,11 +320,6 @@ class Executor:
         files = [self._storage.fetch(refs[0].name).iterdir() for refs in teachers]
         largest = max(sum(file.stat().st_size for file in of_teacher) for of_teacher in files)
         return plan_teachers(self._now(), self._res, sum(map(len, teachers)), largest)
-
-
-def _refuse(failed: Mapping[str, str]) -> None:
-    for name, reason in failed.items():
-        raise UserError(f"{name}: {reason}")
 
 
 def make_group(group: Sequence[Task], storage: Storage, work: Work, threads: int | None) -> dict[str, str]:

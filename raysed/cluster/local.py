@@ -138,7 +138,7 @@ class LocalExecutor(Executor):
             return
         about = self._storage, self._work(), share.threads
         makers = {group[0].name: partial(_make_group, group, *about) for group in groups}
-        self._side_by_side(makers, share.workers, on_made, restarts=_MOST_TRIES)
+        self._side_by_side(makers, share.workers, on_made, tries=_MOST_TRIES)
 
     def _streamed(self, tasks: Sequence[Task], options: Mapping[str, Any]) -> Stream:
         """Make the missing blocks; for the mean of members side by side, as each holds little."""
@@ -151,7 +151,7 @@ class LocalExecutor(Executor):
             parts = {f"{stream.title}, part {k + 1}": places[k :: share.workers] for k in range(share.workers)}
             about = stream, self._storage, share.threads
             makers = {name: partial(_make_blocks, *about, part) for name, part in parts.items() if part}
-            self._side_by_side(makers, share.workers, on_block, restarts=_MOST_TRIES)
+            self._side_by_side(makers, share.workers, on_block, tries=_MOST_TRIES)
 
         make_missing(stream, self._storage, str(share), publish)
         return stream

@@ -54,7 +54,7 @@ class SideBySide:
         count: int,
         tell: Tell,
         is_over: Callable[[], bool] = lambda: False,
-        restarts: int = MOST_RESTARTS,
+        tries: int = MOST_RESTARTS,
     ) -> dict[str, Any]:
         """Return what trainings return, by name, `count` of them at a time.
 
@@ -63,7 +63,7 @@ class SideBySide:
                 something.
             tell: gets what trainings tell, one call at a time.
             is_over: whether to begin no further training.
-            restarts: of one training whose process is lost.
+            tries: of one training; all have lost their process.
 
         Raises:
             RunFailed: a process ended while it started, or a training ended too many processes.
@@ -72,7 +72,7 @@ class SideBySide:
         count = max(min(count, len(trainings)) - 1, 0)
         while len(self._others) < count:
             self._others.append(_Process(pickle.dumps((self._watchdog, next(iter(trainings.values()))))))
-        work = _Work(trainings, tell, is_over, restarts)
+        work = _Work(trainings, tell, is_over, tries)
         running = {other: other.thread.submit(work.do_in, other) for other in self._others[:count]}
         work.do(lambda name, training: training(work.tell))
         wait([future for other, future in running.items() if other.is_busy])
@@ -92,8 +92,8 @@ class SideBySide:
 class _Work:
     """What is left to train, and what came of the rest."""
 
-    def __init__(self, trainings: Mapping[str, Training], tell: Tell, is_over: Callable[[], bool], restarts: int):
-        self._left, self._tell, self._is_over, self.restarts = iter(trainings.items()), tell, is_over, restarts
+    def __init__(self, trainings: Mapping[str, Training], tell: Tell, is_over: Callable[[], bool], tries: int):
+        self._left, self._tell, self._is_over, self.tries = iter(trainings.items()), tell, is_over, tries
         self.results: dict[str, Any] = {}
         self.errors: list[Exception] = []
         self._lock = threading.Lock()
@@ -165,7 +165,7 @@ class _Process:
         self._is_ready = True
 
     def train(self, name: str, training: Training, work: _Work) -> Any:
-        for _ in range(work.restarts):
+        for _ in range(work.tries):
             words = self._heard(pickle.dumps((name, training)))
             while words and words[0] in ("told", "emitted"):
                 work.tell(*words[1]) if words[0] == "told" else work.emit(words[1])
@@ -178,7 +178,7 @@ class _Process:
             log.warning("%s: its process was lost (exit code %d); another one continues", name, self._code())
             self._start()
             self.wait_until_ready()
-        raise RunFailed(f"{name}: its process was lost {work.restarts} times")
+        raise RunFailed(f"{name}: its process was lost {work.tries} times")
 
     def _heard(self, told: bytes = b"") -> tuple[str, Any] | None:
         """Tell the process something pickled, or nothing; return what it says next, None if it is lost."""

@@ -71,6 +71,12 @@ class Plan:
         self._prepare_evaluation()
         # One of each set of recipes that differ only in calibration.
         self._distilling = list({recipe.uncalibrated: recipe for recipe in job.recipes if recipe.distils}.values())
+        of_members = ((index, teacher.config) for index, teacher in enumerate(job.teachers) if teacher.is_made_by_run)
+        self._teachers_here = {index: node_of(teacher, job.recipes) for index, teacher in of_members}
+        self._is_combined = any(recipe.ensemble == TEACHERS for recipe in self._distilling)
+        means = [recipe.ensemble for recipe in self._distilling if recipe.members]
+        means += self._teachers_here.values() if self._is_combined else []
+        self._targets = {node: f"{node}-{SED}/targets" for node in means}
         self._make_inputs()
         self._embed(BASE, "base", 0, self._start, "the untouched encoder")
         for index, teacher in enumerate(job.teachers):  # members of this run follow in `_make_targets`
@@ -239,7 +245,12 @@ class Plan:
                 kept, title = (inputs, {"layers": [config.encoder.layers]}), f"embeddings by the mean weights of {node}"
                 self._add(soup_of(node), title, scores.embeddings, "evaluation", *kept, by="task", may_fail=True)
                 if last_stage(node).labels is None and self.job.needs_corpus:
-                    self.centres[node] = f"{node}-{SED}/targets"
+                    self.centres[node] = self._targets.get(node) or self._add_centre(node, members)
+
+    def _add_centre(self, node: str, members: Pick) -> str:
+        inputs = {"encoder": self._encoder, "model": members, "corpus": "corpus"}
+        kept, title = (inputs, {"layers": self.config.encoder.layers}), f"mean vector of {node}"
+        return self._add(f"{node}/centre", title, scores.centre, "evaluation", *kept, by="task")
 
     def _add_member(self, node: str, index: int, bound: float | None, stage: str) -> str:
         config, (*before, kind) = self.config, node.split("-")
@@ -288,31 +299,21 @@ class Plan:
     # targets and learners
 
     def _make_targets(self) -> None:
-        teaching = any(recipe.ensemble == TEACHERS for recipe in self._distilling)
-        made = {index: teacher for index, teacher in enumerate(self.job.teachers) if teacher.is_made_by_run}
-        of_members = {index: node_of(teacher.config, self.job.recipes) for index, teacher in made.items()}
-        for index, node in of_members.items():
+        for index, node in self._teachers_here.items():
             names = tuple(f"{node}/embeddings/{i:02d}" for i in range(models_of(node, self.config)))
             inputs = {"embeddings": Pick(outcome_of(node), None, "sound", names)}
             self._add_teacher(index, targets.mean_of_members, inputs)
-        nodes = [recipe.ensemble for recipe in self._distilling if recipe.members]
-        nodes += of_members.values() if teaching else []
-        names = {node: f"{node}-{SED}/targets" for node in dict.fromkeys(nodes)}
         precision, kept_in = self.config.resources.encode_precision, self.config.sed.target_precision
         options = {"worker": targets.MeanBlocks, "rows": targets.block_rows, "title": "average teachers"}
         about = {"by": "blocks", "group": "mean", "is_intermediate": True, "options": options}
-        for node, name in names.items():
+        for node, name in self._targets.items():
             members = Pick(outcome_of(node), None, "healthy")
             inputs = {"corpus": "corpus", "encoder": self._encoder, "teachers": members}
             settings = {"precision": precision, "target_precision": kept_in}
-            stage, title = "+".join(names.values()), f"targets of {node}-{SED}"
+            stage, title = "+".join(self._targets.values()), f"targets of {node}-{SED}"
             self._add(name, title, targets.mean_targets, stage, inputs, settings, **about)
-        for node in (node for node in self.centres if node not in names):
-            inputs = {"encoder": self._encoder, "model": Pick(outcome_of(node), None, "healthy"), "corpus": "corpus"}
-            kept, title = (inputs, {"layers": self.config.encoder.layers}), f"mean vector of {node}"
-            self.centres[node] = self._add(f"{node}/centre", title, scores.centre, "evaluation", *kept, by="task")
-        if teaching:
-            self._combine({index: names[node] for index, node in of_members.items()})
+        if self._is_combined:
+            self._combine({index: self._targets[node] for index, node in self._teachers_here.items()})
 
     def _combine(self, means: Mapping[int, str]) -> None:
         """Add the teachers' scores, their combined target, and its embeddings of the evaluation's sentences."""

@@ -173,13 +173,16 @@ def without_labels(sources: Sequence[str]) -> list[str]:
     return [name for name, path in files.items() if os.path.isfile(path) and len(column_names(local_file(path))) < 2]
 
 
-def tasks_of(sources: Sequence[str] | Mapping[str, str]) -> dict[str, TaskConfig]:
-    """Return one task per file or directory, two for labelled texts, by the given name or that of the file."""
+def tasks_of(sources: Sequence[str] | Mapping[str, str], dev: Container[str] = ()) -> dict[str, TaskConfig]:
+    """Return one task per file or directory, two for labelled texts, by the given name or that of the file.
+
+    Those in `dev` were given as the dev task, as messages say.
+    """
     named = isinstance(sources, Mapping)
     tasks: dict[str, TaskConfig] = {}
     for name, source in sources.items() if named else ((None, source) for source in sources):
         name = name or task_name(source, tasks)
-        kind = kind_of(TaskConfig(source=source), "tasks")
+        kind = kind_of(TaskConfig(source=source), f"--{'dev' if source in dev else 'task'} {source}")
         tasks[name] = TaskConfig(source=source, kind=kind, score_range=None, aggregation="all")
         if kind == "classification":
             tasks[f"{name}-clusters"] = TaskConfig(source=source, kind="clustering")

@@ -134,7 +134,7 @@ def test_what_loses_one_process_after_the_other_ends_the_run(tmp_path, caplog):
     (tmp_path / "marks").mkdir()
     trainings = {name: partial(train, name=name, place=tmp_path / "marks", then=always_die) for name in "ab"}
     with closing(SideBySide(CALM)) as side_by_side, pytest.raises(RunFailed, match="b: its process was lost 2 times"):
-        side_by_side.train(trainings, 2, print, restarts=2)
+        side_by_side.train(trainings, 2, print, tries=2)
     assert len(caplog.messages) == 2
 
 
