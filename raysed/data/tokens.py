@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
 ROW_TOKENS = 128
 """Usual limit of tokens per row, because attention is quadratic in them."""
 _SENTENCES_PER_ROW = 4
-"""Fills rows to 96 %; more would only make attention, and the dropout in it, more expensive."""
+"""Fills rows to 95 %; more would only make attention, and the dropout in it, more expensive."""
 _ROW_STEP = 8
 """Few distinct row lengths let oneDNN reuse its programs, and GPUs want multiples of eight."""
+_TRIED_COUNTS = 3
+"""Numbers of rows, from the least on; the one that leaves the fewest slots empty is taken."""
 
 _FLAT = {"_ids.i64": "<i8", "_tokens.i32": "<i4", "_offsets.i64": "<i8"}
 """Files of `FlatTokens`, in the order of `TokenTable`, with their number types."""
@@ -197,8 +200,7 @@ def pack(table: TokenTable, row_tokens: int | None = None) -> PackedTokens:
     step = _ROW_STEP if row_tokens is None else 1
     if row_tokens is None:
         row_tokens = min(ROW_TOKENS, _SENTENCES_PER_ROW * len(table.input_ids) // max(len(table), 1))
-    rows, columns, longest = _places(lengths, max(row_tokens, int(lengths.max(initial=1))))
-    row_length = -(-longest // step) * step
+    rows, columns, row_length = _places(lengths, max(row_tokens, int(lengths.max(initial=1))), step)
     shape = (int(rows.max()) + 1 if len(rows) else 0, row_length)
     # Flat place of each token in [R, L]: that of its sentence's first token plus its place in the sentence.
     within = np.arange(len(table.input_ids)) - np.repeat(table.offsets[:-1], lengths)
@@ -212,20 +214,34 @@ def pack(table: TokenTable, row_tokens: int | None = None) -> PackedTokens:
     return PackedTokens(*tensors, ids=table.ids)
 
 
-def _places(lengths: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Put sentences, longest first, in the emptiest row; return rows, columns of first tokens, and the row length."""
+def _places(lengths: np.ndarray, capacity: int, step: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Put sentences in rows of at most `capacity`, rounded up to a multiple of `step`, with the fewest empty slots.
+
+    Return rows, columns of first tokens, and the row length.
+    """
+    limit = -(-capacity // step) * step
+    count, most = max(1, -(-int(lengths.sum()) // limit)), max(1, len(lengths))
+    found: list[tuple] = []
+    while len(found) < _TRIED_COUNTS and count <= most:
+        rows, columns, longest = _balanced(lengths, count)
+        row_length = -(-longest // step) * step
+        if row_length <= limit:
+            found.append((count * row_length, rows, columns, row_length))
+            count += 1
+        else:
+            count = min(count + 1 + count // 16, most)
+    return min(found, key=itemgetter(0, 3))[1:]
+
+
+def _balanced(lengths: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Put sentences, longest first, in the emptiest row; return rows, columns of first tokens, and the longest row."""
     rows, columns = np.zeros((2, len(lengths)), np.int64)
-    count = max(1, -(-int(lengths.sum()) // capacity))
-    while True:
-        loads = [(0, row) for row in range(count)]
-        for i in np.argsort(-lengths, kind="stable"):
-            load, row = loads[0]
-            rows[i], columns[i] = row, load
-            heapq.heapreplace(loads, (load + int(lengths[i]), row))
-        row_length = max(load for load, _ in loads)
-        if row_length <= capacity:
-            return rows, columns, row_length
-        count = min(max(count + 1, count * row_length // capacity), len(lengths))
+    loads = [(0, row) for row in range(count)]
+    for i in np.argsort(-lengths, kind="stable"):
+        load, row = loads[0]
+        rows[i], columns[i] = row, load
+        heapq.heapreplace(loads, (load + int(lengths[i]), row))
+    return rows, columns, max(load for load, _ in loads)
 
 
 def batches_by_tokens(lengths: np.ndarray, token_budget: int) -> Iterator[np.ndarray]:

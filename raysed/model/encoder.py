@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from raysed.config import Layers
 from raysed.data.tokens import PackedTokens, TokenTable, pack, same_sentence
 from raysed.errors import UserError
-from raysed.model.precision import full_precision_attention
+from raysed.model.precision import plain_attention
 from raysed.model.static import StaticVectors
 
 log = logging.getLogger(__name__)
@@ -214,7 +214,7 @@ def _states(
     transformer: PreTrainedModel, input_ids: torch.Tensor, mask: torch.Tensor, all_layers: bool, **positions: Any
 ) -> Sequence[torch.Tensor]:
     options = {"output_hidden_states": all_layers, **positions}
-    with full_precision_attention(input_ids.device):
+    with plain_attention(input_ids.device):
         output = transformer(input_ids=input_ids, attention_mask=mask, **options)
     return output.hidden_states if all_layers else (output.last_hidden_state,)
 
