@@ -97,15 +97,14 @@ def test_packing_places_every_token_once(sentences, row_tokens):
 
 
 def test_little_is_left_empty(make_table):
-    """Sentences of 2 to 50 tokens leave at most 5 % of rows as long as the longest empty; 8 divides the length."""
-    for seed in range(10):
-        table = make_table(64 + 40 * seed, seed, longest=50)
-        packed = pack(table)
-        rows, row_length = packed.segments.shape
+    """Of batches of 16 sentences and more, of 2 to 50 tokens, on average 5 % of all slots; 8 divides the row length."""
+    filled = []
+    for seed in range(40):
+        table = make_table(16 + 10 * seed, seed, longest=50)
+        rows, row_length = pack(table).segments.shape
         assert row_length <= ROW_TOKENS and row_length % 8 == 0
-        longest = int((packed.segments < len(table)).sum(1).max())
-        assert row_length - longest < 8
-        assert len(table.input_ids) > 0.95 * rows * longest
+        filled.append(len(table.input_ids) / (rows * row_length))
+    assert np.mean(filled) > 0.95 and min(filled) > 0.88
 
 
 def test_a_batch_moves_whole(make_table):
