@@ -377,8 +377,7 @@ class MembersConfig(Block):
     """Updates between checkpoints, the most a crash costs."""
     precision: Precision = "auto"
     """`bf16` (autocast; weights stay fp32), `fp32`, or `auto`: `bf16` on GPUs with hardware support (A100, L4, later)
-    and on CPUs where it is measured to be faster, once for each machine and model (docs/speed.md). Evaluations on the
-    way use it, too; the report's scores are computed in fp32."""
+    and on CPUs where it is measured to be faster, once for each machine and model (docs/speed.md)."""
 
     @model_validator(mode="after")
     def _enough_for_the_minimum(self) -> "MembersConfig":

@@ -43,7 +43,7 @@ class DeepSpeedEngine:
     """
 
     def __init__(self, objective: Distillation, sed: SedConfig, world: int, bf16: bool):
-        self._objective, self._sed, self._world, self.bf16 = objective, sed, world, bf16
+        self._objective, self._sed, self._world, self._bf16 = objective, sed, world, bf16
         self._parameters = {name: p for name, p in objective.named_parameters() if p.requires_grad}
         self._engine: Any = None
         self._loaded: dict[str, Any] | None = None
@@ -98,13 +98,13 @@ class DeepSpeedEngine:
 
             moments = {name: {key: moment(p, key) for key in _MOMENTS} for name, p in self._parameters.items()}
         weights = self._objective.state_dict()
-        return {"objective": weights, "moments": moments, "updates": self._updates, "bf16": self.bf16}
+        return {"objective": weights, "moments": moments, "updates": self._updates, "bf16": self._bf16}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a state; moments are restored at the first update."""
         self._objective.load_state_dict(state["objective"])
         self._updates, self._loaded = state["updates"], state["moments"]
-        self.bf16 = state.get("bf16", self.bf16)
+        self._bf16 = state.get("bf16", self._bf16)
 
     def close(self) -> None:
         """Remove DeepSpeed's hooks and buffers, so that another engine can follow in this process."""
@@ -126,7 +126,7 @@ class DeepSpeedEngine:
             "gradient_clipping": sed.clip or 0.0,  # DeepSpeed's default is 1
             "steps_per_print": 10**9,
             "timers": {"throughput": {"enabled": False}},  # would synchronise with the GPU twice per update
-            "torch_autocast": {"enabled": self.bf16, "dtype": "bfloat16"},
+            "torch_autocast": {"enabled": self._bf16, "dtype": "bfloat16"},
         }
         self._engine, *_ = deepspeed.initialize(
             model=self._objective, optimizer=optimizer, model_parameters=parameters, config=config

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -42,7 +42,8 @@ class TorchEngine:
     def _gradient(self, batch: Any) -> torch.Tensor:
         """Return the loss; compute its gradient, unless the loss is known not to be finite."""
         self.optimizer.zero_grad(set_to_none=True)
-        with autocast(self._parameters[0].device, self.bf16):
+        device = self._parameters[0].device.type
+        with torch.autocast(device, torch.bfloat16) if self.bf16 else nullcontext():
             loss = self.objective.loss(batch)
         if torch.isfinite(loss):
             loss.backward()
@@ -65,11 +66,6 @@ class TorchEngine:
 
     def close(self) -> None:
         """Do nothing: nothing is left behind."""
-
-
-def autocast(device: torch.device, bf16: bool) -> AbstractContextManager:
-    """Return a context in which a device computes in bf16, or as it would without it."""
-    return torch.autocast(device.type, torch.bfloat16) if bf16 else nullcontext()
 
 
 def step_if_finite(

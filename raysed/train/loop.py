@@ -15,7 +15,7 @@ from torch import nn
 
 from raysed.errors import UserError
 from raysed.store.checkpoints import Checkpoints
-from raysed.train.engine import TorchEngine, autocast
+from raysed.train.engine import TorchEngine
 from raysed.train.selection import Metrics, Result, Selection
 from raysed.train.stage import Plan
 from raysed.train.state import broadcast_from_rank0, copied, load_state, seed_everything, write_state
@@ -37,7 +37,7 @@ class Run:
     Attributes:
         objective: holds the kept weights afterwards.
         batch_at: the batch of a step; must depend on nothing else.
-        evaluate: dev score of a candidate, x100, in the engine's precision; without it the last weights are kept.
+        evaluate: dev score of a candidate, x100; without it the last weights are kept.
         is_writer: whether this process writes states (rank 0); all ranks take part in gathering them.
         until: stop here and save the state, to be continued by another training; None: go to the end.
         warned: whether this machine is about to be taken away. All ranks ask every ten updates, and save on a yes.
@@ -101,8 +101,7 @@ class Run:
             return None
         entry = {"step": self._step, "loss": loss, "learning_rate": rate, **measured}
         if evaluates:
-            with autocast(next(self.objective.parameters()).device, self.engine.bf16):
-                entry |= self._selection.evaluate(self._result, self._step)
+            entry |= self._selection.evaluate(self._result, self._step)
         self._result.history.append(entry)
         return entry
 
