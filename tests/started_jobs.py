@@ -45,15 +45,16 @@ def tiny_settings(**changes) -> dict:
         "export": {"recipe": changes.get("recipes", ["ct-sed-flow"])[-1]},  # a few updates gain nothing
         "corpus": {"source": "bundled:everyday", "sentences": 300},
         "encoder": ONE_LAYER,
-        "members": {"count": 3, "evaluate_every": 4, "checkpoint_every": 4},
+        "members": {"count": 3, "evaluate_every": 4, "checkpoint_every": 4, "precision": "fp32"},
         "ct": {"steps": 12, "schedule": "scaled", "learning_rates": [1e-4] * 5},
         "sed": {
             "epochs": 2,
-            "learning_rate": 1e-3,
+            "learning_rate": 1e-2,
             "dropout": True,
             "keep": "best_on_dev",  # which is before the first checkpoint
             "checkpoint_every": 5,
             "evaluate_every": 4,
+            "precision": "fp32",
         },
         "evaluation": {"tasks": small_tasks(skipped=60), "layers": [1]},  # on which TF-IDF is better than such runs
         # To be compared with plain definitions on every machine, and with either engine.
