@@ -229,7 +229,7 @@ def _places(lengths: np.ndarray, capacity: int, step: int) -> tuple[np.ndarray, 
             found.append((count * row_length, rows, columns, row_length))
             count += 1
         else:
-            count = min(count + 1 + count // 16, most)
+            count = min(count + 1 + count // 16, most)  # in large steps for large batches
     return min(found, key=itemgetter(0, 3))[1:]
 
 
