@@ -28,7 +28,7 @@ _SENTENCES_PER_ROW = 4
 _ROW_STEP = 8
 """Few distinct row lengths let oneDNN reuse its programs, and GPUs want multiples of eight."""
 _TRIED_COUNTS = 3
-"""Numbers of rows, from the least on; the one that leaves the fewest slots empty is taken."""
+"""Numbers of rows that a batch to learn from is tried with."""
 
 _FLAT = {"_ids.i64": "<i8", "_tokens.i32": "<i4", "_offsets.i64": "<i8"}
 """Files of `FlatTokens`, in the order of `TokenTable`, with their number types."""
@@ -197,10 +197,10 @@ def pack(table: TokenTable, row_tokens: int | None = None) -> PackedTokens:
     [[7, 8, 9], [6, 4, 5]]
     """
     lengths = table.lengths
-    step = _ROW_STEP if row_tokens is None else 1
+    step, tried = (_ROW_STEP, _TRIED_COUNTS) if row_tokens is None else (1, 1)
     if row_tokens is None:
         row_tokens = min(ROW_TOKENS, _SENTENCES_PER_ROW * len(table.input_ids) // max(len(table), 1))
-    rows, columns, row_length = _places(lengths, max(row_tokens, int(lengths.max(initial=1))), step)
+    rows, columns, row_length = _places(lengths, max(row_tokens, int(lengths.max(initial=1))), step, tried)
     shape = (int(rows.max()) + 1 if len(rows) else 0, row_length)
     # Flat place of each token in [R, L]: that of its sentence's first token plus its place in the sentence.
     within = np.arange(len(table.input_ids)) - np.repeat(table.offsets[:-1], lengths)
@@ -214,16 +214,17 @@ def pack(table: TokenTable, row_tokens: int | None = None) -> PackedTokens:
     return PackedTokens(*tensors, ids=table.ids)
 
 
-def _places(lengths: np.ndarray, capacity: int, step: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Put sentences in rows of at most `capacity`, rounded up to a multiple of `step`, with the fewest empty slots.
+def _places(lengths: np.ndarray, capacity: int, step: int, tried: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Put sentences in rows of at most `capacity`, rounded up to a multiple of `step`.
 
-    Return rows, columns of first tokens, and the row length.
+    Of `tried` numbers of rows, from the least that fits on, take the one with the fewest empty slots. Return rows,
+    columns of first tokens, and the row length.
     """
-    limit = -(-capacity // step) * step
+    limit, order = -(-capacity // step) * step, np.argsort(-lengths, kind="stable")
     count, most = max(1, -(-int(lengths.sum()) // limit)), max(1, len(lengths))
     found: list[tuple] = []
-    while len(found) < _TRIED_COUNTS and count <= most:
-        rows, columns, longest = _balanced(lengths, count)
+    while len(found) < tried and count <= most:
+        rows, columns, longest = _balanced(lengths, order, count)
         row_length = -(-longest // step) * step
         if row_length <= limit:
             found.append((count * row_length, rows, columns, row_length))
@@ -233,11 +234,11 @@ def _places(lengths: np.ndarray, capacity: int, step: int) -> tuple[np.ndarray, 
     return min(found, key=itemgetter(0, 3))[1:]
 
 
-def _balanced(lengths: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Put sentences, longest first, in the emptiest row; return rows, columns of first tokens, and the longest row."""
+def _balanced(lengths: np.ndarray, order: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Put sentences, in this order, in the emptiest row; return rows, columns of first tokens, and the longest row."""
     rows, columns = np.zeros((2, len(lengths)), np.int64)
     loads = [(0, row) for row in range(count)]
-    for i in np.argsort(-lengths, kind="stable"):
+    for i in order:
         load, row = loads[0]
         rows[i], columns[i] = row, load
         heapq.heapreplace(loads, (load + int(lengths[i]), row))

@@ -50,8 +50,8 @@ def saved_per_token(shape: Shape, *, bf16: bool, dropout: bool) -> float:
 
     A block keeps eight tensors as wide as the states, and the inner layer before and after its activation. In bf16,
     sums and normalisations stay in fp32. CPUs then keep attention's weights, too; that is within this for rows of up
-    to 300 tokens.
+    to 250 tokens.
     """
-    block = 39 * shape.width + 5 * shape.inner if bf16 else _FP32 * (8 * shape.width + 2 * shape.inner)
+    block = 37 * shape.width + 5 * shape.inner if bf16 else _FP32 * (8 * shape.width + 2 * shape.inner)
     masks = 6 * shape.width if dropout else 0
     return shape.layers * (block + masks) + 2 * _FP32 * shape.width
