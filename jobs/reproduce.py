@@ -18,6 +18,7 @@ from papers.data import Request
 from papers.published import list_tables
 from raysed.cli import main_of
 from raysed.errors import UserError
+from raysed.store.storage import check_stays
 
 
 def parser() -> argparse.ArgumentParser:
@@ -48,6 +49,7 @@ def job(arguments: argparse.Namespace) -> None:
         raise UserError(f"name a table; the tables are {', '.join(tables)}")
     if arguments.encoder and arguments.scale == "paper":
         raise UserError("--encoder is for --scale small; at the scale of the paper use --set encoder.path=…")
+    check_stays(str(arguments.output), "output")
     try:
         arguments.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:

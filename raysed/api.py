@@ -202,6 +202,7 @@ def distill(
     run: str = "distilled",
     storage: str = "runs",
     settings: Mapping[str, Any] | None = None,
+    take_over: bool = False,
     verbose: bool = False,
 ) -> Result:
     """Distil one or several models into one small model, on text without labels.
@@ -233,6 +234,7 @@ def distill(
         run: name of the run; the same call continues a stopped run.
         storage: directory or URI that holds the run directories.
         settings: further settings, nested as in a config file. They override the arguments above.
+        take_over: as for `run`.
         verbose: print progress and findings.
 
     Raises:
@@ -247,9 +249,36 @@ def distill(
         ... )
         >>> result.model.encode("The printer is out of paper.")  # doctest: +SKIP
     """
+    from raysed.model.teachers.python import given_objects
+
+    trained = {"keep_layers": keep_layers, "static": static, "search": search, "queries": queries}
+    about = {"dev": dev, "tasks": tasks, "run": run, "storage": storage, "settings": settings, "verbose": verbose}
+    try:
+        return _run(distillation(teachers, sentences, learner, **trained, **about), verbose, take_over)
+    finally:
+        given_objects.clear()
+
+
+def distillation(
+    teachers: Any,
+    sentences: Any = None,
+    learner: str | None = None,
+    *,
+    keep_layers: int | Sequence[int] | None = None,
+    static: bool = False,
+    search: bool = False,
+    queries: Any = None,
+    dev: Any = None,
+    tasks: Any = (),
+    run: str = "distilled",
+    storage: str = "runs",
+    settings: Mapping[str, Any] | None = None,
+    verbose: bool = False,
+) -> Config:
+    """Return the configuration that `distill` runs for the same arguments."""
     from raysed.data.given import source_of
     from raysed.model.teacher import default_learner
-    from raysed.model.teachers.python import given_objects, settings_of
+    from raysed.model.teachers.python import settings_of
 
     defaults, blocks = load_config(find_config("distill")), [settings_of(teacher) for teacher in _as_list(teachers)]
     paths = [block.get("path", "") for block in blocks]
@@ -265,7 +294,7 @@ def distill(
     own: dict[str, Any] = {"run": run, "storage": storage, "teachers": blocks, "encoder": encoder}
     if any(path.startswith(PYTHON) for path in paths) and not os.environ.get("RAY_ADDRESS"):
         own["resources"] = {"engine": "local"}
-    given = f"{storage}/{run}/given"
+    given = f"{os.path.expanduser(storage)}/{run}/given"
     if sentences is not None:
         own["corpus"] = {"source": source_of(sentences, f"{given}/sentences.parquet", "sentences")}
     if search or queries is not None:
@@ -276,10 +305,7 @@ def distill(
         # Most rows of the table are in few batches, so updates may be large.
         own["sed"] = {**own.get("sed", {}), "learning_rate": 1e-2, "batch_size": 256}
     known = defaults.model_dump(mode="json", exclude_unset=True)
-    try:
-        return _run(_with_lengths(merge(known, own, Config), settings or {}, verbose), verbose)
-    finally:
-        given_objects.clear()
+    return _with_lengths(merge(known, own, Config), settings or {}, verbose)
 
 
 def _on_tasks(dev: Any, tasks: Any, given: str, defaults: Config) -> dict[str, Any]:

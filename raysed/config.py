@@ -320,6 +320,10 @@ def as_blocks(value: Any) -> Any:
     return _as_blocks(value if isinstance(value, list) else [value])
 
 
+_COLUMN_NAMES = ("sts-avg", "mean", "max", "std", "n")
+"""Of tables of scores, beside those of tasks."""
+
+
 class EvaluationConfig(Block):
     """What is scored, and how subsets are aggregated."""
 
@@ -347,6 +351,8 @@ class EvaluationConfig(Block):
         for name in self.tasks:  # becomes the name of a directory
             if name in ("", ".", "..") or not name.isprintable() or len(quote(name)) > _LONGEST_NAME:
                 raise ValueError(f"evaluation.tasks has the name {name[:99]!r}; use a short one that can be printed")
+            if name in _COLUMN_NAMES:
+                raise ValueError(f"evaluation.tasks has the name {name!r}, a column of the tables; use another")
         there = f"which is not in evaluation.tasks; name one of {', '.join(self.tasks)}"
         if self.dev is not None and self.dev not in self.tasks:
             raise ValueError(f"evaluation.dev names {self.dev!r}, {there}, or use null for none")
@@ -467,6 +473,15 @@ class TeacherConfig(Block):
     def is_members(self) -> bool:
         """Whether it is an ensemble of this run."""
         return self.path.split(":")[0] == MEMBERS
+
+
+def named_apart(teachers: list[TeacherConfig]) -> list[TeacherConfig]:
+    """Name by their paths the teachers that share a title."""
+    titles = [teacher.title for teacher in teachers]
+    return [
+        teacher.model_copy(update={"name": teacher.path}) if titles.count(teacher.title) > 1 else teacher
+        for teacher in teachers
+    ]
 
 
 QueryKind = Literal["titles", "first_sentences", "questions", "crops"]
@@ -692,7 +707,9 @@ class _Common(Block):
     (docs/faults.md)."""
     recipes: list[str] = ["ct-sed-flow"]
     """What to make. Stages that recipes share run once."""
-    teachers: Annotated[list[TeacherConfig], BeforeValidator(partial(_as_blocks, key="path"))] = []
+    teachers: Annotated[
+        list[TeacherConfig], BeforeValidator(partial(_as_blocks, key="path")), AfterValidator(named_apart)
+    ] = []
     """Models for recipes that begin with `teachers`: paths, or blocks of settings, see
     docs/configuration.md#teachers-and-combination-models-that-a-learner-learns-from."""
     encoder: EncoderConfig = EncoderConfig()

@@ -68,14 +68,14 @@ def _engine_of(config: Config) -> Engine:
     """
     if config.resources.engine != "auto":
         return config.resources.engine
-    if find_spec("ray") is None:
+    if find_spec("ray") is None or find_spec("deepspeed") is None:  # the extra `ray` has both
         return "local"
-    if is_ray_given() or (config.sed.workers or 1) > 1:
+    recipes = parse_recipes(config.recipes)
+    if is_ray_given() or ((config.sed.workers or 1) > 1 and any(recipe.distils for recipe in recipes)):
         return "ray"
     from raysed.cluster.local import this_machine
 
     here = this_machine(config.resources.gpu)
-    recipes = parse_recipes(config.recipes)
     learners = len({recipe.uncalibrated for recipe in recipes if recipe.distils}) * config.sed.learners
     has_several = any(recipe.members for recipe in recipes) or learners > 1
     return "ray" if here.gpus > 1 or (has_several and (here.gpus or here.cpus > _FEW_CPUS)) else "local"

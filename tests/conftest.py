@@ -198,14 +198,14 @@ def ray_cluster() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of an undisturbed run in one process; tests copy it and change nothing in it."""
-    from started_jobs import tiny_settings
+    from started_jobs import ALONE, tiny_settings
 
     import raysed.pipeline
     from raysed.config import make_config
 
     storage = tmp_path_factory.mktemp("undisturbed")
     settings = tiny_settings(storage=str(storage))
-    settings["resources"] |= {"engine": "local"}
+    settings["resources"] |= ALONE
     raysed.pipeline.run(make_config(settings), lambda line: None)
     return storage / "tiny"
 

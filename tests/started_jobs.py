@@ -25,6 +25,9 @@ ROOT = Path(__file__).resolve().parent.parent
 ONE_LAYER = {"path": "bundled:raw", "keep_layers": [0], "layers": 1}
 """`encoder` of a run that tests the way through the stages; with all layers it would mostly multiply matrices."""
 
+ALONE = {"engine": "local", "cpus_per_member": 1, "concurrent_members": 1}
+"""`resources` of a run in one process: another one would import for seconds, to train for less."""
+
 
 @functools.cache
 def small_tasks(skipped: int = 0) -> dict[str, str]:

@@ -21,11 +21,10 @@ def by_words(sentences):
 
 @pytest.fixture
 def distillation(monkeypatch, tmp_path):
-    """`raysed.distill` that returns the settings instead of running them; `mine.tsv` has graded pairs."""
+    """In a directory of its own, whose `mine.tsv` has graded pairs."""
     monkeypatch.chdir(tmp_path)
     Path("mine.tsv").write_text("0.5\tA cat sleeps.\tA dog runs.\n4.5\tIt rains.\tRain falls.\n")
-    monkeypatch.setattr(api, "_run", lambda config, verbose: config)
-    return api.distill
+    return api.distillation
 
 
 @pytest.mark.parametrize(
@@ -59,6 +58,12 @@ def test_an_object_teaches_in_this_process(distillation, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "ray://there")
     with pytest.raises(UserError, match=refusal):
         check_settings(distillation([by_words], "c.txt"))
+
+
+def test_objects_are_written_where_the_run_is(distillation, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = distillation(["A"], ["One sentence.", "Another one."], storage="~/runs")
+    assert config.corpus.source == [f"{tmp_path}/runs/distilled/given/sentences.parquet"]
 
 
 def test_a_static_learner_has_its_own_rate_unless_told_otherwise(distillation):

@@ -235,3 +235,13 @@ def test_identities_leave_out_what_has_no_effect():
         assert getattr(one, block).identity() == getattr(other, block).identity()
     assert one.ct.identity() != Config(ct={"steps": 3}).ct.identity()
     assert one.sts.choices() != other.sts.choices()
+
+
+def test_teachers_of_one_name_are_named_by_their_paths():
+    titles = [teacher.title for teacher in make_config({"teachers": ["exp1/final", "exp2/final", "B"]}).teachers]
+    assert titles == ["exp1/final", "exp2/final", "B"]
+
+
+def test_a_task_is_not_called_like_a_column():
+    with pytest.raises(UserError, match=r"evaluation\.tasks has the name 'mean', a column of the tables; use another"):
+        make_config({"evaluation": {"tasks": {"mean": "a.tsv"}, "dev": None}})

@@ -80,7 +80,12 @@ def test_what_is_written_runs_to_the_end(called, text, make_sentences, tmp_path,
     (tmp_path / "graded.tsv").write_text("\n".join(["score\tsentence1\tsentence2", *rows]))
     assert called(text, "--pairs", "graded.tsv", "--encoder", tiny_encoder_dir)[0] == 0
     small = ["corpus.sentences=64", "members.count=2", "ct.steps=4", "sed.epochs=1", "flow.epochs=1"]
-    small += ["resources.engine=local", "export.allow_worse=true", f"storage={tmp_path / 'runs'}"]
+    small += [
+        "resources.engine=local",
+        "resources.concurrent_members=1",
+        "export.allow_worse=true",
+        f"storage={tmp_path / 'runs'}",
+    ]
     pipeline.run(load_config(tmp_path / "raysed.yaml", small))
     storage = Storage(str(tmp_path / "runs"), "tickets")
     assert '"status": "complete"' in storage.read_text("report.json")

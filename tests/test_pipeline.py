@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from started_jobs import ONE_LAYER, artefact, digest, manifest, remade, tiny_evaluation, tiny_settings
+from started_jobs import ALONE, ONE_LAYER, artefact, digest, manifest, remade, tiny_evaluation, tiny_settings
 
 import raysed.cluster.distilling
 import raysed.cluster.on_ray
@@ -32,9 +32,9 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("blank_pictures"
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def run(storage: Path, said: list[str] | None = None, engine: str = "local", **changes) -> str | None:
+def run(storage: Path, said: list[str] | None = None, **changes) -> str | None:
     settings = tiny_settings(**changes, storage=str(storage))
-    settings["resources"] |= {"engine": engine}
+    settings["resources"] |= ALONE
     config = make_config(settings)
     return raysed.pipeline.run(config, said.append if said is not None else lambda line: None)
 
@@ -271,12 +271,11 @@ def test_a_member_that_keeps_failing_is_left_out_down_to_min_members(monkeypatch
         save(checkpoints, step, write)
 
     monkeypatch.setattr(Checkpoints, "save", failing)
-    here = {**tiny_settings()["resources"], "concurrent_members": 1}  # in this process, where the fault is planted
     with pytest.raises(RunFailed, match=r"only 2 of 3 members of ct .* 3 are needed .*ct/members/01: .*planted fault"):
-        run(tmp_path, recipes=["ct"], members=members, resources=here)
+        run(tmp_path, recipes=["ct"], members=members)
     assert json.loads((tmp_path / "tiny/report.json").read_text())["status"] == "failed"
     said: list[str] = []
-    run(tmp_path, said, recipes=["ct"], members={**members, "min_members": 2}, resources=here)
+    run(tmp_path, said, recipes=["ct"], members={**members, "min_members": 2})
     report = json.loads((tmp_path / "tiny/report.json").read_text())
     assert [(m["recipe"], m["index"]) for m in report["members"]] == [("ct", 1)]
     assert sum(row["kind"] == "member" and row["layers"] == 1 for row in report["rows"]) == 2

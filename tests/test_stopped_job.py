@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from s3 import CREDENTIALS, below, s3_bucket
-from started_jobs import artefact, digest, manifest, processes_of, start_job, tiny_settings, wait_until
+from started_jobs import ALONE, artefact, digest, manifest, processes_of, start_job, tiny_settings, wait_until
 
 import raysed
 from raysed.store.storage import Storage
@@ -62,7 +62,7 @@ def test_a_job_that_is_stopped_ends_with_the_same_model(finished_run, short_path
     assert json.loads((root / "status.json").read_text())["state"] == "stopped"
     assert not processes_of(short_path)
     settings = tiny_settings(storage=str(root.parent))
-    settings["resources"] |= {"engine": "local"}
+    settings["resources"] |= ALONE
     raysed.run(settings)
     assert kept.items() <= manifest(root).items(), "nothing that was made is lost or made again"
     learner = json.loads((root / "manifest/ct-sed/learners/00.json").read_text())

@@ -105,7 +105,7 @@ def _fit(
             break
     if errors:
         raise RunFailed(f"{title} failed: {last_line(errors[0])}") from errors[0]
-    line.close()
+    line.close(len(learners))
 
 
 def _train(title: str, trainer: Callable[[int], TorchTrainer], errors: list[BaseException]) -> None:

@@ -112,7 +112,7 @@ class Executor:
     def make(self, batch: Sequence[Artefact]) -> None:
         """Make what is missing of a batch, then report on its artefacts."""
         by = batch[0].needs.by
-        if by != "driver":
+        if by != "driver" and any(map(self.state.is_wanted, batch)):
             self.gather()
         if by == "tune":
             self._by_tune(batch)
@@ -127,7 +127,8 @@ class Executor:
             if artefact.needs.say and (entry := self.state.entry(artefact.name)):
                 for line in artefact.needs.say(entry):
                     self._say(line)
-        if batch[-1].name == "corpus" and self._is_gathered and (entry := self.state.entry("corpus")):
+        is_corpus = any(artefact.name == "corpus" for artefact in batch)
+        if is_corpus and self._is_gathered and (entry := self.state.entry("corpus")):
             self._how.check_room(self.cluster, entry.meta["rows"], self._storage.free_bytes())
 
     def gather(self) -> None:
@@ -277,6 +278,7 @@ class Executor:
         for artefact in members:
             by_bound.setdefault(artefact.settings["lower_bound"], []).append(self._task(artefact))
         about |= options["halving"](steps)
+        about["least"] = min(about["least"], *map(len, by_bound.values()))  # some may have no member to go on from
         # High bounds, mostly the better ones, go first: a bound is stopped if it is worse than those before it.
         falling = sorted(by_bound.items(), reverse=True)
         return [Trial(node, f"{node}/grid/{bound:g}", some, **about) for bound, some in falling]
@@ -292,6 +294,8 @@ class Executor:
             groups.setdefault(artefact.needs.group, []).append(artefact)
         for group in groups.values():
             tasks, options = [self._task(artefact) for artefact in group], group[0].needs.options
+            for task in tasks if getattr(options["worker"], "is_keyed", False) else ():
+                self._storage.forget(task.name)  # its blocks are replaced: from here on they are no longer all of it
             stream = (self._streamed_here if "table" in options else self._streamed)(tasks, options)
             joined = [self._task(a, blocks=blocks_of(stream, task, self._storage)) for a, task in zip(group, tasks)]
             self._make_groups("join", [[task] for task in joined], on_cpus=True, on_made=self._leave_out)

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -126,7 +127,7 @@ class LocalExecutor(Executor):
         trainings = {task.name: partial(_train_learner, worker, task, bench) for task in tasks}
         self._side_by_side(trainings, at_once, told, is_over=lambda: any("failed" in of for of in said.values()))
         refuse_unfinished(tasks, said, self._storage)
-        line.close()
+        line.close(len(tasks))
 
     def _make_groups(
         self, title: str, groups: Sequence[Sequence[Task]], on_cpus: bool, on_made: Callable[[dict[str, str]], None]
@@ -196,6 +197,14 @@ def _until_it_ends(train: Callable[[], Any], name: str, share: Share) -> Any:
             log.warning("%s failed; trying again: %s", name, last_line(error))
 
 
+def _limits(file: str, below: Path = Path("/sys/fs/cgroup")) -> list[float]:
+    """Return what a container's limit (cgroup v2) says in numbers; infinity where there is none."""
+    try:
+        return [math.inf if word == "max" else float(word) for word in (below / file).read_text().split()]
+    except (OSError, ValueError):
+        return [math.inf]
+
+
 def this_machine(gpu: bool | None = None) -> Cluster:
     """Return what this machine has, without its GPUs if `gpu` is False."""
     import torch
@@ -203,5 +212,7 @@ def this_machine(gpu: bool | None = None) -> Cluster:
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     gpus = 0 if gpu is False else torch.cuda.device_count()
     memory = psutil.virtual_memory().available
+    quota, period, *_ = [*_limits("cpu.max"), 1]
+    cpus, memory = max(1, int(min(cpus, quota / period))), min(memory, *_limits("memory.max"))
     gpu_bytes = (gpus and smallest_gpu_here()) or Cluster.gpu_bytes
     return Cluster(((float(cpus), float(gpus)),), node_bytes=memory, gpu_bytes=gpu_bytes)

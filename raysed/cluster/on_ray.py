@@ -91,7 +91,9 @@ class RayExecutor(Executor):
             res = self._res if weights else self._res.model_copy(update={"gpu": False})
             share, _ = plan_teachers(self._now(), res, 1, weights)
         else:
-            share = plan_members(self._now(), self._res, len(self._stream(tasks, options).starts))
+            need = options["need"]()
+            res = self._res if need.device else self._res.model_copy(update={"gpu": False})
+            share = plan_members(self._now(), res, len(self._stream(tasks, options).starts), need)
         stream = self._stream(tasks, options, share, groups)
         make_blocks(stream, self._storage, share, self._res.silence_seconds)
         return stream

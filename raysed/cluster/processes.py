@@ -182,7 +182,8 @@ class _Process:
 
     def _heard(self, told: bytes = b"") -> tuple[str, Any] | None:
         """Tell the process something pickled, or nothing; return what it says next, None if it is lost."""
-        with suppress(OSError, EOFError, pickle.UnpicklingError):  # the last: it was lost while it spoke
+        # UnpicklingError: it was lost while it spoke; ValueError: it was found lost before, and its stdin closed.
+        with suppress(OSError, EOFError, ValueError, pickle.UnpicklingError):
             self._popen.stdin.write(told)
             self._popen.stdin.flush()
             return pickle.load(self._popen.stdout)

@@ -176,16 +176,16 @@ class TrainingLine:
         self._latest[name] = {**words, "dev": known if words["dev"] is None else words["dev"]}
         if words["step"] == words["total"]:
             self._done.add(name)
-        emit(trained=len(self._done), trainings=self._count)
         dev = [latest["dev"] for latest in self._latest.values() if latest["dev"] is not None]
         score = f" · dev {min(dev):.1f}..{max(dev):.1f}" if dev else ""
         note = f"{len(self._done)}/{self._count} {self._what} · loss {words['loss']:.4f}{score}"
         self._progress.update(sum(latest["step"] for latest in self._latest.values()), note)
 
-    def close(self) -> None:
-        """Show the final line."""
+    def close(self, done: int | None = None) -> None:
+        """Show the final line; of trainings that may stop early, it has to be told how many are `done`."""
         if self._progress:
-            self._progress.close(f"{len(self._done)} of {self._count} {self._what}")
+            done = len(self._done) if done is None else done
+            self._progress.close(f"{done} of {self._count} {self._what}")
 
 
 def line_of_members(trials: Sequence[Trial]) -> TrainingLine:

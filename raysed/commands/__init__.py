@@ -1,7 +1,12 @@
 """The command line: one file per command, shared by `raysed …` and the scripts in jobs/."""
 
+from __future__ import annotations
+
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from raysed.config import Config
 
 _SHARED: dict[str, dict[str, Any]] = {
     "--set": {"dest": "overrides", "action": "append", "default": [], "metavar": "a.b=c", "help": "override a setting"},
@@ -11,6 +16,8 @@ _SHARED: dict[str, dict[str, Any]] = {
         "action": "store_true",
         "help": "export the model even if it is worse than its encoder or TF-IDF",
     },
+    "--plan": {"action": "store_true", "help": "show trainings, memory and storage; train nothing"},
+    "--take-over": {"action": "store_true", "help": "on remote storage: end a job that is using the run"},
 }
 
 
@@ -20,3 +27,14 @@ def parser_of(description: str | None, *shared: str) -> argparse.ArgumentParser:
     for option in shared:
         result.add_argument(option, **_SHARED[option])
     return result
+
+
+def print_plan(config: Config) -> None:
+    """Print what a run needs; its settings are checked before the heavy imports, which take seconds."""
+    from raysed.plan.consistency import check_settings
+
+    check_settings(config)
+
+    from raysed.plan.size import show_plan
+
+    print(show_plan(config))

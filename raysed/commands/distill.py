@@ -1,7 +1,7 @@
 """Distil one or several models into one small model, on text without labels.
 
-    python jobs/distill.py --teachers A B C --corpus tickets.txt
-    python jobs/distill.py --teachers A vectors.parquet --corpus tickets.txt --learner MODEL --keep-layers 3
+    raysed distill --teachers A B C --corpus tickets.txt
+    raysed distill --teachers A vectors.parquet --corpus tickets.txt --learner MODEL --keep-layers 3
 
 A teacher is a sentence-transformers model or a plain transformer (directory or hub id), an .onnx file with its
 tokenizer, or a .parquet file with the columns sentence and embedding. The same command continues a stopped run; with
@@ -13,12 +13,12 @@ import argparse
 from typing import Any
 
 from raysed.cli import code_of
-from raysed.commands import parser_of
+from raysed.commands import parser_of, print_plan
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
-    result = parser_of(__doc__, "--set", "--storage", "--address", "--allow-worse")
+    result = parser_of(__doc__, "--set", "--storage", "--address", "--allow-worse", "--take-over", "--plan")
     result.add_argument("--teachers", nargs="+", required=True, metavar="MODEL", help="models, or files of embeddings")
     result.add_argument("--corpus", nargs="+", required=True, metavar="SOURCE", help="sentences without labels")
     result.add_argument(
@@ -44,14 +44,19 @@ def _layers(text: str) -> int | list[int]:
 
 
 def job(arguments: argparse.Namespace) -> int:
-    """Run the distillation; return the exit code."""
-    from raysed.api import distill
+    """Run the distillation or show its plan; return the exit code."""
+    from raysed.api import distill, distillation
     from raysed.config_text import apply_override
 
     options = vars(arguments)
+    plan, take_over = options.pop("plan"), options.pop("take_over")
     settings: dict[str, Any] = {"corpus": {"source": options.pop("corpus")}}
     del options["address"]  # already used
     allow_worse = ["export.allow_worse=true"] if options.pop("allow_worse") else []
     for override in [*options.pop("overrides"), *allow_worse]:
         apply_override(settings, override)
-    return code_of(distill(**options, settings=settings, verbose=True))
+    options |= {"settings": settings, "verbose": True}
+    if plan:
+        print_plan(distillation(**options))
+        return 0
+    return code_of(distill(**options, take_over=take_over))

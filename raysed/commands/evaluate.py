@@ -1,9 +1,9 @@
 """Score any models side by side, with lexical baselines, on your own files or on the tasks of a config.
 
-    python jobs/evaluate.py --model MODEL --task pairs.csv --task my-retrieval/ --task labelled.tsv
-    python jobs/evaluate.py --model runs/quickstart/model --model bundled:encoder
-    python jobs/evaluate.py --model MODEL --config minilm3-cpu
-    python jobs/evaluate.py --model MODEL --mteb STSBenchmark
+    raysed evaluate --model MODEL --task pairs.csv --task my-retrieval/ --task labelled.tsv
+    raysed evaluate --model runs/quickstart/model --model bundled:encoder
+    raysed evaluate --model MODEL --config minilm3-cpu
+    raysed evaluate --model MODEL --mteb STSBenchmark
 
 A model is a directory or hub id: exported by raysed, any other sentence-transformers model, or a plain transformer,
 whose embedding is the mean over tokens and --layers. A config contributes `evaluation`, `encoder.max_length`,

@@ -1,6 +1,6 @@
 """Train an ensemble, distil its mean into one model, calibrate it, and report what helped.
 
-On this machine:  python jobs/ensemble_then_distill.py
+On this machine:  raysed run --config raysed.yaml
 On a cluster:     ray job submit --working-dir . -- python jobs/ensemble_then_distill.py --storage s3://bucket/runs
 
 The same command continues a stopped run and does nothing for a complete one. Exit code 3: the run is complete, but its
@@ -11,33 +11,27 @@ import argparse
 import json
 
 from raysed.cli import code_of
-from raysed.commands import parser_of
+from raysed.commands import parser_of, print_plan
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
-    result = parser_of(__doc__, "--set", "--address", "--allow-worse")
+    result = parser_of(__doc__, "--set", "--address", "--allow-worse", "--take-over", "--plan")
     result.add_argument("--config", default="quickstart", help="a name from raysed/configs/ or a YAML file")
     result.add_argument("--storage", help="directory or URI that holds the run directories")
     result.add_argument("--run", help="name of the run")
-    result.add_argument("--take-over", action="store_true", help="on remote storage: end a job that is using the run")
-    result.add_argument("--plan", action="store_true", help="show trainings, memory and storage; train nothing")
     return result
 
 
 def job(arguments: argparse.Namespace) -> int:
     """Run the pipeline or show its plan; return the exit code."""
     from raysed.config import find_config, load_config
-    from raysed.plan.consistency import check_settings
 
     named = {"storage": arguments.storage, "run": arguments.run, "export.allow_worse": arguments.allow_worse}
     overrides = [*arguments.overrides, *(f"{key}={json.dumps(value)}" for key, value in named.items() if value)]
     config = load_config(find_config(arguments.config), overrides)
-    check_settings(config)  # before Ray and the heavy libraries, which take seconds
     if arguments.plan:
-        from raysed.plan.size import show_plan
-
-        print(show_plan(config))
+        print_plan(config)
         return 0
 
     from raysed.api import run

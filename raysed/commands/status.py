@@ -1,9 +1,9 @@
 """Show how far a run is: its stage, what is done, the time left in the stage, and the last checkpoints.
 
-    python jobs/status.py                          all runs: their state and its age
-    python jobs/status.py quickstart
-    python jobs/status.py quickstart --watch
-    python jobs/status.py NAME --storage s3://bucket/runs
+    raysed status                      all runs: their state and its age
+    raysed status quickstart
+    raysed status quickstart --watch
+    raysed status NAME --storage s3://bucket/runs
 
 It reads only the run directory, so it works from any machine that reaches the storage, even after the job has ended.
 The exit code is the run's state: 0 complete, 1 failed, 3 running, 4 stopped or gone; 2: no such run.
@@ -13,6 +13,8 @@ import argparse
 
 from raysed.commands import parser_of
 from raysed.errors import UserError
+
+AFTER_STOP = "the run itself goes on"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -34,6 +36,8 @@ def job(arguments: argparse.Namespace) -> int:
         print(*describe_all(arguments.storage), sep="\n")
         return 0
     storage = Storage(arguments.storage, arguments.run)
+    if not storage.is_local:
+        storage.reach()
     lines, code = describe(storage)  # raises for an unknown run
     if arguments.watch:
         from raysed.store.watching import watch

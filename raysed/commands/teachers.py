@@ -1,8 +1,8 @@
 """Compare models as teachers, alone and together, on your own files, before you distil them.
 
-    python jobs/teachers.py A B C --task pairs.tsv --task my-retrieval/ --task labelled.tsv --dev pairs-dev.tsv
-    python jobs/teachers.py A vectors.parquet --corpus tickets.txt
-    python jobs/teachers.py --config tickets-small.yaml
+    raysed teachers A B C --task pairs.tsv --task my-retrieval/ --task labelled.tsv --dev pairs-dev.tsv
+    raysed teachers A vectors.parquet --corpus tickets.txt
+    raysed teachers --config tickets-small.yaml
 
 It scores every teacher alone, all together, all but one, and the best subset on the dev task; without labels, it shows
 how much the teachers differ. Nothing is trained.
@@ -68,7 +68,7 @@ def job(arguments: argparse.Namespace) -> None:
     from raysed.store.progress import steps
 
     teachers, _ = check_teachers(config)
-    titles = _names(teachers)
+    titles = _titles(teachers)
     evaluation = without_seen(Evaluation.load(config.evaluation, config.seed), config.evaluation, {})
     evaluation = _known_to_all(evaluation, teachers)
     asked: list[tuple[Role, str]] = list(zip(evaluation.roles, evaluation.sentences))
@@ -111,11 +111,11 @@ def job(arguments: argparse.Namespace) -> None:
 
 def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
     """Return the settings, and sources of unlabelled sentences; what is named replaces a config's."""
-    from raysed.config import TeacherConfig, find_config, load_config
+    from raysed.config import TeacherConfig, find_config, load_config, named_apart
     from raysed.plan.consistency import combination_problems
 
     config = load_config(find_config(arguments.config) if arguments.config else None, arguments.overrides)
-    teachers = [TeacherConfig(path=path) for path in arguments.teachers] or config.teachers
+    teachers = named_apart([TeacherConfig(path=path) for path in arguments.teachers]) or config.teachers
     if len(teachers) < 2:
         raise UserError(
             "raysed teachers compares combinations of models; name two or more, or score one with raysed evaluate"
@@ -148,8 +148,8 @@ def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
     return config.model_copy(update={"evaluation": evaluation}), [*arguments.corpus, *texts]
 
 
-def _names(teachers: Sequence["Teacher"]) -> list[str]:
-    """Return the teachers' titles, or paths if two share a title; raise `UserError` for a repeated teacher."""
+def _titles(teachers: Sequence["Teacher"]) -> list[str]:
+    """Return the teachers' titles; raise `UserError` for a repeated teacher."""
     known: dict[str, str] = {}
     for teacher in teachers:
         if teacher.identity in known:
@@ -158,8 +158,7 @@ def _names(teachers: Sequence["Teacher"]) -> list[str]:
                 f"teachers: {one!r} and {two!r} are the same; name it once (combination.weights can double it)"
             )
         known[teacher.identity] = teacher.config.path
-    titles = [teacher.title for teacher in teachers]
-    return [teacher.config.path if titles.count(teacher.title) > 1 else teacher.title for teacher in teachers]
+    return [teacher.title for teacher in teachers]
 
 
 def _known_to_all(evaluation: "Evaluation", teachers: Sequence["Teacher"]) -> "Evaluation":

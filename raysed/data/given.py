@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysed.errors import UserError
+from raysed.errors import UserError, first_line
 
 _ROWS = 10_000
 
@@ -47,7 +47,10 @@ def source_of(given: Any, place: str, setting: str) -> list[str]:
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
     if hasattr(given, "to_parquet"):
-        given.to_parquet(new)
+        try:
+            given.to_parquet(new)
+        except pa.ArrowException as error:
+            raise UserError(f"it cannot be written as a table: {first_line(error)}", setting=setting) from None
     elif isinstance(given, Iterable):
         _write(iter(given), new, setting)
     else:

@@ -296,6 +296,7 @@ def _separator(file: File, schema: Schema, first: str, number: int) -> str | Non
 
 def _comma_separated(name: str, lines: Iterator[tuple[int, str]], number: int) -> Iterator[tuple[int, list[str]]]:
     """Yield the line (counted from `number`) on which each row begins, and its cells."""
+    csv.field_size_limit(_MAX_LINE_BYTES)
     reader, start = csv.reader((f"{line}\n" for _, line in lines), strict=True), number
     try:
         for row in reader:
@@ -315,7 +316,9 @@ def _json_records(name: str, lines: Iterator[tuple[int, str]], schema: Schema) -
             continue
         where = f"{name}, line {number}"
         record = _json_object(line, where)
-        columns = columns or schema.columns(record, where)
+        if not columns:  # the first object may lack optional fields
+            found = schema.columns(record, where)
+            columns = found[:needed] + [one or name for one, name in zip(found[needed:], schema.optional.values())]
         for column in columns[:needed]:
             if column not in record:
                 raise UserError(f"{where}: no field {column!r}; found {_listed(record)}")

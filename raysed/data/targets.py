@@ -83,6 +83,8 @@ class TargetBatches:
         if held_out:
             self._group_rows = self._group_rows - _held_out_rows(self._group_rows)
         self.rows = int(self._group_rows.sum())
+        if not self.rows:
+            raise UserError("one sentence is too few to hold some out; add text, or set sed.keep to last")
         self.batch_size = min(batch_size, self.rows)
         self.per_epoch = self.rows // self.batch_size
         self._seed, self._window = seed, window
@@ -135,8 +137,9 @@ def part_of(count: int, rank: int, world: int) -> tuple[slice, float]:
 def held_out_batches(directory: Path, batch_size: int, offset: np.ndarray | None = None) -> list[TargetBatch]:
     """Return the last rows of every row group as batches: a twentieth of all rows, but at most 2,000."""
     groups = RowGroups(directory)
-    first = groups.sizes - _held_out_rows(groups.sizes)
-    table = pa.concat_tables(groups.read(group, _COLUMNS).slice(start) for group, start in enumerate(first))
+    held = _held_out_rows(groups.sizes)
+    parts = ((groups.read(group, _COLUMNS), held[group]) for group in np.flatnonzero(held))
+    table = pa.concat_tables(part.take(np.arange(len(part) - count, len(part))) for part, count in parts)  # copied
     tokens, targets_ND = TokenTable.from_arrow(table), matrix(table.column("target"))
     targets_ND = targets_ND - (0 if offset is None else offset.astype(np.float32))
     places = np.split(np.arange(len(tokens)), range(batch_size, len(tokens), batch_size))
@@ -144,10 +147,11 @@ def held_out_batches(directory: Path, batch_size: int, offset: np.ndarray | None
 
 
 def _held_out_rows(group_rows: np.ndarray) -> np.ndarray:
-    """Return how many rows of each group to hold out, at least one altogether."""
-    held = np.floor(group_rows * min(_HELD_OUT, MOST_HELD_OUT / group_rows.sum())).astype(np.int64)
-    held[0] = max(held[0], 1)
-    return held
+    """Return how many rows of each group to hold out, evenly spread, at least one altogether."""
+    share = min(_HELD_OUT, MOST_HELD_OUT / group_rows.sum())
+    until = np.floor(group_rows.cumsum() * share + 1e-9).astype(np.int64)  # without rounding 2,000 down
+    until[-1] = max(until[-1], 1)
+    return np.diff(until, prepend=0)
 
 
 class TargetWriter:

@@ -4,6 +4,7 @@ import json
 import logging
 import statistics
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -169,7 +170,7 @@ def train_member(task: Task, until: int, bench: Bench) -> Ended:
         if score is not None:
             return Ended(score)
     retries = task.inputs["how"]["max_retries"]
-    starts = task.checkpoints(bench.storage).begin(bench.job)
+    starts = task.checkpoints(bench.storage).begin(bench.job, until)
     if starts > retries:
         return Ended(failed=(f"its worker was lost {starts} times without a new checkpoint in between", False))
     try:
@@ -265,7 +266,8 @@ def _train_learner(task: Task, bench: Bench) -> None:
 
 def ensemble(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """List the trained members, and the healthy ones that others may build on; raise if they are too few."""
-    node, found, asked = settings["node"], inputs["members"], settings["min_members"]
+    node, asked = settings["node"], settings["min_members"]
+    found = [f for f in inputs["members"] if f.fingerprint]  # others have no healthy member to go on from
     _refuse_mistakes(found)
     there, failed = [f for f in found if f.meta is not None], [f for f in found if f.meta is None]
     left_out = {f.name: f.reason or "it ended without a result" for f in failed}
@@ -295,7 +297,8 @@ def grid_choice(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     for found in inputs["members"]:
         if found.meta is not None:
             by_bound.setdefault(settings["bounds"][found.name], []).append(found)
-    needed = _needed(settings["min_members"], settings["models"])
+    could_be = Counter(settings["bounds"][f.name] for f in inputs["members"] if f.fingerprint)
+    needed = _needed(settings["min_members"], max(could_be.values()))
     complete = {bound: group for bound, group in by_bound.items() if len(group) >= needed}
     failed = [found for found in inputs["members"] if found.reason]
     if not complete:

@@ -72,8 +72,8 @@ def _embed(
     longest = int(table.lengths.max())
     if len(table) == 1:
         raise UserError(
-            f"there is not enough memory to embed a sentence of {longest} tokens; lower encoder.max_length, or use "
-            "a smaller encoder"
+            f"there is not enough memory to embed a sentence of {longest} tokens; lower encoder.max_length (of a "
+            "teacher: teachers.max_length), or use a smaller model"
         )
     log.warning(
         "not enough memory to embed %d sentences of up to %d tokens at once; halving the batch", len(table), longest

@@ -34,10 +34,7 @@ log = logging.getLogger(__name__)
 _GAIN = 1.2  # the least that bf16 must gain over fp32
 _SLOW = 3  # a product in bf16 that takes this many times as long is emulated: a whole pass would take minutes
 _LENGTH = 32  # of the sentences of a measured pass
-_MOST_TOKENS, _WORK = (
-    2048,
-    3e10,
-)  # of a measured pass: as in real ones, but fewer tokens (times weights) for large models
+_MOST_TOKENS, _WORK = 2048, 3e10  # of a measured pass: as in real ones, but fewer (times weights) for large models
 
 
 def has_bf16(device: torch.device | str) -> bool:

@@ -57,6 +57,8 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
         nn.init.zeros_(transformer.get_parameter(name))
     if config.keep_layers is not None:
         _keep_layers(transformer, config)
+    elif kinds := getattr(transformer.config, "layer_types", None):  # `model_kwargs` may leave fewer layers
+        transformer.config.layer_types = kinds[: transformer.config.num_hidden_layers]
     encoder = Encoder(transformer)
     _check_length(config, transformer.config, encoder.position_offset or 0)
     return encoder, load_tokenizer(config)
@@ -148,6 +150,15 @@ def _keep_layers(transformer: PreTrainedModel, config: EncoderConfig) -> None:
         if index not in kept:
             del stacks[0][index]
     transformer.config.num_hidden_layers = len(kept)
+    if kinds := getattr(transformer.config, "layer_types", None):
+        transformer.config.layer_types = [kinds[index] for index in kept]
+    with torch.device("meta"):
+        again = type(transformer)(transformer.config)
+    if again.state_dict().keys() != transformer.state_dict().keys():
+        raise UserError(
+            f"encoder.keep_layers begins with layer {kept[0]} of {config.path!r}, whose weights are unlike those of "
+            "layer 0; keep that one, too"
+        )
 
 
 def kept_layers(keep: int | str | Sequence[int], count: int) -> list[int]:

@@ -25,7 +25,6 @@ class Shape:
     layers: int
     width: int
     inner: int
-    heads: int
     vocabulary: int
 
 
@@ -34,7 +33,7 @@ def shape_of(config: EncoderConfig) -> Shape:
     found = configuration_of(config)
     if config.static:
         width = config.static.width or found.hidden_size
-        return Shape(found.vocab_size * width, 0, 0, width, 0, 0, found.vocab_size)
+        return Shape(found.vocab_size * width, 0, 0, width, 0, found.vocab_size)
     if config.keep_layers is not None:
         found.num_hidden_layers = len(kept_layers(config.keep_layers, found.num_hidden_layers))
     try:
@@ -61,6 +60,5 @@ def shape_of_model(found: PretrainedConfig, trust_remote_code: bool = False) -> 
         layers=found.num_hidden_layers,
         width=found.hidden_size,
         inner=max((max(module.weight.shape) for module in linear), default=0),
-        heads=found.num_attention_heads,
         vocabulary=found.vocab_size,
     )

@@ -84,6 +84,10 @@ class Teacher(ABC):
         """Name in reports."""
         return self.config.title
 
+    def weights_bytes(self) -> int:
+        """Return the memory of its weights in fp32; 0 for what never runs on a GPU and needs little."""
+        return 0
+
     def knows(self, sentences: Sequence[str]) -> bool:
         """Return whether it has a vector for every sentence."""
         return True

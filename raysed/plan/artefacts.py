@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from raysed.config import Layers
 from raysed.graph import Given, Input, Pick, State
 from raysed.make.scores import poolings_without_fit
+from raysed.plan.needs import MEMBERS_CORPUS
 from raysed.recipe import SED, TEACHERS, last_stage, member_nodes
 from raysed.score.ensemble import named
 from raysed.store.storage import Entry
@@ -59,6 +60,7 @@ class Facts:
     """What the stages know apart from scores.
 
     Attributes:
+        members_corpus: facts about the members' corpus, where the learners' is only a part of it.
         together: artefact of the combined external teachers; None if they were not combined or scored.
         soups, centres: artefacts by ensemble, see `soup_of` and `Plan.centres`.
         worth: scores of the teachers alone and together, with their names; None if not scored.
@@ -69,6 +71,7 @@ class Facts:
     corpus: Mapping[str, Any]
     left_out: Mapping[str, str]
     members: Mapping[str, Sequence[str]]
+    members_corpus: Mapping[str, Any] = field(default_factory=dict)
     grids: Sequence[Mapping[str, Any]] = ()
     pairs: Mapping[str, str] = field(default_factory=dict)
     views: Mapping[str, str] = field(default_factory=dict)
@@ -102,6 +105,7 @@ def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
     job, config, targets = plan.job, plan.config, f"{TEACHERS}-{SED}/targets"
     outcomes = {n: state.entry(outcome_of(n)) for depth in member_nodes(job.recipes) for n in depth}
     corpus = state.entry("corpus") if job.needs_corpus else None
+    apart = state.entry(MEMBERS_CORPUS) if MEMBERS_CORPUS in plan.artefacts else None
     taught = state.entry(targets) if targets in plan.artefacts else None
     left_out = {name: why for entry in outcomes.values() for name, why in entry.meta["left_out"].items()}
     worth = state.entry(WORTH) if WORTH in plan.artefacts else None
@@ -117,6 +121,7 @@ def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
     return Facts(
         cluster=cluster,
         corpus=corpus.meta if corpus else {},
+        members_corpus=apart.meta if apart else {},
         left_out=left_out,
         members={node: [name for name, _ in state.listed(outcome_of(node))] for node in outcomes},
         grids=[entry.meta["grid"] for entry in outcomes.values() if "grid" in entry.meta],

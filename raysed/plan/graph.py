@@ -40,6 +40,7 @@ from raysed.registry import stages
 from raysed.score.ensemble import conclusions, named
 from raysed.score.tasks import DevTask, Evaluation
 from raysed.store.storage import Entry
+from raysed.train.memory import embedding_need
 from raysed.train.stage import BEST_ON_DEV
 
 log = logging.getLogger(__name__)
@@ -156,9 +157,10 @@ class Plan:
 
     def _write_queries(self, endpoint: EndpointConfig, block: CorpusConfig) -> str:
         """Add the texts that an endpoint is asked about, and the queries that it writes for them."""
-        source, say = {"source": Given(self.job.inputs["corpus"])}, partial(_say_cost, endpoint)
+        source = {"source": Given(self.job.inputs["corpus"])}
+        say = {"say": lambda entry: [written.cost_of_queries(endpoint, entry.meta)]}
         settings = {"corpus": block, "seed": self.config.seed, "texts": endpoint.texts}
-        self._add("texts", "texts to write queries for", written.texts_to_ask, "queries", source, settings, say=say)
+        self._add("texts", "texts to write queries for", written.texts_to_ask, "queries", source, settings, **say)
         asked = endpoint.model_copy(update={"texts": None})  # how many there are changes no answer
         name, kept = f"queries/{stable_hash(asked.identity())}", ({"corpus": "texts"}, {"endpoint": asked})
         options = {"worker": written.QueryBlocks, "rows": lambda rows: written.TEXTS_PER_BLOCK, "table": "texts"}
@@ -256,7 +258,9 @@ class Plan:
         config, (*before, kind) = self.config, node.split("-")
         parent = Pick(outcome_of("-".join(before)), index, "healthy") if before else self._start
         block, members, stage_of = getattr(config, kind), config.members, stages()[kind]
-        tables = {name: self._member_table(name) for name in stage_of.tables(block)}
+        tables = {name: name for name in stage_of.tables(block)}
+        if CORPUS in tables and MEMBERS_CORPUS in self.artefacts:
+            tables[CORPUS] = MEMBERS_CORPUS
         inputs: dict[str, Any] = {"encoder": self._encoder, "start": parent, **tables}
         keep = stage_of.keeps(block, has_dev=self._dev is not None)
         without = {"train": [], "keep": keep}
@@ -292,9 +296,6 @@ class Plan:
             beside["dev"] = self._dev
         about = {"by": "tune", "group": node, "is_intermediate": True, "options": options}
         return self._add(name, title, models.member, stage, inputs, settings, beside, **about)
-
-    def _member_table(self, name: str) -> str:
-        return MEMBERS_CORPUS if name == CORPUS and MEMBERS_CORPUS in self.artefacts else name
 
     # targets and learners
 
@@ -332,7 +333,7 @@ class Plan:
         self._add(_TARGETS_OF_TEACHERS, "targets of the teachers", make, stage, inputs, settings, **about)
         if config.search.is_on:
             settings = {"search": config.search.of_candidates(), "target_precision": sed.target_precision}
-            about |= {"say": _say_candidates}
+            about |= {"say": lambda entry: [f"search: {candidates_summary(entry.meta)}"]}
             given = {"corpus": "corpus", "targets": _TARGETS_OF_TEACHERS}
             self._add(_CANDIDATES, "candidates for the queries", candidates, stage, given, settings, **about)
         if not job.unscored:
@@ -360,12 +361,13 @@ class Plan:
     def _add_rows(self, index: int, teacher: Teacher) -> str:
         name, title = f"{TEACHERS}/rows/{teacher.identity}", f"embeddings of the corpus by {teacher.title}"
         options = {"worker": targets.TeacherBlocks, "rows": lambda rows: targets.ROWS_PER_GROUP}
+        options |= {"need": partial(embedding_need, teacher.title, teacher.weights_bytes)}
         about = {"by": "blocks", "group": name, "is_intermediate": True, "options": options}
         inputs = {"corpus": "corpus", "teacher": Given(teacher.identity, teacher.config)}
         settings = {"precision": self.config.resources.encode_precision}
         if settings["precision"] == "int8" and teacher.is_model:
             inputs["int8"] = f"{TEACHERS}/int8/{index:02d}"
-            needs = {"by": "task", "say": partial(_say_int8, teacher.title)}
+            needs = {"by": "task", "say": lambda entry: [int8_summary(teacher.title, entry.meta)]}
             given, words = {"corpus": "corpus", "teacher": inputs["teacher"]}, f"8-bit weights of {teacher.title}"
             self._add(inputs["int8"], words, targets.teacher_in_int8, "teachers", given, **needs)
         return self._add(name, title, targets.teacher_rows, "teachers", inputs, settings, **about)
@@ -508,22 +510,10 @@ def _say_summary(what: str, entry: Entry) -> Iterator[str]:
     yield f"{what}: {entry.meta['summary']}"
 
 
-def _say_cost(endpoint: EndpointConfig, entry: Entry) -> Iterator[str]:
-    yield written.cost_of_queries(endpoint, entry.meta)
-
-
 def _say_written(entry: Entry) -> Iterator[str]:
     texts, queries, without = (entry.meta[name] for name in ("texts", "queries", "without"))
     left = f"; {without:,} without a usable answer" if without else ""
     yield f"search.endpoint: {queries:,} queries written for {texts - without:,} of {texts:,} texts{left}"
-
-
-def _say_int8(title: str, entry: Entry) -> Iterator[str]:
-    yield int8_summary(title, entry.meta)
-
-
-def _say_candidates(entry: Entry) -> Iterator[str]:
-    yield f"search: {candidates_summary(entry.meta)}"
 
 
 def _say_unfitted(entry: Entry) -> Iterator[str]:

@@ -24,6 +24,12 @@ from raysed.report.sections.scores import in_words
 from raysed.store.text import Table, number, render, sentence, size
 
 _UNTOUCHED = (BASE, "base")
+_WAYS = {
+    "all": "the correlation over all its pairs together",
+    "mean": "the plain mean over its subsets",
+    "wmean": "the mean over its subsets, weighted by their numbers of pairs",
+}
+"""By aggregation, what a task with several subsets counts as."""
 
 
 def write_card(run: Run, path: Path) -> None:
@@ -46,14 +52,17 @@ def write_card(run: Run, path: Path) -> None:
     row = run.scores.row(chosen.recipe, chosen.kind, chosen.index)
     found = {task: row.metrics[task].get("spearman") for task in run.scores.tasks} if row else {}
     correlations = {task: score for task, score in found.items() if score is not None}
+    metrics = [row.metrics[task] for task in run.scores.tasks] if row else []
+    ways = sorted({_WAYS[of_task["aggregation"]] for of_task in metrics if "subsets" in of_task})
     text = render(
         "model_card.md",
         run=run,
         config=config,
         facts=facts,
+        texts=(not recipe.distils and facts.members_corpus) or facts.corpus,
         recipe=recipe,
         base=base,
-        metadata=metadata(base, f"{config.run}-{recipe.text}", correlations),
+        metadata=metadata(config.encoder.path, f"{config.run}-{recipe.text}", correlations),
         members=members,
         teachers=teachers,
         corpus=corpus,
@@ -65,6 +74,7 @@ def write_card(run: Run, path: Path) -> None:
         encoder=model.encoder,
         searches=facts.shares_space_of if recipe.text == f"{TEACHERS}-{SED}" else None,
         trained_on=(corpus or "the pairs named below") if recipe.members or recipe.distils else "",
+        ways=ways,
         worth=worth(run.scores, chosen.recipe, chosen.kind),
         sanity=sanity_words(run.sanity),
         scores=rows_that_matter(run.scores, chosen.recipe, chosen.kind, chosen.index),
@@ -95,7 +105,7 @@ def rows_that_matter(scores: Scores, recipe: str, kind: str, index: int) -> Tabl
 
 
 def metadata(base: str, name: str, scores: Mapping[str, float]) -> str:
-    """Return YAML for model hubs: the base, if it is a hub id, and Spearman's correlation by task."""
+    """Return YAML for model hubs: the base, if its path is a hub id, and Spearman's correlation by task."""
     is_hub_id = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", base) and not Path(base).exists()
     results = [
         EvalResult(

@@ -19,7 +19,7 @@ from raysed.report.scores import (
     stages_of,
     titled,
 )
-from raysed.score.intervals import NO_DIFFERENCE, Difference, interval
+from raysed.score.intervals import Difference, interval
 from raysed.store.text import sentence
 from raysed.train.collapse import COLLAPSED
 
@@ -63,7 +63,9 @@ def worth(scores: Scores, recipe: str, kind: str) -> str:
     best = scores.best_untrained(group)
     if group not in scores.groups or best is None:
         return ""
-    first = f"It is {_difference(scores, group, best).position()} {_named(best, scores)}, {BEST_UNTRAINED}."
+    count = scores.groups[group]["n"]
+    subject = "It is" if count == 1 else f"The {count} {kind}s of {recipe} are on average"
+    first = f"{subject} {_difference(scores, group, best).position()} {_named(best, scores)}, {BEST_UNTRAINED}."
     return " ".join([first, *(finding.text for finding in _beaten_on(group, scores))])
 
 
@@ -142,14 +144,19 @@ def _beaten_on(group: Group, scores: Scores) -> list[Finding]:
         means = {other: entry["mean"] for other, entry in scores.groups_of(task).items()}
         words = {other: mean for other, mean in means.items() if other[1] == "baseline"}
         best = max(words, key=words.__getitem__, default=None)
-        if best and group in means and words[best] >= means[group] - NO_DIFFERENCE:
+        lead = Difference(words[best] - means[group]) if best and group in means else Difference(0.0)
+        if lead.value > 0 and not lead.is_none:
             found.append(f"{display_name(*best)} has {words[best]:.1f} on {task} against {means[group]:.1f}")
     return [Finding(f"A lexical baseline does better on some tasks: {'; '.join(found)}.")] if found else []
 
 
 def _what_labels_buy(scores: Scores) -> list[Finding]:
-    """Compare the best learner without labels with the best for each kind of labels (SED table 4)."""
-    means = {group: entry["mean"] for group, entry in scores.groups.items() if group[1] == "learner"}
+    """Compare the best learner without labels with the best for each kind of labels (SED table 4).
+
+    What external teachers have learnt from is not known.
+    """
+    own = {group: entry for group, entry in scores.groups.items() if family_of(group[0]) != TEACHERS}
+    means = {group: entry["mean"] for group, entry in own.items() if group[1] == "learner"}
     best: dict[str, Group] = {}
     for group in sorted(means, key=means.__getitem__):
         best[labels_of(group[0], scores.labels)] = group

@@ -119,7 +119,9 @@ class Run:
         # Views made of pairs labelled entailment use labels.
         labels = stage_labels()
         labels |= {stage: labels["nli"] for stage, kinds in views.items() if "entailment" in kinds}
-        known, fitted_on = self.evaluation.tasks, public_name(self.config.flow.fit_on)
+        known, flow = self.evaluation.tasks, self.config.flow
+        is_apart = flow.fit_tasks and set(flow.fit_tasks) != set(tasks)
+        fitted_on = ", ".join(flow.fit_tasks) if is_apart else public_name(flow.fit_on)
         measures = {known[name].measure for name in tasks}
         measure = f"{measures.pop() if len(measures) == 1 else 'Score'}, x100, mean over {', '.join(tasks)}"
         sizes = {name: f"{task.size}, {task.measure}" for name, task in known.items()}
@@ -232,7 +234,7 @@ class Run:
     @cached_property
     def judged(self) -> Judged | None:
         """The first headline task of graded pairs; None if there is none."""
-        name = next((task for task in self.scores.tasks if task in self.evaluation.pair_tasks), None)
+        name = next((task for task in self.scores.tasks if self.evaluation.tasks[task].kind == "pairs"), None)
         if name is None:
             return None
         base = next(model for model in self.models if model.recipe == BASE)

@@ -15,8 +15,7 @@ import numpy as np
 
 from raysed.config import EvaluationConfig, Layers, Role, TaskConfig, stable_hash
 from raysed.data.graded import StsTask
-from raysed.data.rows import column_names
-from raysed.data.sources import ending, local_file
+from raysed.data.sources import ending
 from raysed.errors import UserError
 from raysed.model.prompts import Prompts
 from raysed.score.kinds import Task, kinds
@@ -56,11 +55,6 @@ class Evaluation:
     def load(cls, config: EvaluationConfig, seed: int) -> Evaluation:
         """Read all tasks of a config."""
         return cls([load_any_task(name, task, seed, config.aggregation) for name, task in config.tasks.items()])
-
-    @property
-    def pair_tasks(self) -> list[str]:
-        """Names of the tasks of graded pairs."""
-        return [name for name, task in self.tasks.items() if task.kind == "pairs"]
 
     def pair_rows(self, tasks: Iterable[str] | None = None) -> np.ndarray:
         """Return the indices in `sentences` of each pair's two sentences, int64 [P, 2]; by default of all tasks.
@@ -170,7 +164,12 @@ def task_name(source: str, taken: Container[str]) -> str:
 def without_labels(sources: Sequence[str]) -> list[str]:
     """Return the `.txt` files among `sources` with one sentence per line, and so no labels."""
     files = {source: os.path.expanduser(source) for source in sources if ending(source) == ".txt"}
-    return [name for name, path in files.items() if os.path.isfile(path) and len(column_names(local_file(path))) < 2]
+    return [name for name, path in files.items() if os.path.isfile(path) and not _has_columns(path)]
+
+
+def _has_columns(path: str) -> bool:
+    with open(path, encoding="utf-8", errors="replace") as lines:
+        return "\t" in next(filter(str.strip, lines), "")
 
 
 def tasks_of(sources: Sequence[str] | Mapping[str, str], dev: Container[str] = ()) -> dict[str, TaskConfig]:

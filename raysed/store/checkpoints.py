@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -40,10 +41,15 @@ class Checkpoints:
             if entry.name not in usable[-_KEPT:]:
                 self._storage.remove(entry.name)
 
-    def begin(self, job: str) -> int:
-        """Count a start of the training; return this job's number of earlier starts since the last new checkpoint."""
+    def begin(self, job: str, until: float = math.inf) -> int:
+        """Count a start of the training; return this job's number of earlier starts since the last new checkpoint.
+
+        A start that is to reach an update of which there is a checkpoint does not count: it adds none.
+        """
         steps = [_step_of(e.name) for e in self._storage.entries(self._name) if e.depends == self._depends]
         start = {"job": job, "step": max(steps, default=0)}
+        if start["step"] >= until:
+            return 0
         before = self._storage.read_json(self._starts)
         count = before.pop("count", 0)
         count = count + 1 if before == start and isinstance(count, int) else 0

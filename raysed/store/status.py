@@ -37,12 +37,12 @@ _NUMBERS = ("since", "every", "told", "stage_since", "left", "share")
 _SHAPE: dict[str, Any] = {
     **dict.fromkeys(("state", "host", "stage", "line", "error"), str),
     **dict.fromkeys(_NUMBERS, _NUMBER),
-    **dict.fromkeys(("pid", "trained", "trainings"), int),
+    "pid": int,
     "totals": dict,
 }
 """Types of the values in the file."""
 _ALWAYS = {"state", "since", "every", "told", "host", "pid"}
-_NOTHING_YET = {"line": None, "share": None, "left": None, "trained": None, "trainings": None}
+_NOTHING_YET = {"line": None, "share": None, "left": None}
 """Values for a stage that has just begun."""
 
 
@@ -84,7 +84,7 @@ class Status:
                 self._has_begun = True
                 state = "running" if self._facts["state"] == "starting" else self._facts["state"]
                 self._facts.update(facts, state=state, stage_since=time.time(), **_NOTHING_YET)
-            elif facts.keys() & {"line", "trained", "totals"}:
+            elif facts.keys() & {"line", "totals"}:
                 self._facts.update(facts)
 
     def write(self, **facts: Any) -> None:

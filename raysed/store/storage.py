@@ -189,6 +189,11 @@ class Storage:
             raise FileNotFoundError(f"{self.uri(name)} is not a finished artefact of this run")
         return path
 
+    def forget(self, name: str) -> None:
+        """Delete an artefact's manifest entry, but none of its files."""
+        self._check_claim()
+        self.plain.delete(_manifest(name))
+
     def names(self, below: str = "") -> list[str]:
         """Return the sorted names of all artefacts below a path, without reading their manifest entries."""
         paths = self.plain.sizes_below(f"manifest/{below}".rstrip("/"))
@@ -286,13 +291,13 @@ class Storage:
         return now
 
     def free_bytes(self) -> int | None:
-        """Return the free bytes of a local disk, None for remote storage."""
+        """Return the bytes of a local disk that the run can have: the free ones and its own; None if it is remote."""
         if not self.is_local:
             return None
         path = Path(self.uri(""))
         while not path.exists():
             path = path.parent
-        return shutil.disk_usage(path).free
+        return shutil.disk_usage(path).free + sum(self.plain.sizes_below("").values())
 
     # -- one job at a time -------------------------------------------------------------------------------------------
 
@@ -371,12 +376,12 @@ def runs_at(location: str) -> list[str]:
         raise UserError(f"storage: {location} cannot be reached: {reason(error)}") from None
 
 
-def check_stays(location: str) -> None:
+def check_stays(location: str, option: str = "storage") -> None:
     """Refuse a location in Ray's temporary copy of the working directory, where a job's relative paths would lead."""
     if "/runtime_resources/working_dir_files/" in _absolute(location):
         raise UserError(
-            f"storage is {location!r}, which is inside Ray's temporary copy of the working directory and will be "
-            "deleted with it; name a permanent place, such as --storage /shared/directory or --storage s3://BUCKET/runs"
+            f"{option} is {location!r}, which is inside Ray's temporary copy of the working directory and will be "
+            f"deleted with it; name a permanent place, such as --{option} /shared/directory"
         )
 
 
@@ -395,16 +400,11 @@ def _attempts(name: str) -> str:
 
 
 def _parse_entry(name: str, text: str) -> Entry:
-    """Parse an entry; UserError for an old layout; ValueError, TypeError or AttributeError if damaged or misplaced."""
+    """Parse an entry; ValueError, TypeError or AttributeError if it is damaged or misplaced."""
     content = json.loads(text)
     if content.pop("checksum", None) != stable_hash(content):
         raise ValueError("checksum")
     entry = Entry(**content)
-    if entry.name == name and not entry.attempt:
-        raise UserError(
-            "this run was made by an earlier version of raysed with another file layout; delete it, or choose "
-            "another --run"
-        )
     if entry.name != name or not re.fullmatch(_ATTEMPT, entry.attempt):
         raise ValueError("name")
     for file in (*entry.files.keys(), *entry.sizes.keys()):

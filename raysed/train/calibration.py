@@ -17,18 +17,17 @@ def fit_calibration(
     flow_config: FlowConfig,
     natsv_k: int | None,
     seed: int,
-    on_step: Callable[[int, dict[str, float]], None] | None = None,
 ) -> CalibrationMap:
     """Fit the calibration that ends a recipe; each stage of a chain is fitted on the output of those before it.
 
-    For the flow, rows 2i and 2i + 1 are pairs, and `on_step` is called as by `raysed.train.flow_fit.fit_flow`.
+    For the flow, rows 2i and 2i + 1 are pairs.
 
     >>> x_ND = np.random.default_rng(0).normal(size=(50, 4))
     >>> fit_calibration(["sn", "natsv"], x_ND, FlowConfig(), natsv_k=1, seed=0).width
     4
     """
     known = calibrations()
-    options = FitOptions(flow_config, natsv_k, seed, on_step)
+    options = FitOptions(flow_config, natsv_k, seed)
     calibration = known[stages[0]].fit(embeddings_ND, options)
     for stage in stages[1:]:
         calibration = calibration.then(known[stage].fit(calibration.transform(embeddings_ND), options))

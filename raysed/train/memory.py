@@ -5,6 +5,8 @@ What an update keeps for its gradients was counted on the tensors that torch sav
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from raysed.cluster.resources import PROCESS_BYTES, Need
 from raysed.config import Block
 from raysed.model.shape import Shape
@@ -14,6 +16,8 @@ from raysed.train.stage import Size, Stage
 _FP32, _BF16 = 4, 2
 _ADAM = 2 * _FP32
 """Two moments; CT's optimizer stores as much."""
+_PASS = 2e9
+"""Of a GPU, for a pass of a model that embeds; passes are halved where that is too little."""
 _SLACK = 1.1
 """Memory that an allocator holds but cannot use."""
 
@@ -37,6 +41,13 @@ def training_need(stage: Stage, settings: Block, shape: Shape, tokens: float, *,
     # have is planned for a batch in 16 parts.
     least = CUDA_CONTEXT + memory - _SLACK * per_token * tokens * 15 / 16
     return Need(what, CUDA_CONTEXT + memory, PROCESS_BYTES + checkpoint_bytes(size, shape), least)
+
+
+def embedding_need(teacher: str, weights: Callable[[], int]) -> Need:
+    """Return what a worker needs that embeds by an external teacher, with so many bytes of weights; 0: no GPU."""
+    if not (bytes_ := weights()):
+        return Need()
+    return Need(f"the teacher {teacher}", CUDA_CONTEXT + bytes_ + _PASS, PROCESS_BYTES + bytes_, CUDA_CONTEXT + bytes_)
 
 
 def checkpoint_bytes(size: Size, shape: Shape) -> int:

@@ -65,7 +65,7 @@ def _halve_parts(objective: nn.Module) -> None:
     encoders = [module for module in objective.modules() if isinstance(module, Encoder)]
     others = _held_by_others(next(objective.parameters()).device)
     if not encoders or any(e.position_offset is None or e.parts >= _MOST_PARTS for e in encoders):
-        remedy = _SHARED if others else "lower the batch_size of this stage or encoder.max_length"
+        remedy = _SHARED if others else "lower the stage's batch_size (ct: groups, negatives) or encoder.max_length"
         raise UserError(
             f"there is not enough memory for a batch, even when it is processed in small parts{others}; {remedy}"
         )

@@ -53,13 +53,14 @@ class TwoViewsStage(Stage):
         from raysed.data.pairs import PairBatches, PairTable, read_pairs
         from raysed.data.tokens import PartOfTable
 
-        tables = []
-        for name in self.tables(settings):
+        names, tables = self.tables(settings), []
+        for name in names:
             if name == "corpus":
                 table = start.read_corpus()
-                if isinstance(table, PartOfTable):
+                if isinstance(table, PartOfTable) and len(names) > 1:
                     table = table.take(np.arange(len(table)))
                 tables.append(PairTable(table, table))
             else:
                 tables.append(read_pairs(start.data[name]))
-        return PairBatches(PairTable.concatenate(tables), settings.batch_size, start.seed)
+        pairs = tables[0] if len(tables) == 1 else PairTable.concatenate(tables)  # which copies
+        return PairBatches(pairs, settings.batch_size, start.seed)

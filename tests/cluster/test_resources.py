@@ -1,5 +1,6 @@
 """Plans for many clusters: they never ask for what no node has, and always leave room for the tasks that read."""
 
+import math
 import re
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ import ray
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from raysed.cluster import resources
+from raysed.cluster import local, resources
 from raysed.cluster.resources import (
     Cluster,
     Need,
@@ -325,6 +326,18 @@ def test_the_driver_is_asked_by_its_own_tool(tmp_path, monkeypatch, prints, expe
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert resources.smallest_gpu_here() == expected
+
+
+def test_a_container_has_what_its_limits_say(tmp_path, monkeypatch):
+    said = {"cpu.max": "150000 100000\n", "memory.max": "1000000000\n"}
+    for file, text in said.items():
+        (tmp_path / file).write_text(text)
+    whole, limits = local.this_machine(gpu=False), local._limits
+    monkeypatch.setattr(local, "_limits", lambda file: limits(file, tmp_path))
+    assert (local.this_machine(gpu=False).cpus, local.this_machine(gpu=False).node_bytes) == (1, 1e9)
+    for file, text in {"cpu.max": "max 100000", "memory.max": "max"}.items():
+        (tmp_path / file).write_text(text)
+    assert local.this_machine(gpu=False).cpus == whole.cpus and limits("none") == [math.inf]
 
 
 def test_shares_as_text():

@@ -72,3 +72,9 @@ def test_the_same_rows_leave_the_file_as_it_is(tmp_path):
 def test_anything_else_is_refused(tmp_path, given, sentence):
     with pytest.raises(UserError, match=f"^{sentence}"):
         source_of(given, str(tmp_path / "x.parquet"), "sentences")
+
+
+def test_a_frame_whose_cells_are_not_alike_is_refused(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(UserError, match=r"^sentences: it cannot be written as a table: "):
+        source_of(pandas.DataFrame({"sentence": ["a", 3]}), str(tmp_path / "x.parquet"), "sentences")

@@ -53,11 +53,18 @@ def test_other_data_need_a_schema_only(tmp_path):
     documents = write(tmp_path / "corpus.jsonl.gz", gzip.compress("\n\n".join(map(json.dumps, records)).encode()))
     found = read(local_file(documents), DOCUMENTS)
     assert found.columns == {"id": ["d1", "d2"], "text": ["one", "two"], "title": ["T", None]}
+    falling = write(tmp_path / "falling.jsonl", "\n".join(map(json.dumps, reversed(records))))
+    assert read(local_file(falling), DOCUMENTS).columns["title"] == [None, "T"]
     assert found.where(1) == f"{documents}, line 3" and found.texts("title") == ["T", ""]
     qrels = read(local_file(write(tmp_path / "test.tsv", "query-id\tcorpus-id\tscore\nq1\td1\t1\n")), JUDGEMENTS)
     assert qrels.columns == {"query": ["q1"], "document": ["d1"], "score": ["1"]}
     texts = read(local_file(write(tmp_path / "a.txt", "good film\t1\nbad film\t0\n")), LABELLED)
     assert texts.columns == {"text": ["good film", "bad film"], "label": ["1", "0"]}
+
+
+def test_a_cell_may_be_long(tmp_path):
+    text = "word " * 40_000
+    assert corpus(write(tmp_path / "long.csv", f'id,text\n1,"{text}"\n'), max_characters=10**6) == [text.strip()]
 
 
 @pytest.mark.parametrize("ending", [".csv", ".tsv"])

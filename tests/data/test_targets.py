@@ -106,6 +106,14 @@ def test_a_target_too_large_for_fp16_names_its_sentence_and_the_setting():
     assert with_targets(rows, targets_ND, "fp32").column("target").to_pylist() == [[1.0], [70_000.0]]
 
 
+def test_a_large_table_holds_out_a_part_of_all_of_it_and_one_row_is_too_few(tmp_path):
+    held = targets._held_out_rows(np.full(4000, 4096))
+    assert held.sum() == 2000 and held.max() == 1 and np.ptp(held.reshape(40, 100).sum(1)) <= 1
+    write_targets(tmp_path, 1, 1)
+    with pytest.raises(UserError, match=r"^one sentence is too few to hold some out; add text, or set sed\.keep"):
+        TargetBatches(tmp_path, 1, seed=0, held_out=True)
+
+
 @settings(max_examples=40)
 @given(rows=st.integers(2, 130), group=st.integers(1, 50), batch=st.integers(1, 9))
 def test_rows_are_learnt_from_or_held_out(tmp_path_factory, rows, group, batch):

@@ -3,10 +3,12 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from raysed.config import TaskConfig
-from raysed.score.tasks import kind_of, load_any_task
+from raysed.errors import UserError
+from raysed.score.tasks import kind_of, load_any_task, without_labels
 
 
 def write(path: Path, *lines: str) -> str:
@@ -30,7 +32,13 @@ def test_a_directory_in_beirs_layout(beir):
     task = load_any_task("t", beir)
     assert task.documents == ["Rain It rains.", "Sun."] and task.document_ids == ["d1", "d2"]
     assert task.queries == ["Does it rain?"] and task.left_out == 1
-    assert task.gains == [{0: 2.0}]
+    assert task.gains == [{0: 2.0}] and task.own == [None]
+
+
+def test_a_document_with_the_id_of_a_query_is_that_query_unless_it_is_judged(beir, tmp_path):
+    write(tmp_path / "queries.jsonl", json.dumps({"_id": "d2", "text": "Sun."}), json.dumps({"_id": "d1", "text": "?"}))
+    write(tmp_path / "qrels/test.tsv", "query-id\tcorpus-id\tscore", "d2\td1\t2", "d1\td1\t1")
+    assert load_any_task("t", beir).own == [1, None]
 
 
 def test_three_files_of_any_format(tmp_path):
@@ -59,6 +67,21 @@ def test_a_column_split_says_what_is_predicted(tmp_path):
     rows = [f"text {i}\t{'ab'[i % 2]}\t{'test' if i >= 8 else 'train'}" for i in range(12)]
     task = load_any_task("t", labelled(tmp_path, rows, "utterance\tintent\tsplit"))
     assert task.scored.tolist() == [False] * 8 + [True] * 4
+    assert task.outcome(np.random.default_rng(0).normal(size=(12, 3))).shape == (4,), "four texts per label"
+    rows = [f"text {i}\t{'ab'[i % 2]}\t{'test' if i >= 2 else 'train'}" for i in range(12)]
+    with pytest.raises(UserError, match=r"too few texts outside of its split 'test' to learn from"):
+        load_any_task("t", labelled(tmp_path, rows, "utterance\tintent\tsplit"))
+
+
+def test_few_texts_per_label_are_enough(tmp_path):
+    task = load_any_task("t", labelled(tmp_path, [f"text {i}\t{'ab'[i % 2]}" for i in range(10)]))
+    assert task.outcome(np.random.default_rng(0).normal(size=(10, 3))).shape == (10,)
+
+
+def test_text_without_tabs_has_no_labels(tmp_path):
+    plain = write(tmp_path / "plain.txt", "", "However, it rains.", "A\ttab.")
+    pairs = write(tmp_path / "pairs.txt", "5\tIt rains.\tRain falls.")
+    assert without_labels([plain, pairs]) == [plain]
 
 
 def test_the_kind_of_a_task_is_seen_from_its_files(beir, tmp_path):

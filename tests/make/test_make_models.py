@@ -13,7 +13,7 @@ from raysed.cluster.work import Bench, Ended, Trial, Work
 from raysed.config import ResourcesConfig, make_config
 from raysed.data.parquet import SentenceTable
 from raysed.errors import UserError, last_line
-from raysed.graph import Found, State
+from raysed.graph import LISTS, Found, State
 from raysed.make.models import ensemble, grid_choice, train_member
 from raysed.make.targets import MeanBlocks, mean_targets
 from raysed.model.pretrained import load_checkpoint
@@ -76,6 +76,21 @@ def test_a_full_disk_is_no_member_that_can_be_left_out(tmp_path):
         with pytest.raises(UserError, match=r"^ct/members/01: no space left$"):
             outcome(tmp_path, {"members": members, "trained": {"steps": 1}}, {**settings, **more}, Work())
     ensemble(tmp_path, {"members": [members[0], replace(members[1], is_mistake=False)]}, settings, Work())
+
+
+def test_members_without_one_to_go_on_from_are_not_counted(tmp_path):
+    """Where a member of the stage before has collapsed."""
+    found = [
+        Found("a/0", "x", {"dev": 1.0}),
+        Found("a/1", "", None),
+        Found("b/0", "y", {"dev": 2.0}),
+        Found("b/1", "", None),
+    ]
+    settings = {"node": "nli-ct", "min_members": None, "is_used": True, "models": 2, "task": "dev"}
+    settings |= {"bounds": {"a/0": 0.0, "a/1": 0.0, "b/0": 0.5, "b/1": 0.5}, "sts": make_config({}).sts}
+    assert ensemble(tmp_path, {"members": found[:2]}, settings, Work())[LISTS]["all"] == [("a/0", "x")]
+    inputs = {"members": found, "trained": {"steps": 1, "stopped": []}}
+    assert grid_choice(tmp_path, inputs, settings, Work())[LISTS]["all"] == [("b/0", "y")]
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), UserError("no space left")])

@@ -371,6 +371,24 @@ def test_kept_layers_are_those_of_the_whole_encoder_and_are_saved_as_a_model(
     assert load(keep_layers="half")[0].transformer.config.num_hidden_layers == 1
 
 
+def test_layers_of_several_kinds_keep_their_kinds(tiny_tokenizer, tmp_path):
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 40}
+    special = {f"{name}_token_id": 0 for name in ("pad", "bos", "eos", "cls", "sep")}
+    config = ModernBertConfig(vocab_size=len(tiny_tokenizer), num_hidden_layers=4, **sizes, **special)
+    ModernBertModel(config).save_pretrained(tmp_path / "whole")
+    tiny_tokenizer.save_pretrained(tmp_path / "whole")
+    about, tokens = {"path": str(tmp_path / "whole"), "max_length": 16}, tokenize(tiny_tokenizer, ["the cat sat"], 16)
+    kinds = config.layer_types
+    for settings, kept in (({"keep_layers": [0, 3]}, [0, 3]), ({"model_kwargs": {"num_hidden_layers": 2}}, [0, 1])):
+        encoder, tokenizer = load_encoder(EncoderConfig(**about, **settings))
+        write_checkpoint(encoder, tokenizer, tmp_path / f"{kept}", {}, [])
+        loaded = load_checkpoint(tmp_path / f"{kept}")
+        assert loaded.transformer.config.layer_types == [kinds[index] for index in kept]
+        np.testing.assert_array_equal(encode(loaded, tokens)[0], encode(encoder, tokens)[0])
+    with pytest.raises(UserError, match=r"^encoder.keep_layers begins with layer 3 .* keep that one, too"):
+        load_encoder(EncoderConfig(**about, keep_layers=1))
+
+
 def test_layers_that_are_not_there_cannot_be_kept(tiny_encoder_dir):
     path = str(tiny_encoder_dir)
     with pytest.raises(UserError, match=r"encoder.keep_layers has 7, but .* has 3 layers, the last of which is 2"):

@@ -36,7 +36,7 @@ def test_a_prompt_is_put_before_every_sentence(tiny_encoder_dir):
         for prompt in ("", "the big ")
     )
     np.testing.assert_array_equal(asked.embed(["cat sat"]), plain.embed(["the big cat sat"]))
-    assert plain.parameters > 0
+    assert plain.parameters > 0 and plain.weights_bytes() == 4 * plain.parameters
 
 
 def test_a_teacher_is_known_by_its_files_and_by_how_it_is_asked(tiny_encoder_dir):

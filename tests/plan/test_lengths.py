@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import raysed
+from raysed.api import distillation
 from raysed.config import CorpusConfig, EncoderConfig
 from raysed.data.corpus import CorpusReport, passages, sentence_chunks
 from raysed.model.pretrained import load_tokenizer
@@ -75,10 +75,9 @@ def test_passages_fit_what_a_teacher_reads(tmp_path, tiny_encoder_dir):
     assert np.mean(np.array(lengths) > 40) <= 0.05 and max(lengths) > 20
 
 
-def test_distill_reads_as_much_as_the_text_has_unless_it_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr("raysed.api._run", lambda config, verbose: config)
+def test_distill_reads_as_much_as_the_text_has_unless_it_is_told(tmp_path):
     texts = [" ".join(f"word{index}" for index in range(start, start + 60)) + "." for start in range(40)]
     for settings, tokens in (({}, 88), ({"encoder": {"max_length": 50}}, 50)):
-        config = raysed.distill("bundled:encoder", texts, storage=str(tmp_path), settings=settings)
+        config = distillation("bundled:encoder", texts, storage=str(tmp_path), settings=settings)
         teacher = config.teachers[0].max_length
         assert config.encoder.max_length == tokens and (teacher == tokens or settings)

@@ -73,7 +73,8 @@ def grid(scores, recipe="sts", statistic="mean", stopped=(), **changes):
     ]
     first, *others = sorted((b for b in bounds if b["stopped_at"] is None), key=lambda b: -b[statistic])
     return {
-        "recipe": recipe, "criterion": "spearman", "statistic": statistic, "task": "dev", "scheduler": "none",
+        "recipe": recipe, "criterion": "spearman", "measure": "Spearman correlation",
+        "statistic": statistic, "task": "dev", "scheduler": "none",
         "updates": 3000, "updates_full": 6000, "winner": first["lower_bound"], "score": first[statistic],
         "runner_up": others[0]["lower_bound"] if others else None,
         "margin": first[statistic] - others[0][statistic] if others else None, "bounds": bounds, **changes,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from made_up import entry, findings, full_run, row, scored
 
+from raysed.report.findings import worth
 from raysed.report.sections.scores import headline_table
 
 
@@ -119,6 +120,24 @@ def calibrated(plain, after, recipe="ct-sed", kind="learner"):
     for model, score in zip(rows, (plain, after)):
         model.metrics["dev"]["spearman"] = score
     return rows
+
+
+def test_what_external_teachers_learnt_from_is_not_known():
+    assert "labels" not in findings([row("base", "base", 60.0), *learners(nli_sed=78.0, teachers_sed=80.0)])
+
+
+def test_what_a_model_is_worth_is_that_of_its_group():
+    base = row("base", "base", 66.0)
+    assert worth(scored([base, row("ct", "member", 67.0)]), "ct", "member").startswith("It is 1.0 above base (66.0)")
+    several = scored([base, row("ct", "member", 67.0), row("ct", "member", 69.0, 1)])
+    assert worth(several, "ct", "member").startswith("The 2 members of ct are on average 2.0 above base (66.0)")
+
+
+def test_words_do_better_on_a_task_only_if_they_do():
+    base, model = row("base", "base", 60.0), row("ct-sed", "learner", 70.0)
+    for words, is_named in ((69.95, False), (70.05, False), (70.1, True)):
+        text = worth(scored([base, model, row("tf-idf", "baseline", words, layers=0)]), "ct-sed", "learner")
+        assert ("A lexical baseline does better" in text) is is_named
 
 
 def test_findings_say_that_a_calibration_makes_the_dev_score_worse():

@@ -17,7 +17,7 @@ import ray
 import ray.train
 import yaml
 from safetensors.torch import load_file
-from started_jobs import artefact, digest, manifest, start_job, tiny_settings, wait_until
+from started_jobs import ALONE, artefact, digest, manifest, start_job, tiny_settings, wait_until
 
 import raysed.cluster.on_ray
 import raysed.pipeline
@@ -32,7 +32,7 @@ TRAINED = [*(f"ct/members/{index:02d}" for index in range(3)), "ct-sed/learners/
 
 
 def run(storage: Path, engine: str, **changes) -> Path:
-    resources = {**tiny_settings()["resources"], "engine": engine}
+    resources = tiny_settings()["resources"] | (ALONE if engine == "local" else {})
     config = make_config({**tiny_settings(resources=resources, **changes), "storage": str(storage)})
     raysed.pipeline.run(config, lambda line: None)
     return storage / "tiny"
@@ -174,6 +174,13 @@ def test_ray_is_taken_where_it_gains_more_than_it_takes_to_start(changes, node, 
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     asked = changes.get("resources", {}).get("engine")
     assert raysed.pipeline._engine_of(make_config(changes)) == (asked or "ray")
+
+
+def test_ray_without_deepspeed_is_not_taken_unasked(monkeypatch):
+    monkeypatch.setattr("raysed.cluster.local.this_machine", lambda gpu: Cluster(((64, 8),)))
+    for missing in ("ray", "deepspeed"):
+        monkeypatch.setattr("raysed.pipeline.find_spec", lambda name, missing=missing: name != missing or None)
+        assert raysed.pipeline._engine_of(make_config({})) == "local"
 
 
 def test_without_ray_a_job_that_is_stopped_says_so(tmp_path):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from started_jobs import artefact, small_tasks
+from started_jobs import ALONE, artefact, small_tasks
 
 import raysed.make.scores
 import raysed.pipeline
@@ -52,7 +52,7 @@ def settings(storage: Path, **changes) -> dict:
             "learning_rate": 2e-4,
         },
         "sed": {"epochs": 1, "learning_rate": 1e-3, "evaluate_every": 3},
-        "resources": {"engine": "local", "cpus_per_member": 1, "concurrent_members": 1},
+        "resources": ALONE,
         **changes,
     }
 

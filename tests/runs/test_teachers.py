@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ from started_jobs import artefact, small_tasks
 import raysed
 from raysed.cluster.blocks import block_file
 from raysed.cluster.execute import Executor, make_executor
+from raysed.cluster.local import LocalExecutor
 from raysed.config import make_config
 from raysed.data.targets import TARGET_FILE
 from raysed.errors import UserError
@@ -132,6 +134,19 @@ def test_another_teacher_or_combination_asks_nobody_twice(settings, tmp_path, ca
     best_NN = left[:, :width] * values[:width] ** 2 @ left[:, :width].T
     target_ND = targets(directory)[1]
     np.testing.assert_allclose(target_ND @ target_ND.T, best_NN, atol=1e-4)
+
+
+def test_blocks_of_a_text_that_was_given_up_are_not_taken_for_those_of_another(settings, tmp_path, monkeypatch):
+    """A run of other sentences is stopped when their blocks are there; the first sentences get their own vectors."""
+    combined(settings())
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalExecutor, "_make_groups", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            combined(settings(seed=1))
+    other = {"combination": {"weights": [1.0, 2.0], "turn": False}}
+    combined(settings(**other))
+    combined(settings(**other, storage=str(tmp_path / "new")))
+    np.testing.assert_array_equal(targets(tmp_path / "runs/taught")[1], targets(tmp_path / "new/taught")[1])
 
 
 def test_another_encoder_to_learn_asks_nobody_twice(settings, tmp_path):

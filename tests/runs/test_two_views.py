@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from started_jobs import ONE_LAYER, artefact, small_tasks
+from started_jobs import ALONE, ONE_LAYER, artefact, small_tasks
 
 import raysed.pipeline
 from raysed.cluster.blocks import BlockWorker
@@ -47,7 +47,7 @@ def settings(storage: Path, **changes) -> dict:
         "bsl": {"views": ["mlm", "entailment", "files"], "steps": 5, "batch_size": 16},
         "contrastive": {"views": ["same", "mlm"], "steps": 5, "batch_size": 16},
         "sed": {"epochs": 0.2, "learning_rate": 1e-4},
-        "resources": {"engine": "local"},
+        "resources": ALONE,
         **changes,
     }
 

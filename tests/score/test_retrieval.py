@@ -96,6 +96,15 @@ def test_between_two_models_one_embeds_queries_and_the_other_documents():
     assert evaluation.score_between(y_UD, x_UD, ["toy"]) != pytest.approx(expected)
 
 
+def test_a_document_that_is_the_query_itself_is_not_ranked():
+    texts, ids = ["query 0", "document 1"], ["q0", "d1"]
+    first = [np.array([[1.0, 0.5]]), np.array([[0.5, 1.0]])]
+    for own, expected in ((None, [0.5, 1.0]), (0, [1.0, 1.0])):
+        task = Retrieval("toy", ["query 0"], texts, ids, [{1: 1.0}], own=[own])
+        found = [task.outcome_of(lambda block, scores=scores: scores.copy())[0, 1] for scores in first]
+        assert found == expected
+
+
 def test_bm25_is_what_its_formula_says():
     """Lucene's: idf log(1 + (N - n + 0.5) / (n + 0.5)), k1 1.5, b 0.75."""
     documents = ["the cat sat on the mat", "a dog barked", "cats and dogs", "the dog and the cat played on and on"]

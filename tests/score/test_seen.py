@@ -48,6 +48,12 @@ def test_pairs_that_were_learnt_from_or_chosen_by_are_left_out_and_no_others(see
     assert test.size.endswith(f"; left out: {of_train} of sts.train, {of_dev} of dev")
 
 
+def test_what_is_left_of_every_part_may_be_too_little():
+    draw = random.Random(0)
+    task = pairs("test", [(f"one {i}", f"two {i}") for i in range(8)], draw)
+    assert len(task.without([0]).items()) == 7 and task.without([0, 1, 4, 5]) is None
+
+
 def test_pairs_that_are_kept_are_counted(caplog):
     draw = random.Random(0)
     asked = [(f"one {i}", f"two {i}") for i in range(8)]

@@ -13,6 +13,7 @@ import tempfile
 import time
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.fs as pafs
 import pytest
@@ -398,6 +399,9 @@ def test_starts_are_counted_until_there_is_something_new(disk, monkeypatch):
     assert other.begin("tuesday") == 0  # the state of another setting is nothing to continue from
     checkpoints.clear()
     assert checkpoints.begin("tuesday") == 0
+    checkpoints.save(10, lambda path: (path / "state").write_text("x"))
+    until = (5, 10, 10, 11, 11)
+    assert [checkpoints.begin("tuesday", step) for step in until] == [0, 0, 0, 0, 1], "what is there counts for nothing"
     # Where the disk is full, so that starts cannot be counted, the next write of the training says so.
     monkeypatch.setattr(os, "fsync", lambda file: (_ for _ in ()).throw(FULL[0]))
     assert checkpoints.begin("wednesday") == 0
@@ -476,11 +480,11 @@ def test_on_a_disk_that_is_really_full_every_writer_ends_with_a_sentence(tmp_pat
     assert done.stdout.splitlines() == [*said, "5 ['checkpoints/model/step-000000005'] 1"], done.stderr
 
 
-def test_a_run_of_an_earlier_layout_is_refused(disk):
-    entry = {"name": NAME, "depends": OLD, "files": {}, "meta": {}, "sizes": {}, "attempt": ""}
-    disk.write_text(f"manifest/{NAME}.json", json.dumps({**entry, "checksum": stable_hash(entry)}))
-    with pytest.raises(UserError, match=r"was made by an earlier version of raysed .* choose another --run"):
-        disk.finished(NAME, OLD)
+def test_what_a_run_has_written_is_room_for_it(disk, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+    assert disk.free_bytes() == 1000
+    disk.plain.write("checkpoints/big", b"x" * 500)
+    assert disk.free_bytes() == 1500
 
 
 # -- one job at a time -----------------------------------------------------------------------------------------------

@@ -65,7 +65,6 @@ def test_a_run_at_work_is_seen_with_its_stage_and_trainings_under_way(storage, m
     with pytest.raises(KeyboardInterrupt), status_of(storage, every=60) as status:
         emit(stage="ct")
         Progress("train ct", 5).update(2)
-        emit(trained=1, trainings=2)
         status.write()
         watch(storage, console)
     lines = [" ".join(line.split()) for line in console.file.getvalue().splitlines()]

@@ -656,7 +656,9 @@ def test_what_cuda_says_of_memory_is_understood(make_encoder, said, is_memory):
 @pytest.mark.parametrize("others", [0.4e9, 9e9])
 def test_those_who_share_a_gpu_are_blamed_for_its_memory(make_encoder, monkeypatch, caplog, others):
     holds(monkeypatch, others)
-    said = "even when it is processed in small parts; lower the batch_size of this stage or encoder.max_length"
+    said = (
+        "even when it is processed in small parts; lower the stage's batch_size (ct: groups, negatives) or encoder.max_"
+    )
     if others > 1e9:
         said = "because other processes hold 9.0 GB of the GPU's 16.0 GB; raise resources.gpus_per_member, so that"
     with pytest.raises(UserError, match=re.escape(said)):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import AutoModel, AutoModelForMaskedLM
+from transformers import AlbertConfig, AlbertModel, AutoModel, AutoModelForMaskedLM
 
 from raysed.config import EncoderConfig
 from raysed.data.tokens import TokenTable, pack
@@ -95,6 +95,12 @@ def test_it_goes_on_with_the_head_that_the_checkpoint_has(kind, tmp_path, make_t
     assert_loss_is_that_of_full_logits(objective, table, lambda input_ids: model(input_ids=input_ids).logits[0])
     encoder.transformer.save_pretrained(tmp_path / "headless")
     assert load_lm_head(EncoderConfig(path=str(tmp_path / "headless"))) is None
+
+
+def test_embeddings_may_be_narrower_than_states(make_table):
+    sizes = {"embedding_size": 8, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+    encoder = Encoder(AlbertModel(AlbertConfig(vocab_size=60, num_hidden_layers=1, **sizes)))
+    assert torch.isfinite(MaskedLM(encoder, MASK, SPECIAL).loss(pack(make_table(25))))
 
 
 def test_a_batch_with_nothing_to_predict_has_loss_zero_and_no_gradient(objective):

@@ -1,5 +1,6 @@
 """A model as a teacher: sentence-transformers, an export of this project, or a plain transformer."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import safe_open
 
 from raysed.config import Role
 from raysed.errors import UserError
@@ -33,7 +35,8 @@ class ModelTeacher(Teacher):
     def _model(self) -> NativeModel | LibraryModel:
         config, place = self.config, f"teachers: {self.config.path!r}"
         options = {"token_budget": self.token_budget, "device": self.device, "place": place}
-        model = replace(load_model(config.path, (config.layers,), config.max_length, **options), prompts=self.prompts)
+        prompts = {**self.prompts, **({"": ""} if config.prompt else {})}  # in the place of the model's default
+        model = replace(load_model(config.path, (config.layers,), config.max_length, **options), prompts=prompts)
         if not isinstance(model, NativeModel) or (self.int8 and use_int8(model, self.int8)):
             return model
         if uses_bf16(self.precision, model.encoder):
@@ -56,6 +59,14 @@ class ModelTeacher(Teacher):
         directory = self._directory
         paths = [path for path in sorted(directory.rglob("*")) if path.suffix in _IDENTIFYING and path.is_file()]
         return self._digest({str(path.relative_to(directory)): path for path in paths})
+
+    def weights_bytes(self) -> int:
+        """Return the memory of its weights in fp32, from the shapes in its files."""
+        found = 0
+        for path in self._directory.rglob("*.safetensors"):
+            with safe_open(path, "numpy") as file:
+                found += sum(4 * math.prod(file.get_slice(name).get_shape()) for name in file.keys())
+        return found or sum(path.stat().st_size for path in self._directory.rglob("*.bin"))
 
     @property
     def parameters(self) -> int:

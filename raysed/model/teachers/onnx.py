@@ -144,7 +144,7 @@ class OnnxModel(Teacher):
         try:
             return library.after_transformer(directory)
         except UserError as error:
-            raise self._refused(str(error)) from None
+            raise self._refused(error.problem) from None
         except library.NotPackable as error:
             raise self._refused(f"cannot be used as an ONNX file: {error}") from None
         except (*LOAD_ERRORS, IndexError) as error:

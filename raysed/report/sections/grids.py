@@ -7,16 +7,23 @@ import numpy as np
 
 from raysed.report.charts import Axis, Chart, Panel, Series
 from raysed.report.document import Report
+from raysed.report.results import Run
 from raysed.report.section import Block, Section
 from raysed.store.text import Table, number
 
 _CRITERIA = {"spearman": "Spearman correlation", "pearson": "Pearson correlation"}
 
 
+def _grids(run: Run) -> list[dict[str, Any]]:
+    """Return the grids with what their scores are: the criterion if the dev task has graded pairs."""
+    dev = {grid["task"]: run.evaluation.tasks[grid["task"]] for grid in run.facts.grids}
+    measures = {name: task.measure for name, task in dev.items() if task.kind != "pairs"}
+    return [{**grid, "measure": measures.get(grid["task"], _CRITERIA[grid["criterion"]])} for grid in run.facts.grids]
+
+
 def _tables(grids: Sequence[Mapping[str, Any]], report: Report) -> Iterator[Block]:
     for grid in grids:
-        criterion = _CRITERIA[grid["criterion"]]
-        score = f"{grid['statistic']} {criterion} of its models on {grid['task']}, {grid['score']:.2f}"
+        score = f"{grid['statistic']} {grid['measure']} of its models on {grid['task']}, {grid['score']:.2f}"
         words = f"`{grid['recipe']}`: the lower bound {grid['winner']:g} was chosen for the {score}"
         if grid["runner_up"] is not None:
             words += f"; that is {grid['margin']:.2f} above the next bound, {grid['runner_up']:g}{_noise(grid)}"
@@ -68,7 +75,7 @@ def grid_chart(grid: Mapping[str, Any]) -> Chart | None:
         y = np.array(bound["scores"])
         series.append(Series(np.full(len(y), value), y, colour, name, texts))
     x_axis = Axis.of("lower bound of the target", [bound["lower_bound"] for bound in bounds])
-    label = f"{grid['task']}, {grid['criterion'].title()} x100"
+    label = f"{grid['task']}, {grid['measure']} x100"
     y_axis = Axis.of(label, [score for bound in bounds for score in bound["scores"]])
     title = f"{grid['recipe']}: lower bound {grid['winner']:g} wins, {grid['statistic']} {grid['score']:.2f}"
     return Chart(f"grid-{grid['recipe']}", title, [Panel(x_axis, y_axis, series)])
@@ -79,7 +86,7 @@ SECTIONS = [
         "grids",
         "Lower bounds",
         35,
-        lambda run: run.facts.grids,
+        _grids,
         charts=lambda run, grids: map(grid_chart, grids),
         tables=_tables,
         is_part=True,

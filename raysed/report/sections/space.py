@@ -20,7 +20,7 @@ def _of_task(run: Run) -> dict[str, np.ndarray]:
     else by its first.
     """
     names = [name for name in (run.config.evaluation.dev, *run.config.evaluation.report_tasks()) if name]
-    task = next((name for name in names if name in run.evaluation.pair_tasks), names[0])
+    task = next((name for name in names if run.evaluation.tasks[name].kind == "pairs"), names[0])
     last, found = parse_recipe(run.config.recipes[-1]), {}
     for text in (BASE, "-".join([BASE, *last.calibration]), last.uncalibrated, last.text):
         if models := [model for model in run.models if model.recipe == text]:

@@ -31,7 +31,9 @@ def _teachers(run: Run) -> list[dict[str, Any]]:
         found.append({"model": teacher.title, **about, "score": run.scores.average_of(TEACHERS, "member", index)})
     if (TEACHERS, "ensemble") in {(row.recipe, row.kind) for row in run.scores.rows} and len(found) > 1:
         score = run.scores.average_of(TEACHERS, "ensemble", 0)
-        found.append({"model": "all teachers together", **_NOTHING, "score": score})
+        kept = sum(f"{TEACHERS}/members/{index:02d}" not in run.facts.left_out for index in range(len(found)))
+        together = "all teachers together" if kept == len(found) else f"the {kept} kept, together"
+        found.append({"model": together, **_NOTHING, "score": score})
     model, encoder = run.choice.model, run.exported.encoder
     size = sum(tensor.numel() for tensor in encoder.parameters())
     own = {"model": run.choice.title, "width": encoder.width, "parameters": size, "sentences_per_second": run.speed}

@@ -67,9 +67,10 @@ SECTIONS = [
         _unlabelled,
         lambda models, report: (
             f"Measured on {next(iter(models.values()))['sentences']:,} sentences. Near-duplicates are made from up to "
-            "400 of them by a typing mistake, another case or a repeated word; one is found if its nearest sentence is "
-            "the original. Alignment is the mean squared distance of the two, and uniformity shows how evenly all "
-            "sentences are spread (for both, lower is better). The last two columns describe the shape of the space. "
+            "400 of them by a typing mistake, another case, a repeated word or a full stop more or less; one is "
+            "found if its nearest sentence is the original. Alignment is the mean squared distance of the two, and "
+            "uniformity shows how evenly all sentences are spread (for both, lower is better). The last two columns "
+            "describe the shape of the space. "
             f"{CANNOT_BE_TOLD}"
         ),
         tables=lambda models, report: [unlabelled_table(models)],

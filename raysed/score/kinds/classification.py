@@ -114,6 +114,11 @@ class LabelledTask(Task):
         splits = [rows.columns["split"][i] for i in kept] if config.split is None else []
         test = np.array([split == "test" for split in splits], bool)
         is_divided = test.any() and not test.all()
+        if cls.has_test_part and is_divided and (np.bincount(ids[~test]) > 1).sum() < 2:
+            raise UserError(
+                f"{setting}: {rows.name} has too few texts outside of its split 'test' to learn from; add some, so "
+                f"that two labels have two each, or set {setting}.split to read one split"
+            )
         return cls(name, [texts[i] for i in kept], ids.astype(np.int64), classes, test if is_divided else None, seed)
 
     def content(self) -> list[Any]:
@@ -134,6 +139,11 @@ class LabelledTask(Task):
 
     def strata(self) -> list[tuple[slice, float]]:
         return [(slice(0, int(self.scored.sum())), 1.0)]
+
+    def resampled(self, rows: slice, outcomes: Sequence[np.ndarray], counts_PR: np.ndarray) -> np.ndarray:
+        """Return the accuracy x100 of predicted classes, [M, R]."""
+        gold = self.labels[self.scored]
+        return 100 * np.stack([outcome == gold for outcome in outcomes]) @ counts_PR / counts_PR.sum(0)
 
 
 class Classification(LabelledTask):
@@ -176,7 +186,7 @@ class Classification(LabelledTask):
         on_fit = map(_set_part, (done % fits / fits for done in range(1, fits + 1))).__next__
         for rows, held_out in folds:
             train = Labelled(features[rows], labels_N[rows])
-            parts = train.folds(seed, count)
+            parts = train.folds(seed, min(count, int(np.bincount(train.labels).max())))  # so that every fold has a text
             predicted_N[held_out] = probes.classify(train, features[held_out], grid, parts, on_fit).predicted
         return predicted_N[self.scored]
 
@@ -191,7 +201,3 @@ class Classification(LabelledTask):
             "texts": len(gold),
             "classes": len(self.classes),
         }
-
-    def resampled(self, rows: slice, outcomes: Sequence[np.ndarray], counts_PR: np.ndarray) -> np.ndarray:
-        gold = self.labels[self.scored]
-        return 100 * np.stack([outcome == gold for outcome in outcomes]) @ counts_PR / counts_PR.sum(0)

@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.sparse import csr_matrix
 
 from raysed.score.kinds.classification import LabelledTask
 from raysed.score.lexical import Vectors
@@ -48,7 +49,7 @@ class Clustering(LabelledTask):
         tables = np.zeros((counts_NR.shape[1], outcome_NS.shape[1], count * count))
         for run, cluster_N in enumerate(outcome_NS.T):
             cells, place_N = np.unique(self.labels * count + cluster_N, return_inverse=True)
-            met_CN = np.zeros((len(cells), len(place_N)), np.float32)
-            met_CN[place_N, np.arange(len(place_N))] = 1
+            ones_N = np.ones(len(place_N), np.float32)
+            met_CN = csr_matrix((ones_N, (place_N, np.arange(len(place_N)))), (len(cells), len(place_N)))
             tables[:, run, cells] = (met_CN @ counts_NR).T
         return tables.reshape(*tables.shape[:2], count, count)

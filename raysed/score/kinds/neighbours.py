@@ -1,6 +1,6 @@
 """Labelled texts: how often a text's nearest neighbours share its label. Nothing is fitted, so it takes seconds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,3 @@ class Neighbours(LabelledTask):
     def metrics(self, outcome: np.ndarray) -> dict[str, Any]:
         accuracy = 100 * float(np.mean(outcome == self.labels))
         return {"neighbours": accuracy, "texts": len(outcome), "classes": len(self.classes)}
-
-    def resampled(self, rows: slice, outcomes: Sequence[np.ndarray], counts_PR: np.ndarray) -> np.ndarray:
-        return 100 * np.stack([outcome == self.labels for outcome in outcomes]) @ counts_PR / counts_PR.sum(0)

@@ -78,6 +78,8 @@ class Pairs(Task):
             kept = np.flatnonzero(kept_P[self._subsets[name]])
             if len(kept):
                 subsets[name] = [first[i] for i in kept], [second[i] for i in kept], gold_P[kept]
+        if self.aggregation != "all" and not any(_can_correlate(gold_P) for _, _, gold_P in subsets.values()):
+            return None
         return Pairs(replace(self.task, subsets=subsets), self.aggregation)
 
     def outcome(self, x_UD: np.ndarray) -> np.ndarray:

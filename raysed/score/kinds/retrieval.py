@@ -92,6 +92,7 @@ class Retrieval(Task):
     Attributes:
         document_ids: rank documents with equal scores, the last id first (as in trec_eval).
         gains: for each query, the relevance of documents by index in `documents`; at least one, all above 0.
+        own: for each query the document that is its own text, which is not ranked, as in BEIR; None: no such document.
     """
 
     kind, main = "retrieval", "ndcg@10"
@@ -107,7 +108,9 @@ class Retrieval(Task):
         left_out: int = 0,
         query_prompt: str = "",
         document_prompt: str = "",
+        own: Sequence[int | None] = (),
     ):
+        self.own = own or [None] * len(queries)
         self.name, self.queries, self.documents, self.document_ids = name, queries, documents, document_ids
         self.gains, self.left_out = gains, left_out
         without = f" ({left_out:,} more have no relevant document)" if left_out else ""
@@ -133,7 +136,8 @@ class Retrieval(Task):
         """Read a directory in BEIR's layout, or three files.
 
         A document's title is prepended to its text. A judgement of 0 or less means not relevant. Queries without a
-        relevant document are left out and counted.
+        relevant document are left out and counted. A document with the id of a query is the query itself, unless it is
+        judged relevant.
         """
         setting = f"evaluation.tasks.{name}"
         documents, queries, judgements = (
@@ -156,11 +160,13 @@ class Retrieval(Task):
         asked = queries.texts("text")
         asked, judged = [asked[query_of[query]] for query in kept], [gains[query] for query in kept]
         left_out, prompts = len(query_of) - len(kept), (config.query_prompt, config.document_prompt)
-        return cls(name, asked, texts, list(document_of), judged, left_out, *prompts)
+        own = [None if document_of.get(query) in gains[query] else document_of.get(query) for query in kept]
+        return cls(name, asked, texts, list(document_of), judged, left_out, *prompts, own)
 
     def content(self) -> list[Any]:
         texts = list(dict.fromkeys(self.sentences))
-        return [self.kind, texts, self.document_ids, [list(gains.items()) for gains in self.gains]]
+        own = [self.own] if any(row is not None for row in self.own) else []
+        return [self.kind, texts, self.document_ids, [list(gains.items()) for gains in self.gains], *own]
 
     def outcome(self, x_UD: np.ndarray) -> np.ndarray:
         """Return every measure for every query, float64 [Q, 5], 0 to 1, columns as in `MEASURES`."""
@@ -178,7 +184,10 @@ class Retrieval(Task):
         """Return the outcome for scores [B, N] of a block of queries and all documents; higher is better."""
         step, found = max(1, _BLOCK_CELLS // len(self.documents)), []
         for start in range(0, len(self.queries), step):
-            for gains, scores_N in zip(self.gains[start : start + step], scores(slice(start, start + step))):
+            block = slice(start, start + step)
+            for gains, own, scores_N in zip(self.gains[block], self.own[block], scores(block)):
+                if own is not None:
+                    scores_N[own] = -np.inf
                 rank_J = ranks_among(scores_N, list(gains), self._place_N)
                 found.append(measures_of(rank_J, np.array(list(gains.values()))))
         return np.array(found)

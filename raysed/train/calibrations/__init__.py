@@ -1,6 +1,5 @@
 """Calibrations, one per file, found by `raysed.registry`. CONTRIBUTING.md shows how to add one."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,7 +21,6 @@ class FitOptions:
     flow: FlowConfig
     natsv_k: int | None
     seed: int
-    on_step: Callable[[int, dict[str, float]], None] | None = None
 
 
 class Calibration:

@@ -13,7 +13,7 @@ class _Flow(Calibration):
     is_affine = False
 
     def fit(self, x_ND: np.ndarray, options: FitOptions) -> Flow:
-        return fit_flow(x_ND, options.flow, options.seed, options.on_step)
+        return fit_flow(x_ND, options.flow, options.seed)
 
 
 CALIBRATION = _Flow()

@@ -47,9 +47,9 @@ class MaskedLM(EncoderObjective):
     ):
         super().__init__(dropout)
         self.encoder, self.mask_id, self.rate = encoder, mask_id, rate
-        config = encoder.transformer.config
-        width = config.hidden_size
-        dense, norm, bias_V = head or (nn.Linear(width, width), nn.LayerNorm(width), torch.zeros(config.vocab_size))
+        config, inner = encoder.transformer.config, encoder.transformer.get_input_embeddings().embedding_dim
+        width, size = config.hidden_size, config.vocab_size
+        dense, norm, bias_V = head or (nn.Linear(width, inner), nn.LayerNorm(inner), torch.zeros(size))
         self.transform, self.bias = nn.Sequential(dense, nn.GELU(), norm), nn.Parameter(bias_V.clone())
         self.special_ids = torch.tensor(special_ids, dtype=torch.long)
 
