@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -139,8 +138,15 @@ def test_another_teacher_or_combination_asks_nobody_twice(settings, tmp_path, ca
 def test_blocks_of_a_text_that_was_given_up_are_not_taken_for_those_of_another(settings, tmp_path, monkeypatch):
     """A run of other sentences is stopped when their blocks are there; the first sentences get their own vectors."""
     combined(settings())
+    make = LocalExecutor._make_groups
+
+    def stop(executor, title, *rest, **named):
+        if title == "join":
+            raise KeyboardInterrupt
+        make(executor, title, *rest, **named)
+
     with monkeypatch.context() as patch:
-        patch.setattr(LocalExecutor, "_make_groups", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr(LocalExecutor, "_make_groups", stop)
         with pytest.raises(KeyboardInterrupt):
             combined(settings(seed=1))
     other = {"combination": {"weights": [1.0, 2.0], "turn": False}}
