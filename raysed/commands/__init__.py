@@ -31,9 +31,11 @@ def parser_of(description: str | None, *shared: str) -> argparse.ArgumentParser:
 
 def print_plan(config: Config) -> None:
     """Print what a run needs; its settings are checked before the heavy imports, which take seconds."""
+    from raysed.cluster.process import prepare_process
     from raysed.plan.consistency import check_settings
 
     check_settings(config)
+    prepare_process()
 
     from raysed.plan.size import show_plan
 
