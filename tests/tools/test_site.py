@@ -66,4 +66,4 @@ def test_the_site_has_the_docstrings_of_what_users_import(site):
     html = (site / "docs/api.html").read_text()
     for name in raysed.__all__:
         assert f'id="raysed.api.{name}"' in html, name
-    assert "Make one small model of one or several models" in html
+    assert "Distil one or several models into one small model" in html
