@@ -100,6 +100,14 @@ def test_help_names_every_command_and_each_has_help_with_an_example(raysed):
         assert re.search(rf"(?:raysed {name}|jobs/\w+\.py) *[\w-]*", said.partition("\n\n")[2]), f"{name}: no example"
 
 
+def test_a_distillation_is_planned_and_nothing_is_trained(raysed, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.txt").write_text("".join(f"Sentence {n} is here.\n" for n in range(40)))
+    code, said, _ = raysed("distill", "--teachers", "bundled:encoder", "--corpus", "t.txt", "--run", "small", "--plan")
+    assert code == 0 and "plan of small for 1 node" in said and "teachers-sed  1 learner" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["t.txt"]
+
+
 def test_an_unknown_command_is_a_users_mistake(raysed):
     known = "init, run, distill, teachers, evaluate, status"
     assert raysed("train") == (2, "", f"error: 'train' is not a command; the commands are {known}\n")

@@ -144,9 +144,10 @@ def _beaten_on(group: Group, scores: Scores) -> list[Finding]:
         means = {other: entry["mean"] for other, entry in scores.groups_of(task).items()}
         words = {other: mean for other, mean in means.items() if other[1] == "baseline"}
         best = max(words, key=words.__getitem__, default=None)
-        lead = Difference(words[best] - means[group]) if best and group in means else Difference(0.0)
-        if lead.value > 0 and not lead.is_none:
-            found.append(f"{display_name(*best)} has {words[best]:.1f} on {task} against {means[group]:.1f}")
+        if best and group in means:
+            lead = Difference(words[best] - means[group])
+            if lead.value > 0 and not lead.is_none:
+                found.append(f"{display_name(*best)} has {words[best]:.1f} on {task} against {means[group]:.1f}")
     return [Finding(f"A lexical baseline does better on some tasks: {'; '.join(found)}.")] if found else []
 
 

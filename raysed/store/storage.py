@@ -379,9 +379,10 @@ def runs_at(location: str) -> list[str]:
 def check_stays(location: str, option: str = "storage") -> None:
     """Refuse a location in Ray's temporary copy of the working directory, where a job's relative paths would lead."""
     if "/runtime_resources/working_dir_files/" in _absolute(location):
+        or_uri = " or --storage s3://BUCKET/runs" if option == "storage" else ""  # no other option takes one
         raise UserError(
             f"{option} is {location!r}, which is inside Ray's temporary copy of the working directory and will be "
-            f"deleted with it; name a permanent place, such as --{option} /shared/directory"
+            f"deleted with it; name a permanent place, such as --{option} /shared/directory{or_uri}"
         )
 
 
