@@ -362,8 +362,8 @@ def evaluate(model: Any, tasks: Any) -> Scores:
     """Score a model; return metrics by task, scores x100.
 
     Args:
-        model: a directory or hub id; a function or object as for `distill`; or a block of settings of `teachers`, such
-            as `{"path": "embeddings.parquet"}`.
+        model: a teacher as for `distill`; or a block of settings of `teachers`, such as `{"path": "bert-base-uncased",
+            "layers": 1}`: by default, the last two layers of a plain transformer are averaged.
         tasks: as for `distill`: graded pairs, labelled texts, or directories in BEIR's layout, recognised by their
             content. Labelled texts `NAME` are also scored as a clustering, `NAME-clusters`.
 
@@ -378,9 +378,9 @@ def evaluate(model: Any, tasks: Any) -> Scores:
         ----  --------  -------  -----  -----------
         mine    100.00    98.23      3  all
     """
-    from raysed.config import TeacherConfig
-    from raysed.data.given import is_path
-    from raysed.model.load import load_model
+    import torch
+
+    from raysed.config import EncoderConfig, TeacherConfig
     from raysed.model.prompts import embed_by_role
     from raysed.model.teacher import load_teacher
     from raysed.model.teachers.python import given_objects, settings_of
@@ -390,17 +390,12 @@ def evaluate(model: Any, tasks: Any) -> Scores:
     with tempfile.TemporaryDirectory() as directory:
         found = tasks_of(_sources(None, tasks, directory))
         evaluation = Evaluation([load_any_task(name, task, 0, "all") for name, task in found.items()])
-    if is_path(model):
-        loaded = load_model(os.fspath(model))
-        x_UD = embed_by_role(
-            lambda texts, role: loaded.embed(texts, role=role)[0], evaluation.sentences, evaluation.roles
-        )
-    else:
-        try:
-            teacher = load_teacher(TeacherConfig(**settings_of(model)))
-            x_UD = embed_by_role(teacher.embed, evaluation.sentences, evaluation.roles)
-        finally:
-            given_objects.clear()
+    try:
+        config = TeacherConfig(**{"layers": EncoderConfig().layers, **settings_of(model)})
+        teacher = load_teacher(config, device="cuda" if torch.cuda.is_available() else "cpu")
+        x_UD = embed_by_role(teacher.embed, evaluation.sentences, evaluation.roles)
+    finally:
+        given_objects.clear()
     return Scores(evaluation.score(x_UD))
 
 

@@ -202,6 +202,8 @@ class EncoderConfig(Block):
     def _layers_are_there(self) -> "EncoderConfig":
         if self.keep_layers == []:
             raise ValueError("encoder.keep_layers is empty; name at least one layer")
+        if self.model_kwargs.get("num_hidden_layers") == 0:
+            raise ValueError("encoder.model_kwargs.num_hidden_layers is 0; keep at least one layer")
         if self.static and self.layers != 1:
             problem = "but encoder.static has no layers to choose from; set it to 1"
             raise ValueError(f"encoder.layers is {self.layers}, {problem}")
@@ -245,9 +247,8 @@ class CorpusConfig(Block):
         return self
 
     def identity(self) -> dict[str, Any]:
-        """Return what sentences depend on besides the files; results from before `passage_characters` stay valid."""
-        found = self.model_dump(mode="json", exclude={"source"})
-        return {key: value for key, value in found.items() if (key, value) != ("passage_characters", None)}
+        """Return what sentences depend on besides the files."""
+        return self.model_dump(mode="json", exclude={"source"})
 
 
 class TaskColumns(Block):
@@ -589,10 +590,6 @@ class CombinationConfig(Block):
     turn: bool | None = None
     """Rotate targets towards the untrained learner, which keeps cosines. `null`: yes, except for a single teacher of
     the learner's width, with `sed.widths` (principal directions) or `sed.head`."""
-
-    def identity(self) -> dict[str, Any]:
-        """Return what targets depend on, leaving out `balance: none`: results from before that setting stay valid."""
-        return {key: value for key, value in super().identity().items() if (key, value) != ("balance", "none")}
 
 
 def fitted_on() -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import atexit
 import faulthandler
+import fcntl
 import functools
 import ipaddress
 import logging
@@ -71,8 +72,8 @@ VOCABULARY = len(SPECIALS) + len(WORDS)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With several processes (`-n`) each file is one piece of work, but for those that share a Ray.
 
-    They are two pieces, each with a Ray of its own: runs of several stages, and all others. The tests of faults take
-    minutes each, so they are dealt out one by one; every process has its own cluster for those that it gets.
+    The tests of faults take minutes each, so they are dealt out one by one; every process has its own cluster for those
+    that it gets.
     """
     from xdist.scheduler import LoadScopeScheduling
 
@@ -81,17 +82,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             file = nodeid.partition("::")[0]
             if file == "tests/test_faults.py":
                 return nodeid
-            if not _shares_ray(config.rootpath / file):
-                return file
-            return "ray, runs" if file.startswith("tests/runs") else "ray"
+            return "ray" if _shares_ray(config.rootpath / file) else file
 
     return Scheduling(config, log)
 
 
 @functools.cache
 def _shares_ray(file: Path) -> bool:
-    text = file.read_text()
-    return "ray_cluster" in text or "finished_run" in text
+    return "ray_cluster" in file.read_text()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -197,16 +195,24 @@ def ray_cluster() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of an undisturbed run in one process; tests copy it and change nothing in it."""
+    """The directory of an undisturbed run in one process; tests copy it and change nothing in it.
+
+    Of several test processes one runs it, and the others wait for it.
+    """
     from started_jobs import ALONE, tiny_settings
 
     import raysed.pipeline
     from raysed.config import make_config
 
-    storage = tmp_path_factory.mktemp("undisturbed")
+    own = tmp_path_factory.getbasetemp()
+    storage = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "finished"
+    storage.mkdir(exist_ok=True)
     settings = tiny_settings(storage=str(storage))
     settings["resources"] |= ALONE
-    raysed.pipeline.run(make_config(settings), lambda line: None)
+    with (storage / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (storage / "tiny/report.json").exists():
+            raysed.pipeline.run(make_config(settings), lambda line: None)
     return storage / "tiny"
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import raysed
 from raysed import api, bundled
+from raysed.config import find_config, load_config, make_config
 from raysed.errors import UserError
 from raysed.plan.consistency import check_settings
 
@@ -42,6 +43,36 @@ def distillation(monkeypatch, tmp_path):
 def test_half_of_the_first_teacher_learns_unless_told_otherwise(distillation, teachers, learner, layers, expected):
     config = distillation(teachers, "corpus.txt", learner, keep_layers=layers)
     assert (config.encoder.path, config.encoder.keep_layers, config.encoder.model_kwargs) == expected
+
+
+def test_a_call_makes_the_settings_of_a_config(distillation):
+    """Those of `distill.yaml`, with the call's own in their place."""
+    called = distillation(
+        ["A", {"path": "B", "prompt": "q: "}],
+        "corpus.txt",
+        keep_layers=2,
+        dev="mine.tsv",
+        tasks={"other": "mine.tsv"},
+        run="mine",
+        storage="there",
+        settings={"sed": {"batch_size": 16}, "combination": {"weights": [1, 2]}},
+    )
+    task = {"source": "mine.tsv", "kind": "pairs", "score_range": None, "aggregation": "all"}
+    written = load_config(find_config("distill")).model_dump(exclude={"teachers", "encoder", "evaluation"})
+    written["sed"]["batch_size"] = 16
+    expected = make_config(
+        {
+            **written,
+            "run": "mine",
+            "storage": "there",
+            "teachers": [{"path": "A"}, {"path": "B", "prompt": "q: "}],
+            "encoder": {"path": "A", "layers": 1, "keep_layers": 2},
+            "corpus": {"source": ["corpus.txt"]},
+            "combination": {"weights": [1, 2]},
+            "evaluation": {"tasks": {"mine": task, "other": task}, "dev": "mine", "layers": [1]},
+        }
+    )
+    assert called.model_dump() == expected.model_dump()
 
 
 def test_an_object_teaches_in_this_process(distillation, monkeypatch):
@@ -122,6 +153,17 @@ def test_evaluate_takes_objects():
     assert list(scores) == ["mine", "classes", "classes-clusters"]
     assert str(scores).split()[0] == "spearman" and "\nmine  " in str(scores)
     assert scores.to_pandas().loc["mine", "spearman"] == scores["mine"]["spearman"]
+
+
+def test_a_path_and_settings_name_the_same_model(make_sentences):
+    """A plain transformer, of which the command averages two layers, too."""
+    pairs = {"mine": list(zip(make_sentences(9, 1), make_sentences(9, 2), range(9)))}
+    path = "bundled:raw"
+    by_path, by_settings, of_two, of_one = (
+        api.evaluate(model, pairs)["mine"]["pearson"]
+        for model in (path, {"path": path}, {"path": path, "layers": 2}, {"path": path, "layers": 1})
+    )
+    assert by_path == by_settings == of_two != of_one
 
 
 @pytest.mark.slow

@@ -108,6 +108,12 @@ def test_a_distillation_is_planned_and_nothing_is_trained(raysed, monkeypatch, t
     assert [path.name for path in tmp_path.iterdir()] == ["t.txt"]
 
 
+def test_one_sentence_without_labels_shows_nothing(raysed, tmp_path):
+    (tmp_path / "one.txt").write_text("Only one sentence is here.\n")
+    code, _, wrong = raysed("evaluate", "--model", "bundled:raw", "--task", str(tmp_path / "one.txt"))
+    assert code == 2 and "one.txt: 1 usable sentences show nothing; at least 2 are needed" in wrong
+
+
 def test_an_unknown_command_is_a_users_mistake(raysed):
     known = "init, run, distill, teachers, evaluate, status"
     assert raysed("train") == (2, "", f"error: 'train' is not a command; the commands are {known}\n")

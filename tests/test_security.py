@@ -165,7 +165,7 @@ HARMLESS = """
     s3://bucket/a?region=eu-west-1&scheme=http&endpoint_override=127.0.0.1:9000  hdfs://user@host:8020/a@b
     hdfs://host:8020/a@b  abfs://container@account.dfs.core.windows.net/a?credential_kind=cli&tenant_id=1&client_id=2
     gs://anonymous@bucket/a?project_id=1  s3://bucket/a?.txt  s3://bucket/keys/token.tsv  http://[::1]/a@b  s3://[
-    hdfs://host/a?kerb_ticket=/tmp/krb5cc_0&user=me
+    hdfs://host/a?kerb_ticket=/tmp/krb5cc_0&user=me  s3://bucket/a?pad_token_id=0&tokenizer=x
 """.split()
 
 

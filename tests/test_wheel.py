@@ -6,7 +6,9 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,22 +33,29 @@ def installed(tmp_path_factory) -> Path:
     return target
 
 
-def called(*command: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
+def called(*command: str | Path, **where: Any) -> str:
+    return ended(*command, **where).stdout
+
+
+def ended(*command: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None):
     done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return done
 
 
 @pytest.mark.slow
-@pytest.mark.cluster
 def test_an_installed_wheel_runs_the_quickstart_outside_of_the_repository(installed, tmp_path):
-    """Its first stages: the corpus, the base, a calibration, scores, report and export."""
+    """Its first stages: the corpus, the base, a calibration, scores, report and export. Nothing of Ray is imported."""
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     outside = {"cwd": tmp_path, "env": {**environment, "PYTHONPATH": str(installed)}}
     short = ("recipes=[base-whiten]", "corpus.sentences=300", "evaluation.layers=[2]", "export.allow_worse=true")
     overrides = [part for setting in short for part in ("--set", setting)]
-    said = called(installed / "bin/raysed", "run", "--run", "first", *overrides, **outside)
-    assert "base + whiten" in said
+    traced = (sys.executable, "-X", "importtime", installed / "bin/raysed")
+    done = ended(*traced, "run", "--run", "first", *overrides, **outside)
+    assert "base + whiten" in done.stdout
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    unwanted = {"ray", *["deepspeed"] * (find_spec("accelerate") is None)}  # accelerate, of `make bench`, imports it
+    assert {"torch", "raysed.pipeline"} <= imported and not unwanted & imported
     for name in ("report.md", "report.json", "model/README.md", "model/model.safetensors"):
         assert (tmp_path / "runs/first" / name).is_file()
 

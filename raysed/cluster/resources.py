@@ -126,11 +126,12 @@ def current_cluster() -> Cluster:
     with_gpu = {node["NodeID"]: node["Resources"] for node in alive if node["Resources"].get("GPU")}
     question = ray.remote(num_cpus=0, max_retries=0)(smallest_gpu_here)
     said = ask_nodes(question, [name for name in with_gpu if name not in _bytes_of_gpus])
-    _bytes_of_gpus.update({name: None if isinstance(size, Exception) else size for name, size in said.items()})
+    sizes = {name: 0.0 if isinstance(size, Exception) else size for name, size in said.items()}
+    _bytes_of_gpus.update({name: size for name, size in sizes.items() if size is not None})  # others are asked again
     gpus = []
     for name, node in with_gpu.items():
         kinds = (key.partition(":")[2] for key in node if key.startswith("accelerator_type:"))
-        gpus.append((_bytes_of_gpus[name] or Cluster.gpu_bytes, next(kinds, "")))
+        gpus.append((_bytes_of_gpus.get(name) or Cluster.gpu_bytes, next(kinds, "")))
     gpu_bytes, kind = min(gpus, default=(Cluster.gpu_bytes, ""))
     return Cluster(
         nodes=tuple((node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in has),
@@ -142,7 +143,7 @@ def current_cluster() -> Cluster:
     )
 
 
-_bytes_of_gpus: dict[str, float | None] = {}  # the smallest GPU's by node ID, cached because the cluster is polled
+_bytes_of_gpus: dict[str, float] = {}  # the smallest GPU's by node ID, cached because the cluster is polled
 
 
 def what_is_missing(cluster: Cluster, res: ResourcesConfig, learner_workers: int | None = None) -> str | None:
@@ -265,14 +266,14 @@ def plan_learners(
     return Share(workers, cpus, gpus, cpus, int(need.host)), at_once
 
 
-def smallest_gpu_here() -> float | None:
-    """Return the memory in bytes of this machine's smallest GPU, as its driver reports it; None if unknown."""
+def smallest_gpu_here() -> float:
+    """Return the memory in bytes of this machine's smallest GPU, as its driver reports it; 0 if unknown."""
     command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
         said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
         return min(float(line) for line in said.split()) * 2**20
     except (OSError, ValueError, subprocess.SubprocessError):
-        return None
+        return 0.0
 
 
 def _times(whole: float, part: float) -> int:

@@ -26,18 +26,35 @@ _MOST_TRIES = 5  # per block: one lost more often than lost nodes explain takes 
 
 def make_blocks(stream: Stream, storage: Storage, share: Share, silence: float) -> None:
     """Make the missing blocks; an error names sentences at which workers are lost again and again."""
-    with watched_workers(silence, share, least=len(stream.chain)) as watchdog:
+    with watched_workers(silence, share, least=len(stream.chain)) as watchdog, _settings_of_ray_data():
         make_missing(stream, storage, str(share), partial(_publish, stream, storage, share, watchdog))
+
+
+@contextmanager
+def _settings_of_ray_data() -> Iterator[None]:
+    """Set Ray Data up for our blocks; the datasets of a notebook find it as it was."""
+    logger, context = logging.getLogger("ray.data"), ray.data.DataContext.get_current()
+    ours = {
+        "enable_progress_bars": False,  # the driver shows its own line
+        "print_on_execution_start": False,
+        "target_max_block_size": None,  # our blocks are Ray's blocks
+        "raise_original_map_exception": True,
+    }
+    level, before = logger.level, {name: getattr(context, name) for name in ours}
+    logger.setLevel(logging.CRITICAL)  # its errors are raised, too
+    for name, value in ours.items():
+        setattr(context, name, value)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        for name, value in before.items():
+            setattr(context, name, value)
 
 
 def _publish(
     stream: Stream, storage: Storage, share: Share, watchdog: Watchdog, places: Sequence[Place], on_block: OnBlock
 ) -> None:
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its errors are raised, too
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = context.print_on_execution_start = False  # the driver shows its own line
-    context.target_max_block_size = None  # our blocks are Ray's blocks
-    context.raise_original_map_exception = True
     about = {"batch_format": "pyarrow", "batch_size": None}
     rows = ray.data.from_items(list(places), override_num_blocks=len(places)).map_batches(
         ReadSentences,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysed.cli import check_output, write_output
 from raysed.commands import parser_of
+from raysed.errors import UserError
 
 if TYPE_CHECKING:
     from raysed.config import Config
@@ -59,6 +60,9 @@ def job(arguments: argparse.Namespace) -> None:
     from raysed.side_by_side import Benchmark, describe, score_model, score_words
 
     chunks = sentence_chunks(CorpusConfig(source=texts), 0, CorpusReport()) if texts else []
+    sentences = [sentence for _, chunk in chunks for sentence in chunk]
+    if texts and len(sentences) < 2:
+        raise UserError(f"{', '.join(texts)}: {len(sentences)} usable sentences show nothing; at least 2 are needed")
     named = arguments.tasks or arguments.mteb
     evaluation = Evaluation.load(config.evaluation, config.seed) if named else load_evaluation(config)
     benchmark = Benchmark(
@@ -66,7 +70,7 @@ def job(arguments: argparse.Namespace) -> None:
         config.evaluation.report_tasks(),
         config.encoder,
         config.resources,
-        [sentence for _, chunk in chunks for sentence in chunk],
+        sentences,
         load_mteb(arguments.mteb),
     )
     for name in arguments.models:

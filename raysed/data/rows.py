@@ -121,7 +121,7 @@ class Rows:
         if not text:
             return None
         try:
-            if abs(number := float(text)) <= _LARGEST:
+            if abs(number := float(text.replace("_", "?"))) <= _LARGEST:  # Python reads 1_5 as 15
                 return number
             problem = f"is too large or not finite; {remedy}"
         except ValueError:

@@ -5,6 +5,7 @@ file per pooling and task if every task has its own calibration. Scores, plots a
 nothing is encoded twice.
 """
 
+import hashlib
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -180,9 +181,11 @@ def _rows_of_text(inputs: Named, settings: Named, work: Work) -> tuple[list[Part
     everything = _text_to_fit(inputs, settings)
     table, flow = draw(everything, settings["flow"], settings["seed"])
     poolings = inputs["poolings"]  # all of the model's, whichever this fit uses
-    # All that distinguishes these embeddings from those of another run in this process.
-    asked = inputs["encoder"], inputs["model"], inputs["text"], poolings, settings["run_seed"], flow.fit_sentences
-    key = str(asked) if table is everything else None
+    key = None
+    if table is everything:  # not its file, which may have changed since another run in this process
+        digest = hashlib.sha256(table.offsets.tobytes())
+        digest.update(np.ascontiguousarray(table.input_ids))
+        key = str((inputs["encoder"], inputs["model"], poolings, digest.hexdigest()))
     if key is None or key not in _embedded:
         encoder, _ = load_start(inputs["encoder"], inputs["model"])
         _embedded.clear()

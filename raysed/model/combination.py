@@ -58,8 +58,7 @@ class Combination:
     def load(cls, path: Path) -> "Combination":
         """Load what `save` wrote."""
         with np.load(path) as file:
-            offset_D = file["offset_D"] if "offset_D" in file else 0.0  # absent in files of earlier versions
-            return cls(bool(file["is_unit"]), file["weight_ED"], offset_D, float(file["kept"]))
+            return cls(bool(file["is_unit"]), file["weight_ED"], file["offset_D"], float(file["kept"]))
 
 
 def side_by_side(parts: Sequence[np.ndarray], is_unit: bool) -> np.ndarray:

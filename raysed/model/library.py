@@ -89,6 +89,8 @@ def take_apart(directory: Path, token_budget: int | None, device: str) -> Native
         raise NotPackable("its pooling leaves prompts out")
     heads = _heads(directory, rest)
     encoder, tokenizer = load_encoder(EncoderConfig(path=str(directory / place), max_length=3))
+    if layers != 1 and not encoder.transformer.config.output_hidden_states:
+        raise NotPackable("its transformer does not pass on the layers that it pools")
     encoder.pooling = pooling
     wanted = _transformer_settings(directory, place).get("max_seq_length") or tokenizer.model_max_length
     longest = min(wanted, longest_input(encoder.transformer.config, encoder.position_offset or 0))

@@ -96,7 +96,7 @@ class Teacher(ABC):
         """Return a digest of files, by the given names, of all settings but `path` and `name`, and of `prompts`."""
         digests = {name: sha256_of(path) for name, path in files.items()}
         settings = self.config.model_dump(mode="json", exclude={"path", "name", "query_prompt", "document_prompt"})
-        return stable_hash([digests, settings, *filter(None, [self.prompts])])
+        return stable_hash([digests, settings, self.prompts])
 
     def _with_prompt(self, sentences: Sequence[str], role: Role) -> list[str]:
         prompt = self.prompts.get(role, self.config.prompt)

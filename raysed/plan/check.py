@@ -82,8 +82,8 @@ def check(config: Config) -> Job:
         corpus = {**corpus_fingerprint(config.corpus), **config.corpus.identity(), "seed": config.seed}
         corpus |= queries_fingerprint(config.search)
     # Weights are identified by content, not by location: a digest of local files, the commit of a hub model.
-    without = {"path", "layers", "trust_remote_code"} | ({"static"} if config.encoder.static is None else set())
-    encoder = {**_model_identity(config.encoder), **config.encoder.model_dump(mode="json", exclude=without)}
+    settings = config.encoder.model_dump(mode="json", exclude={"path", "layers", "trust_remote_code"})
+    encoder = {**_model_identity(config.encoder), **settings}
     if config.encoder.static:  # its vectors depend on the text, but not on queries
         encoder["corpus"] = {key: value for key, value in corpus.items() if key != "queries"}
     inputs = {"encoder": encoder, "corpus": corpus}

@@ -105,13 +105,8 @@ class Plan:
         if not self._start:  # otherwise the run makes the tokenizer
             asked = with_prompts(evaluation.sentences, evaluation.roles, self._prompts)
             tokens = tokenize(load_tokenizer(config.encoder), asked, config.encoder.max_length)
-        prompted: dict[str, Any] = {"prompts": self._prompts} if self._prompts and any(evaluation.roles) else {}
-        if len(set(evaluation.sentences)) < len(evaluation.sentences):  # a text that is query and document has two rows
-            prompted["two roles"] = True
         sentences = Sentences(evaluation.sentences, tokens, evaluation, self._prompts)
-        self._sentences = Given(
-            [self.job.inputs["tasks"], prompted] if prompted else self.job.inputs["tasks"], sentences
-        )
+        self._sentences = Given([self.job.inputs["tasks"], self._prompts], sentences)
         if config.evaluation.dev is not None:
             own = Evaluation([evaluation.tasks[config.evaluation.dev]])
             rows = evaluation.rows_of(own)

@@ -193,9 +193,13 @@ def display_name(recipe: str, kind: str, n: int = 1) -> str:
 
 
 def titled(recipe: str, kind: str, n: int = 1) -> str:
-    """Return the name of a group, followed by its recipe if it was trained."""
+    """Return the name of a group, followed by its recipe if it was trained.
+
+    >>> titled("ct-sed", "learner", 2), titled("teachers", "ensemble", 1)
+    ('learners (2) of ct-sed', 'teachers together')
+    """
     name = display_name(recipe, kind, n)
-    return name if kind in UNTRAINED else f"{name} of {recipe}"
+    return name if kind in UNTRAINED or recipe == TEACHERS else f"{name} of {recipe}"
 
 
 def stages_of(recipe: str) -> tuple[list[str], list[str]]:

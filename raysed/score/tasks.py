@@ -222,7 +222,7 @@ class DevTask:
             "task": stable_hash(task.content()),
             "aggregation": getattr(task, "aggregation", None),
             "layers": self.layers,
-            **({"prompts": self.prompts} if self.prompts and any(task.roles) else {}),
+            "prompts": self.prompts,
         }
 
     def score(self, x_UD: np.ndarray, criterion: Criterion = "spearman") -> float:

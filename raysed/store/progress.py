@@ -1,5 +1,6 @@
 """Where a run is: what it reports to listeners, and a progress line per stage."""
 
+import logging
 import shutil
 import sys
 import threading
@@ -9,6 +10,8 @@ from contextlib import contextmanager
 from typing import Any, TextIO, TypeVar
 
 from raysed.store.text import duration
+
+log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 _EVERY_S = 1.0
@@ -100,7 +103,10 @@ def repeating(action: Callable[[], None], every: float, patience: float | None =
 
     def repeat() -> None:
         while not over.wait(every):
-            action()
+            try:
+                action()
+            except Exception as error:  # such as of a storage; the next time may go well
+                log.debug("what is repeated has failed: %s", error)
 
     thread = threading.Thread(target=repeat, daemon=True)
     thread.start()

@@ -205,6 +205,7 @@ class Storage:
 
     def remove(self, name: str) -> None:
         """Remove an artefact, or all below a path, from the manifest, then delete the files."""
+        self._check_claim()
         self._intact.pop(name, None)
         for path in (_manifest(name), f"manifest/{name}", name, *([_attempts(name)] if name in _OPENED else [])):
             self.plain.delete(path)

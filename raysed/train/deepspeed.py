@@ -104,7 +104,7 @@ class DeepSpeedEngine:
         """Load a state; moments are restored at the first update."""
         self._objective.load_state_dict(state["objective"])
         self._updates, self._loaded = state["updates"], state["moments"]
-        self._bf16 = state.get("bf16", self._bf16)
+        self._bf16 = state["bf16"]
 
     def close(self) -> None:
         """Remove DeepSpeed's hooks and buffers, so that another engine can follow in this process."""

@@ -58,7 +58,7 @@ class TorchEngine:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load the state of either engine; updates continue in the precision they began in."""
         self.objective.load_state_dict(state["objective"])
-        self._updates, self.bf16 = state["updates"], state.get("bf16", self.bf16)
+        self._updates, self.bf16 = state["updates"], state["bf16"]
         for name, kept in (state["moments"] or {}).items():
             parameter = self._named[name]
             kept = {"step": torch.tensor(float(self._updates)), **kept}  # DeepSpeed's moments lack it

@@ -50,20 +50,6 @@ def test_pairs_come_back_from_their_file(tiny_tokenizer, make_sentences, tmp_pat
     assert (written["id"], written["sentence1"], written["sentence2"]) == (list(range(30)), rows.first, rows.second)
 
 
-def test_few_sentences_are_tokenised_at_once(tiny_tokenizer, make_sentences, tmp_path, monkeypatch):
-    """Memory does not grow with the pairs: each part of both sides is written before the next one begins."""
-    monkeypatch.setattr("raysed.data.pairs._AT_ONCE", 7)
-    events, write = [], pq.ParquetWriter.write_table
-
-    def tokenizer(sentences, **options):
-        events.append(len(sentences))
-        return tiny_tokenizer(sentences, **options)
-
-    monkeypatch.setattr(pq.ParquetWriter, "write_table", lambda *a: (events.append("write"), write(*a)))
-    write_pairs(PairRows(make_sentences(30, 1), make_sentences(30, 2)), tokenizer, 100, tmp_path)
-    assert events == [7, 7, "write"] * 4 + [2, 2, "write"]
-
-
 def test_several_tables_are_one(make_table):
     """In the order given, with ids of their own; a sentence may be both of its views."""
     same = make_table(9)

@@ -10,9 +10,8 @@ import pytest
 
 from raysed.config import CorpusConfig
 from raysed.data.corpus import CorpusReport, sentence_chunks
-from raysed.data.rows import Schema, column_names, read, read_source, rows
+from raysed.data.rows import Schema, column_names, read, rows
 from raysed.data.sources import local_file
-from raysed.train.stages.nli import NliSource
 
 DOCUMENTS = Schema(
     "retrieval.corpus",
@@ -76,13 +75,6 @@ def test_the_header_of_a_corpus_shows_what_separates_columns(tmp_path, ending):
     assert corpus(commas) == ["One, two."]
     one = write(tmp_path / f"one{ending}", 'text\n"Yes."\n')
     assert corpus(one) == ["Yes." if ending == ".csv" else '"Yes."']
-
-
-def test_text_without_a_header_is_read_by_uri_and_compressed(tmp_path):
-    path = write(tmp_path / "STS.en-de.txt.gz", gzip.compress(b"eins\tone\t5\n\nzwei\ttwo\t4\n"))
-    schema = Schema("x", "pairs", {("a", "b", "c"): [("a", "b", "c")]}, "a, b and c", bare=("a", "b", "c"))
-    found = read_source(NliSource(source=path.as_uri()), schema)
-    assert found.columns["a"] == ["eins", "zwei"] and found.where(1).endswith("line 3")
 
 
 @pytest.mark.parametrize("ending", [".txt", ".csv", ".jsonl", ".parquet"])

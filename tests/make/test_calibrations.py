@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from raysed.cluster.work import Work
-from raysed.config import CalibrationConfig, EncoderConfig, FlowConfig, derive_seed
+from raysed.config import CalibrationConfig, CorpusConfig, EncoderConfig, FlowConfig, derive_seed
 from raysed.data.graded import StsTask
 from raysed.data.pairs import PairRows, write_pairs
 from raysed.data.tokens import TokenTable, tokenize
@@ -207,6 +207,19 @@ class TestArtefacts:
         for layers, x_ND in zip(self.LAYERS, encode(encoder, mixed, self.LAYERS)):
             expected = fit_flow(x_ND, FlowConfig(batch_size=2, epochs=2), 5).transform(x[layers])
             close(self.fitted(storage, layers), expected, 1e-3)
+
+    def test_a_text_that_was_edited_is_embedded_again(self, tmp_path, evaluation):
+        """In the same process, as in a notebook."""
+        encoder, tokenizer = load_encoder(EncoderConfig())
+        tokens, found = tokenize(tokenizer, evaluation.sentences, 75), []
+        x = dict(zip(self.LAYERS, encode(encoder, tokens, self.LAYERS)))
+        for place, words in enumerate(("The red bird sings.", "A large house burns.")):
+            (tmp_path / "mine.txt").write_text("".join(f"{words} {number}.\n" for number in range(8)))
+            text = CorpusConfig(source=str(tmp_path / "mine.txt"))
+            flow, storage = {"fit_on": "mine.txt"}, tmp_path / str(place)
+            made, _ = self.calibrate(storage, evaluation, ["sn"], x, flow, text=text)
+            found.append(self.fitted(made, 2))
+        assert np.abs(found[0] - found[1]).max() > 1e-3
 
 
 class TestDrawing:

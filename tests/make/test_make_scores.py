@@ -8,11 +8,9 @@ from torch import nn
 from raysed.cluster.work import Work
 from raysed.config import EncoderConfig, TeacherConfig
 from raysed.data.tokens import tokenize
-from raysed.errors import UserError
 from raysed.graph import Ref, Task
 from raysed.make.scores import embeddings, mean_weights, teacher_embeddings
 from raysed.make.work import Sentences
-from raysed.model.encoder import Encoder
 from raysed.model.pretrained import load_encoder, save_encoder
 from raysed.model.teacher import load_teacher
 from raysed.score.kinds.retrieval import Retrieval
@@ -46,17 +44,6 @@ def test_this_process_holds_one_member_at_a_time(run, request):
     assert most_alive() == 2, "one is still there while the next one is loaded"
     of_one = np.load(storage.fetch("ct/embeddings/00") / "layers-1.npy")
     np.testing.assert_array_equal(np.load(storage.fetch("ct/soup") / "layers-1.npy"), of_one, "they are all the same")
-
-
-def test_a_lack_of_memory_for_a_sentence_is_said(run, monkeypatch):
-    encoder, storage, sentences = run
-
-    def no_memory(self, tokens, poolings):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(Encoder, "embed", no_memory)
-    with pytest.raises(UserError, match=r"^there is not enough memory to embed a sentence of \d+ tokens; lower "):
-        embed("base/embeddings/00", None, encoder, sentences).run(storage, Work())
 
 
 def test_this_process_holds_one_teacher_at_a_time(run, tiny_encoder_dir, most_alive):

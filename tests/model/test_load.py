@@ -76,6 +76,7 @@ PROMPT = {"prompts": {"query": "the cat "}, "default_prompt_name": "query"}
         ("sentence_bert_config.json", {"do_lower_case": True}, "(its transformer has do_lower_case: true)"),
         ("config_sentence_transformers.json", PROMPT, "(it prepends a prompt to sentences)"),
         (None, {}, "(its layers are weighted unequally)"),
+        ("config.json", {"output_hidden_states": False}, "(its transformer does not pass on the layers that it pools)"),
     ],
 )
 def test_other_modules_are_computed_as_the_library_does(exports, sentences, tmp_path, file, settings, said):

@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,10 +14,9 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
-import raysed.report.formats
 from raysed.config import EncoderConfig
 from raysed.data.tokens import tokenize
-from raysed.errors import RunFailed, UserError
+from raysed.errors import UserError
 from raysed.model.encoding import encode
 from raysed.model.formats import FILES, check_formats
 from raysed.model.library import export_model
@@ -61,11 +59,6 @@ def bert(make_encoder, tiny_encoder_dir, make_sentences, sentences, tmp_path_fac
     return Exported(path, expected_ND, home, done.stdout + done.stderr)
 
 
-def cosines(found_ND: np.ndarray, expected_ND: np.ndarray) -> np.ndarray:
-    lengths_N = np.linalg.norm(found_ND, axis=1) * np.linalg.norm(expected_ND, axis=1)
-    return (found_ND * expected_ND).sum(1) / lengths_N
-
-
 def test_nothing_is_printed_or_sent(bert):
     """OpenVINO's telemetry writes to ~/intel before it sends anything."""
     assert bert.printed == "" and not (bert.home / "intel").exists()
@@ -99,30 +92,6 @@ def test_weights_are_those_of_torch_or_of_eight_bits(bert):
     small = [each for each in matrices if each.get_element_type() in (openvino.Type.i8, openvino.Type.u8)]
     assert len(small) >= BLOCKS * 6, "query, key, value, output and two of the feed-forward part in each block"
     assert any(each.get_type_name() == "FakeQuantize" for each in operations), "activations, too"
-
-
-@pytest.mark.parametrize("name", BOTH)
-def test_a_file_that_says_something_else_is_refused(bert, make_encoder, sentences, tmp_path, monkeypatch, name):
-    """Of another model; and with a mean cosine that is too low for the format."""
-    other, tokenizer = make_encoder("bert", BLOCKS, seed=1), AutoTokenizer.from_pretrained(bert.path)
-    export_model(other, tokenizer, tmp_path, layers=1, max_length=MAX_LENGTH, calibration=None)
-    shutil.copytree(bert.path / "openvino", tmp_path / "openvino")
-    other_ND = encode(other, tokenize(tokenizer, sentences, MAX_LENGTH))[0]
-    problem = rf"vectors in format {name} have a mean cosine of .*; remove {name} from export\.formats"
-    with pytest.raises(RunFailed, match=problem):
-        compare_formats(tmp_path, [name], sentences, other_ND, 1e-4, None)
-    monkeypatch.setitem(raysed.report.formats.LEAST_COSINES, name, 1.1)
-    with pytest.raises(RunFailed, match=problem):
-        compare_formats(bert.path, [name], sentences, bert.expected_ND, 1e-4, None)
-
-
-@pytest.mark.parametrize("name", BOTH)
-def test_the_backend_of_sentence_transformers_finds_them(bert, sentences, name):
-    reason = "optimum-intel 2.2 needs transformers below 5.6: run this test in an environment of its own"
-    pytest.importorskip("optimum.intel", reason=reason)
-    options = {"file_name": Path(FILES[name]).name}
-    model = SentenceTransformer(str(bert.path), backend="openvino", device="cpu", model_kwargs=options)
-    assert cosines(model.encode(sentences, batch_size=7), bert.expected_ND).min() > 0.98
 
 
 def test_what_is_missing_or_cannot_be_written_is_said(make_encoder, tiny_tokenizer, tmp_path, monkeypatch):

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from raysed.config import EncoderConfig, SearchConfig, TeacherConfig, stable_hash
+from raysed.config import EncoderConfig, SearchConfig, TeacherConfig
 from raysed.errors import UserError
 from raysed.model.load import LibraryModel, NativeModel, load_model
 from raysed.model.prompts import embed_by_role, learner_prompts
 from raysed.model.teacher import Teacher, load_teacher
-from raysed.store.files import sha256_of
 
 FILE = "config_sentence_transformers.json"
 BOTH = {"query": "the cat ", "document": "the big "}
@@ -86,9 +85,8 @@ def test_settings_come_before_files_and_prompt_is_for_the_rest(model):
 
 def test_only_prompts_of_roles_change_what_identifies_a_teacher(model):
     path = model()
-    files = {str(p.relative_to(path)): sha256_of(p) for p in path.rglob("*") if p.suffix in (".json", ".safetensors")}
-    before = stable_hash([files, {"prompt": "", "layers": 1, "max_length": 75}])
-    assert teacher_of(path).identity == before, "results of earlier releases stay valid"
+    before = teacher_of(path).identity
+    assert teacher_of(path, name="another").identity == before
     assert len({before, *(teacher_of(path, **{f"{role}_prompt": "a "}).identity for role in BOTH)}) == 3
 
 

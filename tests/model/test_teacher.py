@@ -70,6 +70,12 @@ def test_a_file_gives_its_own_embeddings(tmp_path, monkeypatch):
         teacher.embed(["a bird", sentences[0]])
 
 
+def test_a_file_in_the_home_directory_is_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    pq.write_table(pa.table({"text": ["a cat"], "embedding": [[1.0, 2.0]]}), tmp_path / "vectors.parquet")
+    assert checked(TeacherConfig(path="~/vectors.parquet")).embed(["a cat"]).tolist() == [[1.0, 2.0]]
+
+
 def test_a_row_group_is_never_held_whole(tmp_path):
     """A file of one row group, of 32 MB; only 4,096 rows at once are there as numbers."""
     count, width = 40_000, 200

@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 from made_up import full_run, grid, judged, report_of, scored
@@ -235,3 +236,13 @@ def test_what_the_report_says_to_type_has_the_settings_of_the_run(tmp_path):
     assert "--config demo.yaml" in how_to_repeat("s3://bucket/runs", "demo")
     long = how_to_repeat(location, "r" * 100)
     assert make_config({"run": shlex.split(long)[5]}).run == "r" * 94 + "-again"
+
+
+def test_a_notebook_is_no_command_to_repeat(monkeypatch):
+    (section,) = [section for section in all_sections() if section.name == "started"]
+    run = SimpleNamespace(storage=SimpleNamespace(location="runs", run="demo"))
+    for typed, shown in (("jobs/ensemble_then_distill.py", True), ("/lib/ipykernel_launcher.py", False)):
+        monkeypatch.setattr("sys.argv", [typed, "-f", "kernel.json"])
+        repeat = section.data(run)
+        assert bool(repeat["command"]) == shown and repeat["repeat"].endswith("--run demo-again --storage runs")
+        assert ("This run was started" in str(list(section.tables(repeat, None)))) == shown

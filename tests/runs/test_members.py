@@ -12,7 +12,6 @@ from started_jobs import ALONE, artefact, small_tasks
 
 import raysed.make.scores
 import raysed.pipeline
-from raysed.cluster.local import LocalExecutor
 from raysed.cluster.work import Ended
 from raysed.config import make_config
 from raysed.errors import UserError
@@ -78,51 +77,15 @@ def published(storage: Path) -> dict[str, int]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> tuple[Path, list[int], list[str]]:
-    """An undisturbed run, the trials of its experiments, and what it said."""
+def finished(tmp_path_factory) -> tuple[Path, list[str]]:
+    """An undisturbed run, and what it said."""
     storage = tmp_path_factory.mktemp("stages")
-    with pytest.MonkeyPatch.context() as patch:
-        counted: list[int] = []
-        original = LocalExecutor._train_members
-
-        def train(executor, trials, bench):
-            counted.append(len(trials))
-            return original(executor, trials, bench)
-
-        patch.setattr(LocalExecutor, "_train_members", train)
-        said = run(storage)
-    return storage, counted, said
-
-
-def test_shared_prefixes_are_trained_once_and_one_depth_is_one_experiment(finished):
-    """Depth 1: two members of ct, nli and mlm each, and a grid of 2 x 2; depth 2: two of nli-ct and mlm-ct each."""
-    storage, counted, _ = finished
-    assert counted == [10, 4]
-    models = sorted(name for name in published(storage) if re.search(r"/(members|grid)/", name))
-    nodes = ("ct", "mlm", "mlm-ct", "nli", "nli-ct")
-    assert models == sorted(
-        [f"{node}/members/{i:02d}" for node in nodes for i in range(2)]
-        + [f"sts/grid/{bound}/{i:02d}" for bound in (0, 0.7) for i in range(2)]
-        + ["sts/grid/choice"]
-    )
-
-
-def test_a_chain_continues_the_members_of_its_prefix(finished):
-    storage, _, _ = finished
-    for index in range(2):
-        entry = json.loads((storage / f"stages/manifest/nli-ct/members/{index:02d}.json").read_text())
-        before = json.loads((artefact(storage / "stages", f"nli-ct/members/{index:02d}") / "raysed.json").read_text())
-        assert entry["depends"]["start"] == before["start"]
-    starts = [
-        json.loads((artefact(storage / "stages", f"nli-ct/members/{i:02d}") / "raysed.json").read_text())["start"]
-        for i in (0, 1)
-    ]
-    assert starts[0] != starts[1]
+    return storage, run(storage)
 
 
 def test_histories_begin_with_the_dev_score_of_the_start(finished):
     """That of the member before where one is continued, else that of the base; also of grid models."""
-    storage, _, _ = finished
+    storage, _ = finished
 
     def history(name: str) -> list[dict]:
         return [json.loads(line) for line in (artefact(storage / "stages", name) / "history.jsonl").open()]
@@ -139,7 +102,7 @@ def test_histories_begin_with_the_dev_score_of_the_start(finished):
 
 
 def test_the_planted_bound_wins_and_its_models_are_the_ensemble(finished):
-    storage, _, said = finished
+    storage, said = finished
     grid = report(storage)["grids"][0]
     assert (grid["winner"], grid["runner_up"], grid["task"]) == (0.7, 0.0, "everyday-dev")
     of_bound = {bound["lower_bound"]: bound for bound in grid["bounds"]}
@@ -151,7 +114,7 @@ def test_the_planted_bound_wins_and_its_models_are_the_ensemble(finished):
 
 
 def test_the_report_has_grid_rows_members_and_labels(finished):
-    storage, _, _ = finished
+    storage, _ = finished
     rows = report(storage)["rows"]
     grid = [(row["lower_bound"], row["index"]) for row in rows if row["kind"] == "grid"]
     assert sorted(grid) == [(0.0, 0), (0.0, 1), (0.7, 0), (0.7, 1)]
@@ -195,9 +158,7 @@ def test_another_bound_is_trained_beside_those_that_are_there(finished, tmp_path
     assert [bound["lower_bound"] for bound in grid["bounds"]] == [0.0, 0.05, 0.7] and grid["winner"] == 0.7
 
 
-@pytest.mark.cluster
-@pytest.mark.parametrize("engine", ["ray", "local"])
-def test_asha_finds_the_same_winner_and_the_same_models_with_fewer_updates(ray_cluster, finished, tmp_path, engine):
+def test_asha_finds_the_same_winner_and_the_same_models_with_fewer_updates(finished, tmp_path):
     """Rungs of 4 and 14 updates; models of the winner are those of the full grid, bit by bit."""
     storage = finished[0]
     sts = {**settings(tmp_path)["sts"], "scheduler": "asha", "asha_reduction": 4, "asha_rungs": 2}
@@ -205,7 +166,7 @@ def test_asha_finds_the_same_winner_and_the_same_models_with_fewer_updates(ray_c
         tmp_path,
         recipes=["sts"],
         sts={**sts, "lower_bounds": [0.0, 0.7, 0.05, 0.1]},
-        resources={"engine": engine, "cpus_per_member": 1},
+        resources={"engine": "local", "cpus_per_member": 1},
     )
     grid = report(tmp_path)["grids"][0]
     assert grid["winner"] == 0.7 and grid["updates_full"] == 4 * 2 * 14

@@ -68,8 +68,9 @@ def test_candidates_are_what_the_teachers_say(result, settings):
     vectors = []
     for block in make_config(settings).teachers:
         teacher = load_teacher(block)
-        parts = [teacher.embed([text], "document" if own else "query")[0] for text, own in zip(texts, ids == of)]
-        vectors.append(np.array(parts) / np.linalg.norm(parts, axis=1, keepdims=True))
+        queries_ND, documents_ND = (teacher.embed(texts, role) for role in ("query", "document"))
+        parts = np.where((ids == of)[:, None], documents_ND, queries_ND)
+        vectors.append(parts / np.linalg.norm(parts, axis=1, keepdims=True))
     x = np.concatenate(vectors, axis=1) / np.sqrt(len(vectors))
     rows = np.load(artefact(run_of(settings), "teachers-sed/candidates") / CANDIDATES)
     asked = rows[of[rows[:, 0]] != rows[:, 0]]

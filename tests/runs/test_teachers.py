@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 from started_jobs import artefact, small_tasks
 
 import raysed
@@ -216,39 +215,6 @@ def test_a_file_that_lacks_a_sentence_of_the_corpus_is_named(settings, tmp_path)
     pq.write_table(pa.table({"sentence": ["a cat"], "embedding": [[1.0, 2.0]]}), file)
     with pytest.raises(UserError, match=r"vectors.parquet has no embedding for 300 of 300 sentences, such as"):
         combined(settings(teachers=[str(file)]))
-
-
-def test_python_does_what_a_config_does(settings, tmp_path):
-    encoder = {"keep_layers": 1, "layers": 1}
-    config = settings(run="plain", combination={}, export={"recipe": "teachers-sed"}, encoder=encoder)
-    (tmp_path / "plain.yaml").write_text(yaml.safe_dump(config))
-    plain = raysed.run(str(tmp_path / "plain.yaml"))
-    called = raysed.distill(
-        config["teachers"],
-        "bundled:everyday",
-        keep_layers=1,
-        dev=TASKS["dev"],
-        tasks=[TASKS["test"]],
-        run="called",
-        storage=config["storage"],
-        settings={
-            "corpus": config["corpus"],
-            "export": config["export"],
-            "resources": config["resources"],
-            "sed": {**config["sed"], "batch_size": 32, "decay": "constant", "keep": "last"},
-        },
-    )
-    assert called.scores == plain.scores
-    models = called.report["teachers"]
-    assert [row["model"] for row in models][:2] == ["bundled", "tiny-encoder0"]
-    assert all(row["sentences_per_second"] > 0 and row["parameters"] for row in models if row["width"])
-    assert {(row["recipe"], row["kind"]) for row in called.report["rows"]} >= {
-        ("teachers", "member"),
-        ("teachers", "ensemble"),
-        ("teachers-sed", "learner"),
-    }
-    scores = raysed.evaluate(called.path, [TASKS["test"]])
-    assert scores["test"]["spearman"] == pytest.approx(called.scores["teachers-sed/learner"]["test"], abs=0.2)
 
 
 def test_the_exported_learner_can_be_cut_short(settings, tmp_path):

@@ -538,6 +538,8 @@ def test_a_job_that_was_taken_over_writes_nothing_more_nor_do_its_workers(remote
                     commit(late, NEW)
                 with pytest.raises(RunFailed, match="taken over"):
                     late.write_text("report.json", "")
+                with pytest.raises(RunFailed, match="taken over"):
+                    late.remove(NAME)
             assert seen(remote.location) == OLD and remote.files("") == before
             commit(pickle.loads(pickle.dumps(other)), NEW)
     assert seen(remote.location) == NEW

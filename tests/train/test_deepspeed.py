@@ -14,9 +14,7 @@ from learners import tiny_learner, write_targets
 
 from raysed.data.targets import TargetBatches
 from raysed.train.deepspeed import DeepSpeedEngine
-from raysed.train.engine import TorchEngine
-from raysed.train.loop import Run
-from raysed.train.stage import Plan, warmup_schedule
+from raysed.train.stage import warmup_schedule
 from raysed.train.stages.sed import Distillation, SedConfig
 
 _OPTIMIZERS = "deepspeed.runtime.zero.muon.muon_optimizer"
@@ -154,18 +152,6 @@ def test_deepspeed_with_little_memory_makes_the_plain_updates(tmp_path):
     losses = run_workers(tmp_path, 2, "0", scarce=True)[0]["losses"]
     expected = plain_losses(tmp_path, SedConfig(batch_size=8, learning_rate=RATE), 12)
     assert np.abs(np.array(losses) - expected).max() < 1e-4
-
-
-def test_one_process_equals_the_plain_loop(tmp_path):
-    """The loop with torch's engine makes exactly the reference's updates."""
-    write_targets(tmp_path, 96, 40, WIDTH)
-    sed = SedConfig(batch_size=8)
-    objective = Distillation(tiny_learner(WIDTH))
-    optimizer = torch.optim.AdamW([p for p in objective.parameters() if p.requires_grad], lr=0.0, weight_decay=0.0)
-    plan = Plan(12, warmup_schedule(2e-5, 12, 0.1, "constant"), log_every=1, keep="learner")
-    engine = TorchEngine(objective, optimizer)
-    result = Run(objective, TargetBatches(tmp_path, 8, 5), plan, engine).train()
-    assert [e["loss"] for e in result.history] == pytest.approx(plain_losses(tmp_path, sed, 12), abs=1e-6)
 
 
 class Engine:

@@ -1,6 +1,5 @@
 """A file of precomputed embeddings as a teacher: memory holds 16 bytes per sentence, row groups are read on demand."""
 
-import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -34,7 +33,7 @@ class EmbeddingFile(Teacher):
     @cached_property
     def identity(self) -> str:
         """Digest of the file."""
-        return sha256_of(Path(self.config.path))[:16]
+        return sha256_of(self._path)[:16]
 
     @cached_property
     def width(self) -> int:
@@ -43,12 +42,16 @@ class EmbeddingFile(Teacher):
             return x_BD.shape[1]
         raise self._refused("has no rows")
 
+    @property
+    def _path(self) -> Path:
+        return Path(self.config.path).expanduser()
+
     @cached_property
     def _file(self) -> pq.ParquetFile:
-        if not os.path.isfile(self.config.path):
+        if not self._path.is_file():
             raise self._refused("is not a file")
         try:
-            file = open_table(Path(self.config.path))
+            file = open_table(self._path)
         except (OSError, pa.ArrowException) as error:
             raise self._refused(f"cannot be read as a Parquet file: {error}") from None
         types = {field.name: field.type for field in file.schema_arrow}

@@ -32,7 +32,7 @@ class PythonTeacher(Teacher):
     @property
     def identity(self) -> str:
         """Digest of its path, which is a digest of its vectors, and its prompts."""
-        return stable_hash([self.config.path, self.config.prompt, *filter(None, [self.prompts])])
+        return stable_hash([self.config.path, self.config.prompt, self.prompts])
 
     @property
     def width(self) -> int:

@@ -56,12 +56,17 @@ def how_to_repeat(location: str, run: str, job: Sequence[str] = ("python", "jobs
 
 
 def _repeat(run: Run) -> dict[str, str]:
-    """Return the command that was typed, and one that repeats the run: the script beside it, or `raysed run`."""
+    """Return the command that was typed, but in notebooks, and one that repeats the run.
+
+    That is the script beside it, or `raysed run`.
+    """
     words = ["raysed"] if Path(sys.argv[0]).name == "raysed" else ["python", sys.argv[0]]
     path = Path(sys.argv[0]).with_name("ensemble_then_distill.py")
     job = ["python", str(path)] if path.is_file() else ["raysed", "run"]
     repeat = how_to_repeat(run.storage.location, run.storage.run, job)
-    return {"command": shlex.join([*words, *sys.argv[1:]]), "repeat": repeat}
+    in_notebook = Path(sys.argv[0]).name == "ipykernel_launcher.py"
+    typed = "" if in_notebook else shlex.join([*words, *sys.argv[1:]])
+    return {"command": typed, "repeat": repeat}
 
 
 def _repeat_tables(repeat: Mapping[str, str], report: Report) -> Iterator[Block]:
@@ -70,8 +75,9 @@ def _repeat_tables(repeat: Mapping[str, str], report: Report) -> Iterator[Block]
         "same settings and inputs under another name (if the run is in an object store, download the file first):"
     )
     yield Code(repeat["repeat"])
-    yield "This run was started, or last continued, with:"
-    yield Code(repeat["command"])
+    if repeat["command"]:
+        yield "This run was started, or last continued, with:"
+        yield Code(repeat["command"])
 
 
 def _corpus(run: Run) -> dict[str, Any]:

@@ -130,9 +130,9 @@ def scores_chart(scores: Scores) -> Chart | None:
             series.append(Series(np.array([entry["mean"]]), np.array([y]), "grey", texts=[mean], mark="bar"))
     bands = [f"{titled(*group, entry['n'])}  {entry['mean']:.1f}" for group, entry in scores.groups.items()]
     x = Axis.of(f"{scores.measure}; bar: mean, line: its 95 % interval", np.concatenate([one.x for one in series]))
-    means = {group: entry["mean"] for group, entry in scores.groups.items()}
+    means, counts = ({group: entry[of] for group, entry in scores.groups.items()} for of in ("mean", "n"))
     best, base = max(means, key=means.__getitem__), means.get(("base", "base"))
-    title = f"Best: {titled(*best)} {means[best]:.1f}"
+    title = f"Best: {titled(*best, counts[best])} {means[best]:.1f}"
     title += "" if base is None or best == ("base", "base") else f", base encoder {base:.1f}"
     return Chart("scores", title, [Panel(x, Axis("", len(bands), 0), series, bands=bands)])
 

@@ -183,11 +183,12 @@ class Classification(LabelledTask):
         if self.scored.all():
             folds = probes.stratified_folds(labels_N, self._seed, FOLDS)
         fits = len(folds) * count * len(grid)  # up to half a minute each
-        on_fit = map(_set_part, (done % fits / fits for done in range(1, fits + 1))).__next__
+        on_fit = map(_set_part, (done / fits for done in range(1, fits + 1))).__next__
         for rows, held_out in folds:
             train = Labelled(features[rows], labels_N[rows])
             parts = train.folds(seed, min(count, int(np.bincount(train.labels).max())))  # so that every fold has a text
             predicted_N[held_out] = probes.classify(train, features[held_out], grid, parts, on_fit).predicted
+        _set_part(0.0)  # few texts of a class make fewer folds
         return predicted_N[self.scored]
 
     def metrics(self, outcome: np.ndarray) -> dict[str, float | int]:

@@ -112,7 +112,7 @@ class Retrieval(Task):
     ):
         self.own = own or [None] * len(queries)
         self.name, self.queries, self.documents, self.document_ids = name, queries, documents, document_ids
-        self.gains, self.left_out = gains, left_out
+        self.gains, self.left_out, self._prompts = gains, left_out, (query_prompt, document_prompt)
         without = f" ({left_out:,} more have no relevant document)" if left_out else ""
         self.size = f"{len(queries):,} queries{without}, {len(documents):,} documents"
         roles: tuple[Role, Role] = ("", "") if query_prompt or document_prompt else ("query", "document")
@@ -164,9 +164,8 @@ class Retrieval(Task):
         return cls(name, asked, texts, list(document_of), judged, left_out, *prompts, own)
 
     def content(self) -> list[Any]:
-        texts = list(dict.fromkeys(self.sentences))
-        own = [self.own] if any(row is not None for row in self.own) else []
-        return [self.kind, texts, self.document_ids, [list(gains.items()) for gains in self.gains], *own]
+        judged = [list(gains.items()) for gains in self.gains]
+        return [self.kind, self._prompts, self.queries, self.documents, self.document_ids, judged, self.own]
 
     def outcome(self, x_UD: np.ndarray) -> np.ndarray:
         """Return every measure for every query, float64 [Q, 5], 0 to 1, columns as in `MEASURES`."""
