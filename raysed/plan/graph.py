@@ -106,7 +106,8 @@ class Plan:
             asked = with_prompts(evaluation.sentences, evaluation.roles, self._prompts)
             tokens = tokenize(load_tokenizer(config.encoder), asked, config.encoder.max_length)
         sentences = Sentences(evaluation.sentences, tokens, evaluation, self._prompts)
-        self._sentences = Given([self.job.inputs["tasks"], self._prompts], sentences)
+        prompts = self._prompts if any(evaluation.roles) else {}
+        self._sentences = Given([self.job.inputs["tasks"], prompts], sentences)
         if config.evaluation.dev is not None:
             own = Evaluation([evaluation.tasks[config.evaluation.dev]])
             rows = evaluation.rows_of(own)
