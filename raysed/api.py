@@ -380,7 +380,7 @@ def evaluate(model: Any, tasks: Any) -> Scores:
     """
     import torch
 
-    from raysed.config import EncoderConfig, TeacherConfig
+    from raysed.config import EncoderConfig
     from raysed.model.prompts import embed_by_role
     from raysed.model.teacher import load_teacher
     from raysed.model.teachers.python import given_objects, settings_of
@@ -391,7 +391,8 @@ def evaluate(model: Any, tasks: Any) -> Scores:
         found = tasks_of(_sources(None, tasks, directory))
         evaluation = Evaluation([load_any_task(name, task, 0, "all") for name, task in found.items()])
     try:
-        config = TeacherConfig(**{"layers": EncoderConfig().layers, **settings_of(model)})
+        block = {"layers": EncoderConfig().layers, **settings_of(model)}
+        (config,) = make_config({"teachers": [block]}).teachers
         teacher = load_teacher(config, device="cuda" if torch.cuda.is_available() else "cpu")
         x_UD = embed_by_role(teacher.embed, evaluation.sentences, evaluation.roles)
     finally:

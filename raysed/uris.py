@@ -11,7 +11,7 @@ _REMEDY = (
     "provider's own tools find them"
 )
 _SECRET = re.compile(
-    r"passw|pwd|secret|token$|signature|authorization|credentials?$|(access|account|api|private)_?key|(^|_)(sig|sas|key)$"
+    r"passw|pwd|secret|token(?!izer|_id)|signature|authorization|credentials?$|(access|account|api|private)_?key|(^|_)(sig|sas|key)$"
 )
 """Parameter names in lower case: those of S3, Google and Azure, and what users of other tools try."""
 

@@ -166,6 +166,12 @@ def test_a_path_and_settings_name_the_same_model(make_sentences):
     assert by_path == by_settings == of_two != of_one
 
 
+def test_secrets_in_what_is_scored_are_not_repeated():
+    with pytest.raises(UserError, match="contains a password") as caught:
+        api.evaluate("s3://me:hush@bucket/model", {"mine": [*PAIRS, ("A dog.", "A pet.", 2.0)]})
+    assert "hush" not in str(caught.value)
+
+
 @pytest.mark.slow
 def test_a_distillation_from_objects_to_a_model(tmp_path, capfd, monkeypatch):
     """Silent, on the local engine; the result is a loaded model, tables, and what the hub gets."""

@@ -111,7 +111,7 @@ def test_a_distillation_is_planned_and_nothing_is_trained(raysed, monkeypatch, t
 def test_one_sentence_without_labels_shows_nothing(raysed, tmp_path):
     (tmp_path / "one.txt").write_text("Only one sentence is here.\n")
     code, _, wrong = raysed("evaluate", "--model", "bundled:raw", "--task", str(tmp_path / "one.txt"))
-    assert code == 2 and "one.txt: 1 usable sentences show nothing; at least 2 are needed" in wrong
+    assert code == 2 and "one.txt: only 1 usable sentences; at least 2 are needed" in wrong
 
 
 def test_an_unknown_command_is_a_users_mistake(raysed):

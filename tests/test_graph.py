@@ -177,3 +177,17 @@ def test_fingerprints_are_the_same_in_every_process(tmp_path):
     done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == here
     assert here["ct/members/03"] and here["sts/grid/0.35/00"] and here["ct-sed/learners/00"] is None
+
+
+def test_a_table_to_start_from_does_not_depend_on_how_it_learns(tmp_path):
+    def start(width: int = 32, **sed: float) -> str:
+        from raysed.config import make_config
+        from raysed.plan.check import check
+        from raysed.plan.graph import Plan
+
+        static = {"path": "bundled:encoder", "static": {"width": width}, "layers": 1}
+        config = {"recipes": ["teachers-sed"], "teachers": ["bundled:encoder"], "encoder": static, "sed": sed}
+        graph = Plan(check(make_config({**config, "evaluation": {"layers": [1]}}))).graph
+        return State(graph, Storage(str(tmp_path), "run")).fingerprint("encoder/start")
+
+    assert start() == start(epochs=2, learning_rate=0.1) != start(width=64)

@@ -156,9 +156,11 @@ def test_the_exported_model_loads_in_sentence_transformers(finished):
     assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
-def test_a_finished_run_has_nothing_to_do(finished):
+def test_a_finished_run_has_nothing_to_do(finished, tmp_path):
+    subprocess.run(["cp", "-a", str(finished), str(tmp_path / "tiny")], check=True)
+    finished = tmp_path / "tiny"
     before, said = manifest(finished), []
-    raysed.pipeline.run(load_config(finished / "config.yaml"), said.append)
+    raysed.pipeline.run(load_config(finished / "config.yaml", [f"storage={tmp_path}"]), said.append)
     assert said == [f"nothing to do: {finished} is complete, and no setting or input has changed"]
     assert manifest(finished) == before
     assert json.loads((finished / "status.json").read_text())["state"] == "complete"

@@ -7,6 +7,7 @@ import logging
 import math
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass, field
 
 from raysed.config import ResourcesConfig
@@ -125,7 +126,9 @@ def current_cluster() -> Cluster:
     memory = [node.get("memory", Cluster.node_bytes) for node in has if node.get("CPU")]
     with_gpu = {node["NodeID"]: node["Resources"] for node in alive if node["Resources"].get("GPU")}
     question = ray.remote(num_cpus=0, max_retries=0)(smallest_gpu_here)
-    said = ask_nodes(question, [name for name in with_gpu if name not in _bytes_of_gpus])
+    silent = [name for name in with_gpu if name not in _bytes_of_gpus and _times_asked[name] < _MOST_QUESTIONS]
+    _times_asked.update(silent)
+    said = ask_nodes(question, silent)
     sizes = {name: 0.0 if isinstance(size, Exception) else size for name, size in said.items()}
     _bytes_of_gpus.update({name: size for name, size in sizes.items() if size is not None})  # others are asked again
     gpus = []
@@ -143,7 +146,9 @@ def current_cluster() -> Cluster:
     )
 
 
+_MOST_QUESTIONS = 2  # to a node that does not answer, which may be busy with starting
 _bytes_of_gpus: dict[str, float] = {}  # the smallest GPU's by node ID, cached because the cluster is polled
+_times_asked: Counter[str] = Counter()
 
 
 def what_is_missing(cluster: Cluster, res: ResourcesConfig, learner_workers: int | None = None) -> str | None:

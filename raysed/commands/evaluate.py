@@ -62,7 +62,7 @@ def job(arguments: argparse.Namespace) -> None:
     chunks = sentence_chunks(CorpusConfig(source=texts), 0, CorpusReport()) if texts else []
     sentences = [sentence for _, chunk in chunks for sentence in chunk]
     if texts and len(sentences) < 2:
-        raise UserError(f"{', '.join(texts)}: {len(sentences)} usable sentences show nothing; at least 2 are needed")
+        raise UserError(f"{', '.join(texts)}: only {len(sentences)} usable sentences; at least 2 are needed")
     named = arguments.tasks or arguments.mteb
     evaluation = Evaluation.load(config.evaluation, config.seed) if named else load_evaluation(config)
     benchmark = Benchmark(

@@ -21,10 +21,6 @@ from raysed.model.prompts import prompts_of
 from raysed.store.files import sha256_of
 
 
-class MissingSentence(UserError):
-    """The teacher has no vector for a sentence."""
-
-
 @dataclass(eq=False)
 class Teacher(ABC):
     """A frozen sentence encoder. A model is loaded on first use, then kept.
@@ -67,7 +63,7 @@ class Teacher(ABC):
 
     @abstractmethod
     def embed(self, sentences: Sequence[str], role: Role = "") -> np.ndarray:
-        """Return one vector per sentence, float32 [N, D]; raise MissingSentence if it lacks one."""
+        """Return one vector per sentence, float32 [N, D]; raise UserError if it lacks one."""
 
     @cached_property
     def prompts(self) -> dict[Role, str]:

@@ -222,7 +222,7 @@ class DevTask:
             "task": stable_hash(task.content()),
             "aggregation": getattr(task, "aggregation", None),
             "layers": self.layers,
-            "prompts": self.prompts,
+            "prompts": self.prompts if any(task.roles) else {},
         }
 
     def score(self, x_UD: np.ndarray, criterion: Criterion = "spearman") -> float:

@@ -150,7 +150,7 @@ def test_real_files(data_dir):
 
 def test_labels_by_name_and_by_the_ids_of_the_hub(tmp_path):
     meanings = {"entailment": 1, "neutral": 2, "contradiction": 0, "ENTAILMENT": 1, " Neutral ": 2}
-    meanings |= {0: 1, 1: 2, 2: 0, "0": 1, "1": 2, "2": 0}
+    meanings |= {0: 1, 1: 2, 2: 0, "0": 1, "1": 2, "2": 0, "0.0": 1, "1.0": 2}
     nothing = ("-", -1, "-1", "", "  ", None)
     labels = [*meanings, *nothing]
     records = [{"label": label, "premise": f"a{i}", "hypothesis": "b"} for i, label in enumerate(labels)]

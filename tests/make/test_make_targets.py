@@ -14,12 +14,11 @@ import torch
 from transformers import AutoModel, BertConfig, BertModel
 
 from raysed.cluster import streaming
-from raysed.cluster.blocks import BlockWorker, OnBlock, Place, Stream, blocks_of, make_missing, stream_of
+from raysed.cluster.blocks import Stream, blocks_of, make_missing, publish_here, stream_of
 from raysed.cluster.resources import Share
 from raysed.cluster.streaming import make_blocks
 from raysed.cluster.work import Work
 from raysed.config import EncoderConfig
-from raysed.data.parquet import SentenceTable
 from raysed.data.targets import ROWS_PER_GROUP, TARGET_FILE, TargetWriter, with_column
 from raysed.data.tokens import SENTENCE_SCHEMA
 from raysed.errors import RunFailed, UserError
@@ -31,7 +30,7 @@ VOCABULARY, WIDTH = 50, 16
 CONFIG = BertConfig(
     vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
 )
-BY_ONE = Share(1, 0.3, 0.0, 1)
+ON_RAY, BY_ONE = Share(2, 0.3, 0.0, 1), Share(1, 0.3, 0.0, 1)
 
 
 def save_teachers(storage: Storage, count: int) -> list[str]:
@@ -86,27 +85,16 @@ def stream(storage: Storage, tasks: list[Task], worker: type = MeanBlocks, group
     return stream_of(tasks, options, range(0, rows, block_rows(rows)), Work(token_budget=512), groups)
 
 
-def average(
-    storage: Storage, tasks: list[Task], worker: type = MeanBlocks, on_ray: Share | None = None, groups: int = 1
-) -> None:
-    """Makes target tables, on Ray or in this process, where each group of teachers adds to what the one before made."""
-    flow = stream(storage, tasks, worker, groups)
+def average(storage: Storage, tasks: list[Task], worker: type = MeanBlocks, on_ray: Share | None = None) -> None:
+    """Makes target tables, in this process or on Ray, there by as many groups of teachers as workers."""
+    flow = stream(storage, tasks, worker, groups=on_ray.workers if on_ray else 1)
     if on_ray:
         make_blocks(flow, storage, on_ray, 300)
     else:
-        make_missing(flow, storage, "", partial(publish_by, groups, flow, storage))
+        make_missing(flow, storage, "", partial(publish_here, flow, storage))
     for task in tasks:
         inputs = {**task.inputs, "blocks": blocks_of(flow, task, storage)}
         Task(task.name, "", mean_targets, task.depends, task.settings, inputs).run(storage, Work())
-
-
-def publish_by(groups: int, flow: Stream, storage: Storage, places: list[Place], on_block: OnBlock) -> None:
-    workers = [BlockWorker(flow, number, storage) for number in range(groups)]
-    for place in places:
-        rows = SentenceTable(storage.fetch("corpus")).rows(place["start"], place["stop"], MeanBlocks.columns)
-        for worker in workers:
-            rows = worker(rows)
-        on_block(rows)
 
 
 def test_targets_are_verified_with_one_teacher_in_memory(tmp_path, request):
@@ -121,13 +109,18 @@ def test_targets_are_verified_with_one_teacher_in_memory(tmp_path, request):
 
 
 @pytest.mark.parametrize(
-    ("groups", "precision", "kind", "most"), [(1, "fp32", pa.float32(), 1e-6), (2, "fp16", pa.float16(), 1e-3)]
+    ("share", "kind", "most"),
+    [(None, pa.float32(), 1e-6), pytest.param(ON_RAY, pa.float16(), 1e-3, marks=pytest.mark.cluster)],
+    ids=["here", "on Ray"],
 )
-def test_the_streamed_mean_is_the_plain_mean(tmp_path, groups, precision, kind, most):
+def test_the_streamed_mean_is_the_plain_mean(request, tmp_path, share, kind, most):
     """Two ensembles in one pass: every id once, in order, and the mean to the precision that targets are kept in."""
+    if share:
+        request.getfixturevalue("ray_cluster")
     storage, names = run_with(tmp_path, teachers=3, sentences=300)
+    precision = "fp16" if share else "fp32"
     ensembles = {"all": names, "two": names[1:]}
-    average(storage, [mean(storage, *of, precision) for of in ensembles.items()], groups=groups)
+    average(storage, [mean(storage, *of, precision) for of in ensembles.items()], on_ray=share)
     for name, teachers in ensembles.items():
         entry, directory = storage.finished(name, {"teachers": teachers}), storage.fetch(name)
         table = pq.read_table(directory / TARGET_FILE)

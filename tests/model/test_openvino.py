@@ -21,7 +21,7 @@ from raysed.model.encoding import encode
 from raysed.model.formats import FILES, check_formats
 from raysed.model.library import export_model
 from raysed.model.pretrained import save_encoder
-from raysed.report.formats import compare_formats
+from raysed.report.formats import LEAST_COSINES, compare_formats
 from raysed.report.sections.exported import formats_table
 
 BLOCKS, MAX_LENGTH, BOTH = 1, 12, ["openvino", "openvino_int8"]
@@ -59,12 +59,18 @@ def bert(make_encoder, tiny_encoder_dir, make_sentences, sentences, tmp_path_fac
     return Exported(path, expected_ND, home, done.stdout + done.stderr)
 
 
+def cosines(found_ND: np.ndarray, expected_ND: np.ndarray) -> np.ndarray:
+    lengths_N = np.linalg.norm(found_ND, axis=1) * np.linalg.norm(expected_ND, axis=1)
+    return (found_ND * expected_ND).sum(1) / lengths_N
+
+
 def test_nothing_is_printed_or_sent(bert):
     """OpenVINO's telemetry writes to ~/intel before it sends anything."""
     assert bert.printed == "" and not (bert.home / "intel").exists()
 
 
 def test_they_are_measured_beside_the_format_of_torch(bert, sentences):
+    assert set(BOTH) < set(LEAST_COSINES), "as test_onnx.py tries with another format"
     rows = compare_formats(bert.path, BOTH, sentences, bert.expected_ND, 1e-5, None)
     assert [row["format"] for row in rows] == ["torch", *BOTH]
     for row, least in zip(rows[1:], (0.9999, 0.99)):
@@ -92,6 +98,15 @@ def test_weights_are_those_of_torch_or_of_eight_bits(bert):
     small = [each for each in matrices if each.get_element_type() in (openvino.Type.i8, openvino.Type.u8)]
     assert len(small) >= BLOCKS * 6, "query, key, value, output and two of the feed-forward part in each block"
     assert any(each.get_type_name() == "FakeQuantize" for each in operations), "activations, too"
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_the_backend_of_sentence_transformers_finds_them(bert, sentences, name):
+    reason = "optimum-intel 2.2 needs transformers below 5.6: run this test in an environment of its own"
+    pytest.importorskip("optimum.intel", reason=reason)
+    options = {"file_name": Path(FILES[name]).name}
+    model = SentenceTransformer(str(bert.path), backend="openvino", device="cpu", model_kwargs=options)
+    assert cosines(model.encode(sentences, batch_size=7), bert.expected_ND).min() > 0.98
 
 
 def test_what_is_missing_or_cannot_be_written_is_said(make_encoder, tiny_tokenizer, tmp_path, monkeypatch):

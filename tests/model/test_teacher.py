@@ -19,7 +19,7 @@ from raysed.config import EncoderConfig, TeacherConfig, stable_hash
 from raysed.errors import UserError
 from raysed.model import teachers
 from raysed.model.formats import check_formats
-from raysed.model.teacher import MissingSentence, Teacher, default_learner, kinds, load_teacher
+from raysed.model.teacher import Teacher, default_learner, kinds, load_teacher
 from raysed.model.teachers import file
 from raysed.model.teachers.python import settings_of
 
@@ -66,7 +66,7 @@ def test_a_file_gives_its_own_embeddings(tmp_path, monkeypatch):
     )
     teacher.embed([sentences[i] for i in (98, 0, 19, 20)])
     assert groups == [0, 1, 4]
-    with pytest.raises(MissingSentence, match=r"has no embedding for 1 of 2 sentences, such as 'a bird'"):
+    with pytest.raises(UserError, match=r"has no embedding for 1 of 2 sentences, such as 'a bird'"):
         teacher.embed(["a bird", sentences[0]])
 
 

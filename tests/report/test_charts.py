@@ -95,6 +95,8 @@ def test_titles_say_what_there_is_to_see():
         "disagreement": "Cosines and graded scores on dev; Spearman: base -100.0, ct (exported) -100.0",
     }
     assert {name: CHARTS[name].title for name in titles} == titles
+    three = [row("ct", "member", score, index) for index, score in enumerate([60.0, 61.0, 62.0])]
+    assert scores_chart(scored(three)).title == "Best: members (3) of ct 61.0"
 
 
 def test_without_numbers_there_is_no_chart():

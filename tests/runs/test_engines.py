@@ -1,13 +1,17 @@
 """Without Ray a run is what it is with Ray, and what one engine has begun the other goes on with."""
 
 import json
+import os
 import shutil
 import signal
+import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import ray
 import ray.train
 import yaml
 from safetensors.torch import load_file
@@ -18,6 +22,7 @@ import raysed.pipeline
 from raysed.cluster.resources import Cluster, plan_learners
 from raysed.config import make_config
 from raysed.store.checkpoints import Checkpoints
+from raysed.store.storage import Storage
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("blank_pictures")]
 
@@ -50,12 +55,30 @@ def lose(root: Path, *names: str) -> None:
     (root / "report.json").unlink(missing_ok=True)
 
 
+class FaultyStorage(Storage):
+    """Kills the worker of one member after its first checkpoint."""
+
+    def __reduce__(self):
+        return FaultyStorage, super().__reduce__()[1]
+
+    def checkpoints(self, name, depends):
+        checkpoints = super().checkpoints(name, depends)
+        if name == "ct/members/02":
+            checkpoints.save = partial(self._save_and_die, checkpoints.save)
+        return checkpoints
+
+    def _save_and_die(self, save, step, write):
+        save(step, write)
+        if step == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 @pytest.fixture(scope="module")
 def run_of_ray(ray_cluster, finished_run, tmp_path_factory) -> Path:
-    """A run on Ray that goes on with what one process has begun.
+    """A run on Ray that goes on with what one process has begun, and loses a worker.
 
     There are checkpoints of a member and of a learner, whose updates DeepSpeed goes on with; all else is to be made,
-    and another learner.
+    and another learner. Another member's worker is killed after a checkpoint; none may fail without a new one.
     """
     storage = tmp_path_factory.mktemp("ray")
     root, save = storage / "tiny", Checkpoints.save
@@ -79,8 +102,12 @@ def run_of_ray(ray_cluster, finished_run, tmp_path_factory) -> Path:
     state.mkdir(parents=True)
     (state / "checkpoint_manager_snapshot.json").write_text("{")  # of an earlier start, which Ray Train must not read
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(raysed.pipeline, "Storage", FaultyStorage)
         patch.setattr(raysed.cluster.on_ray, "plan_learners", two_lanes)
-        run(storage, "ray", sed={**tiny_settings()["sed"], "learners": 2})
+        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+        sed = {**tiny_settings()["sed"], "learners": 2, "max_retries": 0}
+        run(storage, "ray", sed=sed, members={**tiny_settings()["members"], "max_retries": 0})
+        ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
     return root
 
 
@@ -93,7 +120,7 @@ def two_lanes(*arguments):
 def test_ray_goes_on_with_what_one_process_has_begun_and_makes_the_same(run_of_ray, finished_run):
     assert_equal(run_of_ray, finished_run)
     resumed = {name: meta(run_of_ray, name)["resumed_at"] for name in TRAINED}
-    assert resumed == {TRAINED[0]: 0, TRAINED[1]: 4, TRAINED[2]: 0, TRAINED[3]: 5}
+    assert resumed == {TRAINED[0]: 0, TRAINED[1]: 4, TRAINED[2]: 4, TRAINED[3]: 5}
 
 
 @pytest.mark.cluster

@@ -8,7 +8,7 @@ import time
 import pytest
 
 import raysed.store.progress
-from raysed.store.progress import Progress, listening, steps
+from raysed.store.progress import Progress, listening, repeating, steps
 
 
 class Terminal(io.StringIO):
@@ -87,3 +87,18 @@ def test_a_long_step_shows_how_much_of_it_is_done(monkeypatch):
         part[0] = 0.0
         begin("by TF-IDF")
         assert shown(0.5)
+
+
+def test_what_is_repeated_goes_on_after_an_error():
+    times: list[int] = []
+
+    def fails_once() -> None:
+        times.append(len(times))
+        if times == [0]:
+            raise OSError("the storage is away")
+
+    with repeating(fails_once, 0.001):
+        deadline = time.monotonic() + 10
+        while len(times) < 3 and time.monotonic() < deadline:
+            time.sleep(0.001)
+    assert len(times) >= 3

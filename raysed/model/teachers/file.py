@@ -1,5 +1,6 @@
 """A file of precomputed embeddings as a teacher: memory holds 16 bytes per sentence, row groups are read on demand."""
 
+import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 from raysed.config import Role
 from raysed.data.parquet import open_table
 from raysed.errors import UserError
-from raysed.model.teacher import MissingSentence, Teacher
+from raysed.model.teacher import Teacher
 from raysed.store.files import sha256_of
 
 _SENTENCE, _EMBEDDING = ("sentence", "text"), "embedding"
@@ -44,7 +45,7 @@ class EmbeddingFile(Teacher):
 
     @property
     def _path(self) -> Path:
-        return Path(self.config.path).expanduser()
+        return Path(os.path.expanduser(self.config.path))
 
     @cached_property
     def _file(self) -> pq.ParquetFile:
@@ -85,11 +86,11 @@ class EmbeddingFile(Teacher):
         return np.where(known_N[places] == asked, rows_N[places], -1)
 
     def embed(self, sentences: Sequence[str], role: Role = "") -> np.ndarray:
-        """Return the file's vectors, float32 [N, D], the same for all roles; raise MissingSentence if it lacks one."""
+        """Return the file's vectors, float32 [N, D], the same for all roles; raise UserError if it lacks one."""
         rows = self._rows_of(sentences)
         missing = np.flatnonzero(rows < 0)
         if len(missing):
-            raise MissingSentence(
+            raise UserError(
                 f"teachers: {self.config.path} has no embedding for {len(missing):,} of {len(sentences):,} "
                 f"sentences, such as {sentences[missing[0]][:60]!r}"
             )

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from raysed.config import MEMBERS, Role
+from raysed.errors import UserError
 from raysed.model.pretrained import width_of
-from raysed.model.teacher import MissingSentence, Teacher
+from raysed.model.teacher import Teacher
 
 
 class Members(Teacher):
@@ -33,5 +34,5 @@ class Members(Teacher):
         return width_of(self.encoder)
 
     def embed(self, sentences: Sequence[str], role: Role = "") -> np.ndarray:
-        """Raise MissingSentence: the run computes the members' mean itself."""
-        raise MissingSentence(f"teachers: {self.config.path!r} has vectors only for the corpus")
+        """Raise UserError: the run computes the members' mean itself."""
+        raise UserError(f"teachers: {self.config.path!r} has vectors only for the corpus")

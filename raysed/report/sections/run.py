@@ -64,8 +64,7 @@ def _repeat(run: Run) -> dict[str, str]:
     path = Path(sys.argv[0]).with_name("ensemble_then_distill.py")
     job = ["python", str(path)] if path.is_file() else ["raysed", "run"]
     repeat = how_to_repeat(run.storage.location, run.storage.run, job)
-    in_notebook = Path(sys.argv[0]).name == "ipykernel_launcher.py"
-    typed = "" if in_notebook else shlex.join([*words, *sys.argv[1:]])
+    typed = "" if "ipykernel" in sys.modules else shlex.join([*words, *sys.argv[1:]])
     return {"command": typed, "repeat": repeat}
 
 
