@@ -131,8 +131,8 @@ def _class_ids(source: Rows) -> list[int | None]:
     named = {name: id_ for id_, name in enumerate(CLASSES)}
     numbered = {str(i): named[name] for i, name in enumerate(_HUB_ORDER)}
     known = {**named, **numbered, **dict.fromkeys(_UNLABELLED)}
-    labels = ["" if label is None else str(label).strip().lower() for label in source.columns["label"]]
-    labels = [label.removesuffix(".0") for label in labels]  # a column with gaps has floats
+    given = ["" if label is None else str(label) for label in source.columns["label"]]
+    labels = [label.strip().lower().removesuffix(".0") for label in given]  # a column with gaps has floats
     unknown = next((place for place, label in enumerate(labels) if label not in known), None)
     if unknown is not None:
         meanings = ", ".join(f"{label} ({CLASSES[id_]})" for label, id_ in numbered.items())

@@ -299,6 +299,12 @@ def test_heads_that_are_dropped_leave_a_learner_of_its_own_width(settings, tiny_
     errors = np.square(target_ND - unit[1] @ heads_HD).mean(0)
     np.testing.assert_allclose(variance_D, np.maximum(errors, 1e-4 * errors.mean()), rtol=1e-3)
 
+    rows = result.report["teachers"]
+    assert [row["model"] for row in rows][:2] == ["bundled", "tiny-encoder0"]
+    assert all(row["sentences_per_second"] > 0 and row["parameters"] for row in rows if row["width"])
+    kinds = {(row["recipe"], row["kind"]) for row in result.report["rows"]}
+    assert kinds >= {("teachers", "member"), ("teachers", "ensemble"), ("teachers-sed", "learner")}
+
     learner = artefact(directory, "teachers-sed/learners/00")
     assert {"config.json", "model.safetensors"} <= {file.name for file in learner.iterdir()}
     assert not (learner / "head.safetensors").exists()

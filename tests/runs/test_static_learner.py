@@ -1,0 +1,46 @@
+"""A table of token vectors learns from a teacher, from the command to the exported model."""
+
+import json
+from pathlib import Path
+
+import pytest
+from started_jobs import artefact, small_tasks
+
+import raysed
+from raysed.model.load import load_model
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("blank_pictures")]
+
+_MADE = ("encoder/start", "teachers-sed/learners/00")
+
+
+def test_a_table_learns_and_is_exported(tmp_path):
+    tasks = small_tasks()
+    options = {
+        "teachers": ["bundled:encoder"],
+        "sentences": "bundled:everyday",
+        "static": True,
+        "dev": tasks["everyday-dev"],
+        "tasks": [tasks["everyday-test"]],
+        "storage": str(tmp_path),
+    }
+    settings = {
+        "recipes": ["teachers-sed", "teachers-sed-whiten"],
+        "encoder": {"static": {"width": 32}},
+        "corpus": {"sentences": 600},
+        "sed": {"batch_size": 32, "epochs": 4},
+        "export": {"recipe": "teachers-sed-whiten"},
+    }
+    first = raysed.distill(**options, settings=settings)
+    directory = tmp_path / "distilled"
+    weights = {name: (artefact(directory, name) / "model.safetensors").read_bytes() for name in _MADE}
+    assert len(set(weights.values())) == len(_MADE)
+    history = (artefact(directory, "teachers-sed/learners/00") / "history.jsonl").read_text().splitlines()
+    losses = [entry["loss"] for entry in map(json.loads, history) if "loss" in entry]
+    assert losses[-1] < 0.7 * losses[0]
+
+    assert load_model(first.path).embed(["A sentence."])[0].shape == (1, 32)
+    scored = raysed.evaluate(first.path, [tasks["everyday-test"]])["test"]["spearman"]
+    assert scored == pytest.approx(first.scores["teachers-sed-whiten/learner"]["mean"], abs=0.05)
+    modules = json.loads((Path(first.path) / "modules.json").read_text())
+    assert [module["type"].rpartition(".")[2] for module in modules] == ["StaticEmbedding", "Dense"]
