@@ -2,6 +2,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := pyproject.toml constraints.txt
+# A test process that dies ends the run: pytest-xdist would start another, and wait forever for tests that it lost.
+PYTEST := $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --max-worker-restart=0
 
 .PHONY: help quickstart half-minilm test test-fast test-cluster bench gpu-check lint docs site wheel lock clean
 
@@ -39,13 +41,13 @@ half-minilm: .venv/installed  ## distil a real teacher into half of its layers, 
 
 #: Change it
 test: .venv/installed-tests  ## install, then run all tests but those of test-cluster
-	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder
+	$(PYTEST)
 
 test-fast: .venv/installed-tests  ## the tests that need no Ray and take seconds
-	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m 'not cluster and not slow and not nodes'
+	$(PYTEST) -m 'not cluster and not slow and not nodes'
 
 test-cluster: .venv/installed-tests  ## clusters of several nodes, and what they lose
-	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m nodes --durations=0 --durations-min=1
+	$(PYTEST) -m nodes --durations=0 --durations-min=1
 
 #: Measure it
 bench: .venv/installed-bench  ## measure every figure of speed, a bit over an hour on 2 cores

@@ -6,6 +6,7 @@ import fcntl
 import functools
 import ipaddress
 import logging
+import math
 import os
 import shutil
 import signal
@@ -43,8 +44,8 @@ import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from raysed import interrupts
 from raysed.data.tokens import TokenTable
-from raysed.interrupts import NUMBERS
 from raysed.model.encoder import Encoder
 
 sys.modules["openvino_telemetry"] = None  # OpenVINO sends usage data when a test imports it
@@ -114,8 +115,9 @@ def undone(monkeypatch) -> Iterator[None]:
     """Undoes what a command does to its process: handlers of signals and of the log, warnings, what ends with it."""
     logger = logging.getLogger("raysed")
     handlers, level, propagate = logger.handlers[:], logger.level, logger.propagate
-    signals = {number: signal.getsignal(number) for number in NUMBERS}
+    signals = {number: signal.getsignal(number) for number in interrupts.NUMBERS}
     monkeypatch.setattr(atexit, "register", lambda *call: None)
+    monkeypatch.setattr(interrupts, "_PATIENCE", math.inf)  # or a slow machine would end this process
     with warnings.catch_warnings():
         yield
     logger.handlers[:], logger.propagate = handlers, propagate
@@ -174,14 +176,16 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture(scope="session")
-def ray_cluster() -> Iterator[None]:
-    """One Ray of two CPUs for all tests that need it.
+@pytest.fixture(scope="module")
+def ray_cluster() -> None:
+    """One Ray of two CPUs for all files that need it, until a test of another file comes.
 
-    Where it does not start, this process ends with a trace, and the tests go on in another: no signal ends that wait.
+    Where it does not start, this process ends: no signal ends that wait.
     """
     import ray
 
+    if ray.is_initialized():
+        return
     with pytest.MonkeyPatch.context() as patch:
         for name, value in SELDOM.items():
             patch.setenv(name, value)
@@ -189,7 +193,13 @@ def ray_cluster() -> Iterator[None]:
         quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
         ray.init("local", num_cpus=2, object_store_memory=300 * 2**20, include_dashboard=False, **quiet)
         faulthandler.cancel_dump_traceback_later()
-        yield
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Ends Ray before a file that does not share it: `engine: auto` would take it for a cluster of the user's."""
+    ray = sys.modules.get("ray")
+    if ray and ray.is_initialized() and not (nextitem and _shares_ray(nextitem.path)):
         ray.shutdown()
 
 

@@ -25,7 +25,7 @@ def clock(monkeypatch) -> list[float]:
 
 
 def test_a_terminal_has_one_line_that_is_rewritten(clock, monkeypatch):
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((60, 24)))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda *fallback, **named: os.terminal_size((60, 24)))
     stream = Terminal()
     progress = Progress("train ct", 1000, stream)
     for done in range(0, 1001, 10):
