@@ -12,7 +12,7 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
@@ -76,17 +76,21 @@ class SideBySide:
         running = {other: other.thread.submit(work.do_in, other) for other in self._others[:count]}
         work.do(lambda name, training: training(work.tell))
         wait([future for other, future in running.items() if other.is_busy])
+        self._end([other for other in self._others if not other.is_ready])  # imports would slow down what comes next
         if work.errors:
             raise work.errors[0]
         return work.results
 
     def close(self) -> None:
         """End the other processes."""
-        for other in self._others:
+        self._end(self._others)
+
+    def _end(self, others: Sequence[_Process]) -> None:
+        self._others = [other for other in self._others if other not in others]
+        for other in others:
             other.end()
-        for other in self._others:
+        for other in others:
             other.thread.shutdown()
-        self._others = []
 
 
 class _Work:
@@ -150,7 +154,7 @@ class _Process:
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the job, which ends this process
         )
-        self._is_ready = False
+        self.is_ready = False
         if self._is_ended:
             self.end()
 
@@ -160,9 +164,9 @@ class _Process:
         self._code()
 
     def wait_until_ready(self) -> None:
-        if not self._is_ready and self._heard(self._first) is None:
+        if not self.is_ready and self._heard(self._first) is None:
             raise RunFailed(f"a process that was to train ended with code {self._code()}, see native.log")
-        self._is_ready = True
+        self.is_ready = True
 
     def train(self, name: str, training: Training, work: _Work) -> Any:
         for _ in range(work.tries):
