@@ -35,8 +35,9 @@ _COMMAND = "import sys; sys.path[:] = sys.argv[1:]; from raysed.cluster.processe
 class SideBySide:
     """Trains models, or does other work, in this process and in others, which stay for what comes next.
 
-    Others begin once they have imported all that is needed, which takes seconds; what is short is done by then. If one
-    dies, or its watchdog ends it, another repeats its training.
+    Others begin once they have imported all that is needed, which takes seconds. What is short is done by then; they
+    are ended with it, or their imports would slow down what comes next. If one dies, or its watchdog ends it, another
+    repeats its training.
     """
 
     def __init__(self, watchdog: Watchdog):
@@ -76,7 +77,7 @@ class SideBySide:
         running = {other: other.thread.submit(work.do_in, other) for other in self._others[:count]}
         work.do(lambda name, training: training(work.tell))
         wait([future for other, future in running.items() if other.is_busy])
-        self._end([other for other in self._others if not other.is_ready])  # imports would slow down what comes next
+        self._end([other for other in self._others if not other.is_ready])
         if work.errors:
             raise work.errors[0]
         return work.results

@@ -115,7 +115,9 @@ def test_an_error_in_another_process_is_raised_here(tmp_path, then, error, messa
 
 
 def test_what_is_short_is_done_before_another_process_is_there():
-    assert set(train_all(dict.fromkeys("abc", pid), 3).values()) == {os.getpid()}
+    with closing(SideBySide(CALM)) as side_by_side:
+        assert set(side_by_side.train(dict.fromkeys("abc", pid), 3, print).values()) == {os.getpid()}
+        assert side_by_side.count == 1, "imports for nothing would take a core from what comes next"
 
 
 def test_what_is_reported_in_another_process_is_heard_here(tmp_path):
