@@ -68,6 +68,7 @@ def stop(directory: Path, number: signal.Signals = signal.SIGTERM, **words) -> t
 @pytest.mark.parametrize(
     ("number", "words"),
     [
+        (signal.SIGTERM, {"cleaning_up": "pass"}),
         (signal.SIGTERM, {"hopeless": True}),
         (signal.SIGHUP, {"patience": 1.0}),
         # a library that hangs when the process ends, as the log of Ray Tune does where its experiment was cut off
@@ -76,7 +77,7 @@ def stop(directory: Path, number: signal.Signals = signal.SIGTERM, **words) -> t
         # `timeout` sends two signals, and the job says how it ended in between; here its other thread cannot say it
         (signal.SIGTERM, {"cleaning_up": AGAIN, "before_writing": PLANT}),
     ],
-    ids=["nobody answers", "out of patience", "hangs at exit", "error", "exit", "a signal while it says so"],
+    ids=["at once", "nobody answers", "out of patience", "hangs at exit", "error", "exit", "a signal while it says so"],
 )
 def test_a_job_ends_soon_and_says_that_it_was_stopped(tmp_path, number, words):
     process, said, errors, seconds = stop(tmp_path, number, **words)
