@@ -116,7 +116,6 @@ def undone(monkeypatch) -> Iterator[None]:
     handlers, level, propagate = logger.handlers[:], logger.level, logger.propagate
     signals = {number: signal.getsignal(number) for number in interrupts.NUMBERS}
     monkeypatch.setattr(atexit, "register", lambda *call: None)
-    monkeypatch.setattr(interrupts, "_see_it_end", lambda number: None)  # which may end this process
     with warnings.catch_warnings():
         yield
     logger.handlers[:], logger.propagate = handlers, propagate

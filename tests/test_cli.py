@@ -1,10 +1,8 @@
-"""The command line: outcomes become exit codes and one line, signals end a job politely, scripts are the commands."""
+"""The command line: outcomes become exit codes and one line, scripts are the commands."""
 
 import re
-import signal
 import subprocess
 import sys
-import time
 import warnings
 from argparse import ArgumentParser
 from collections.abc import Callable
@@ -47,24 +45,6 @@ def test_outcomes_become_exit_codes_and_one_line(command_line, capfd, outcome, c
 
     assert command_line(job) == code
     assert capfd.readouterr().err == said
-
-
-def test_an_interrupt_that_python_drops_comes_again(command_line, monkeypatch):
-    """Raised inside a destructor, the first KeyboardInterrupt never reaches the job."""
-    monkeypatch.setattr("raysed.interrupts._AGAIN_AFTER", 0.1)
-    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)
-
-    class Dropping:
-        def __del__(self) -> None:
-            signal.raise_signal(signal.SIGINT)
-
-    def job() -> None:
-        thing = Dropping()
-        del thing
-        time.sleep(5)
-        pytest.fail("it went on")
-
-    assert command_line(job) == 130
 
 
 def test_other_errors_are_not_hidden(command_line):

@@ -18,7 +18,7 @@ GRADED = "score\tsentence1\tsentence2\n" + "".join(
 
 
 @pytest.fixture
-def called(monkeypatch, capsys, tmp_path):
+def called(undone, monkeypatch, capsys, tmp_path):
     """Calls `raysed init` in an empty directory; returns the exit code, and what it said."""
     monkeypatch.chdir(tmp_path)
 

@@ -191,6 +191,8 @@ class _OwnRay:
                     _kill([helper, *helper.children(recursive=True)])
             threading.Thread(target=self._end_those_asked, daemon=True).start()
         ray.shutdown()
+        if interrupts.listening():  # Ray has put the system's own handlers in place
+            interrupts.listen_again()
         deadline = time.monotonic() + _ENDING_SECONDS
         while any(map(_lives, self._family)) and time.monotonic() < deadline:
             time.sleep(0.05)

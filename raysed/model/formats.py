@@ -13,6 +13,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +205,7 @@ class OpenVinoTransformer(torch.nn.Module):
     def __init__(self, file: Path, config: PreTrainedConfig):
         super().__init__()
         options = {"INFERENCE_NUM_THREADS": torch.get_num_threads()}
-        self.config, self._compiled = config, _openvino().compile_model(file, "CPU", options)
+        self.config, self._compiled = config, _openvino_core().compile_model(file, "CPU", options)
 
     def forward(self, **batch: torch.Tensor) -> BaseModelOutput:
         """Return `last_hidden_state`, float32 [B, L, D], and no other layer."""
@@ -229,6 +230,16 @@ def _openvino() -> Any:
     import openvino
 
     return openvino
+
+
+@cache
+def _openvino_core() -> Any:
+    """Return a core that is never freed, for all models of this process.
+
+    Each core gives its thread a stack for signal handlers. Cores that are freed in the order in which they were made
+    leave it one that is freed, too, and the next signal, such as Ctrl-C, ends the process with a segmentation fault.
+    """
+    return _openvino().Core()
 
 
 @contextmanager

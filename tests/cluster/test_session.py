@@ -3,6 +3,8 @@
 import os
 import re
 import socket
+import subprocess
+import sys
 from unittest.mock import Mock
 
 import pytest
@@ -32,6 +34,26 @@ def test_a_cluster_that_does_not_answer_is_named_at_once(address, monkeypatch):
     with pytest.raises(UserError, match=f"^Ray cannot be used at '{address}'; start it"):
         with session.session("ray"):
             pass
+
+
+@pytest.mark.cluster
+def test_a_signal_is_still_heard_when_ray_has_ended():
+    """Ray's own handlers end with it, and with them those that it has replaced."""
+    job = """
+import signal
+from raysed import interrupts
+from raysed.cluster.session import session
+
+interrupts.listen()
+with session("ray"):
+    pass
+try:
+    signal.raise_signal(signal.SIGTERM)
+except KeyboardInterrupt:
+    print("heard")
+"""
+    done = subprocess.run([sys.executable, "-c", job], capture_output=True, text=True, timeout=300)
+    assert (done.stdout, done.returncode) == ("heard\n", 0), done.stderr
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])

@@ -1,10 +1,12 @@
 """OpenVINO files, written beside an export, give the vectors of the model, also in sentence-transformers."""
 
+import ctypes
 import importlib.util
 import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +20,7 @@ from raysed.config import EncoderConfig
 from raysed.data.tokens import tokenize
 from raysed.errors import UserError
 from raysed.model.encoding import encode
-from raysed.model.formats import FILES, check_formats
+from raysed.model.formats import FILES, OpenVinoTransformer, check_formats
 from raysed.model.library import export_model
 from raysed.model.pretrained import save_encoder
 from raysed.report.formats import LEAST_COSINES, compare_formats
@@ -67,6 +69,39 @@ def cosines(found_ND: np.ndarray, expected_ND: np.ndarray) -> np.ndarray:
 def test_nothing_is_printed_or_sent(bert):
     """OpenVINO's telemetry writes to ~/intel before it sends anything."""
     assert bert.printed == "" and not (bert.home / "intel").exists()
+
+
+def stack_of_signals() -> int | None:
+    """The address of the memory in which this thread's handlers of signals run; None: its own stack."""
+
+    class Stack(ctypes.Structure):
+        _fields_ = [("address", ctypes.c_size_t), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+
+    stack = Stack()
+    assert ctypes.CDLL(None).sigaltstack(None, ctypes.byref(stack)) == 0
+    return None if stack.flags & 2 else stack.address  # SS_DISABLE
+
+
+def is_mapped(address: int) -> bool:
+    ranges = (line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines())
+    return any(int(start, 16) <= address < int(end, 16) for start, end in ranges)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="OpenVINO leaves the stack alone elsewhere")
+def test_a_signal_finds_its_stack_after_models_were_freed_in_any_order(bert):
+    """Else Ctrl-C would end the process with a segmentation fault."""
+    found = []
+
+    def make_two_and_free_them() -> None:
+        first, second = (OpenVinoTransformer(bert.path / FILES[name], None) for name in BOTH)
+        del first
+        del second
+        found.append(stack_of_signals())
+
+    thread = threading.Thread(target=make_two_and_free_them)  # with no such stack of anybody else
+    thread.start()
+    thread.join()
+    assert found[0] is None or is_mapped(found[0])
 
 
 def test_they_are_measured_beside_the_format_of_torch(bert, sentences):

@@ -695,7 +695,9 @@ def test_runs_that_share_a_directory_keep_both_reports_and_are_checked_before_th
         (["sed-table-1", "--data", "nowhere"], "sed-table-1 needs data that is not in nowhere"),
     ],
 )
-def test_mistakes_at_the_command_line_are_one_sentence_and_exit_code_2(words, sentence, capsys, monkeypatch, tmp_path):
+def test_mistakes_at_the_command_line_are_one_sentence_and_exit_code_2(
+    words, sentence, undone, capsys, monkeypatch, tmp_path
+):
     monkeypatch.setattr(sys, "argv", ["reproduce.py", "--output", str(tmp_path), *words])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(ROOT / "jobs/reproduce.py", run_name="__main__")

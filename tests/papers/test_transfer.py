@@ -310,7 +310,7 @@ def test_pairs_have_pair_features(senteval):
     assert score_task(task, data, 1111) == found[task.name]
 
 
-def test_the_command_scores_any_models(senteval, quick, monkeypatch, tmp_path, capsys):
+def test_the_command_scores_any_models(senteval, quick, undone, monkeypatch, tmp_path, capsys):
     output = tmp_path / "scores.json"
     words = [str(senteval), "--task", "SST2", "--task", "TREC", "--model", "bundled:encoder", "--output", str(output)]
     assert main_of(papers.transfer.job, papers.transfer.parser(), arguments=words) == 0

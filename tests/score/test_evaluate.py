@@ -37,7 +37,7 @@ def tasks(tmp_path, sentences) -> Path:
 
 
 @pytest.fixture
-def call(monkeypatch, capsys) -> Callable[..., str]:
+def call(undone, monkeypatch, capsys) -> Callable[..., str]:
     """Runs the job in this process; returns what it prints."""
 
     def run(*arguments: object) -> str:

@@ -88,6 +88,31 @@ def test_a_job_ends_soon_and_says_that_it_was_stopped(tmp_path, number, words):
     assert seconds < 20
 
 
+def test_an_interrupt_that_python_drops_comes_again():
+    """Raised inside a destructor, the first KeyboardInterrupt never reaches the job."""
+    job = """
+import signal, sys, time
+from raysed import interrupts
+
+interrupts._AGAIN_AFTER = 0.1
+sys.unraisablehook = lambda unraisable: None
+
+class Dropping:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+interrupts.listen()
+try:
+    thing = Dropping()
+    del thing
+    time.sleep(20)
+except KeyboardInterrupt:
+    print("came again")
+"""
+    done = subprocess.run([sys.executable, "-c", job], cwd=ROOT, capture_output=True, text=True, timeout=50)
+    assert (done.stdout, done.returncode) == ("came again\n", 0), done.stderr
+
+
 def test_an_error_without_a_signal_is_none(tmp_path):
     with pytest.raises(ZeroDivisionError), errors_are_stops():
         raise ZeroDivisionError
