@@ -45,7 +45,7 @@ class Cluster:
 
     Attributes:
         nodes: (CPUs, GPUs) of every live node.
-        node_bytes: memory that Ray may use on the smallest node.
+        node_bytes: memory that a run may use on the smallest node.
         gpu_bytes: memory of the smallest GPU.
         gpu: Ray's accelerator type of the smallest GPU; empty if unknown.
     """
@@ -209,8 +209,8 @@ def too_large(cluster: Cluster, res: ResourcesConfig, need: Need) -> str | None:
         )
     if need.what and need.host > cluster.node_bytes:
         return (
-            f"{need.what} needs about {need.host / 1e9:.1f} GB of memory, but Ray may use "
-            f"{cluster.node_bytes / 1e9:.1f} GB of the smallest node; use nodes with more memory or a smaller encoder"
+            f"{need.what} needs about {need.host / 1e9:.1f} GB of memory, but only "
+            f"{cluster.node_bytes / 1e9:.1f} GB can be used on the smallest machine; use more memory or a smaller encoder"
         )
     return None
 
