@@ -40,8 +40,8 @@ Precision = Literal["auto", "fp32", "bf16"]
 """Precision of forward passes; trained weights and optimizer states are always fp32."""
 EncodePrecision = Literal[Precision, "int8"]
 TargetPrecision = Literal["fp32", "fp16"]
-Role = Literal["", "query", "document"]
-"""What a text is in a search, which decides its prompt; empty: neither."""
+Role = Literal["", "query", "document", "prompted"]
+"""What a text is in a search, which decides its prompt; empty: neither; `prompted`: its task has put one before it."""
 Rate = Annotated[float, Field(gt=0)]
 PACKAGE = "package:"
 MEMBERS = "members"
@@ -656,7 +656,8 @@ class ResourcesConfig(Block):
     engine: Annotated[Literal["auto", "ray", "local"], NO_EFFECT] = "auto"
     """`ray`: the cluster of `RAY_ADDRESS`, or Ray on this machine. `local`: this machine without Ray; several trainings
     share its CPUs, or take turns on its GPU. `auto`: `ray` if `RAY_ADDRESS` is set, Python has started Ray, or it is
-    installed and there are several GPUs, or several trainings and a GPU or more than 16 CPUs. Results are the same."""
+    installed and `sed.workers` is above 1, there are several GPUs, or several trainings and a GPU or more than 16 CPUs.
+    Results are the same."""
     cpus_per_member: Annotated[float | None, NO_EFFECT] = Field(None, gt=0)
     """CPUs per member. `null`: one, or more with fewer members than cores."""
     gpus_per_member: Annotated[float | None, NO_EFFECT] = Field(None, gt=0)

@@ -209,8 +209,8 @@ def too_large(cluster: Cluster, res: ResourcesConfig, need: Need) -> str | None:
         )
     if need.what and need.host > cluster.node_bytes:
         return (
-            f"{need.what} needs about {need.host / 1e9:.1f} GB of memory, but only "
-            f"{cluster.node_bytes / 1e9:.1f} GB can be used on the smallest machine; use more memory or a smaller encoder"
+            f"{need.what} needs about {need.host / 1e9:.1f} GB of memory, but only {cluster.node_bytes / 1e9:.1f} GB "
+            "can be used on the smallest machine; use a larger one or a smaller encoder"
         )
     return None
 

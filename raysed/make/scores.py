@@ -185,7 +185,7 @@ def _rows_of_text(inputs: Named, settings: Named, work: Work) -> tuple[list[Part
     if table is everything:  # not its file, which may have changed since another run in this process
         digest = hashlib.sha256(table.offsets.tobytes())
         digest.update(np.ascontiguousarray(table.input_ids))
-        key = str((inputs["encoder"], inputs["model"], poolings, digest.hexdigest()))
+        key = str((inputs["encoder"], inputs["encoder_id"], inputs["model"], poolings, digest.hexdigest()))
     if key is None or key not in _embedded:
         encoder, _ = load_start(inputs["encoder"], inputs["model"])
         _embedded.clear()

@@ -48,6 +48,7 @@ _USUAL = {
     "module_output_name": "token_embeddings",
 }
 _READ_ELSEWHERE = {"max_seq_length", *_USUAL}
+_WEIGHTS = {"use_safetensors": True, "dtype": torch.float32}  # in whatever precision they are stored
 
 
 class NotPackable(Exception):
@@ -65,7 +66,7 @@ def load(directory: Path, device: str = "cpu", trust_remote_code: bool = False) 
         device=device,
         local_files_only=True,
         trust_remote_code=trust_remote_code,
-        model_kwargs={"use_safetensors": True},
+        model_kwargs=_WEIGHTS,
     ).eval()
 
 
@@ -193,7 +194,7 @@ def _module(directory: Path, kind: str, place: str, trust_remote_code: bool = Fa
         return FlowHead.load(directory / place)
     module, options = import_module_class(kind), {}
     if module is Transformer:
-        options = {"trust_remote_code": trust_remote_code, "model_kwargs": {"use_safetensors": True}}
+        options = {"trust_remote_code": trust_remote_code, "model_kwargs": _WEIGHTS}
     return module.load(str(directory), subfolder=place, local_files_only=True, **options).eval()
 
 

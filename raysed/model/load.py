@@ -96,7 +96,8 @@ class LibraryModel:
         """Return a list of one float32 [N, D], rows in sentence order."""
         parts: list[np.ndarray] = []
         # A role without a prompt gets the model's default prompt (None), if it has one.
-        options = {"prompt": self.prompts.get(role), "convert_to_numpy": True, "show_progress_bar": False}
+        prompt = "" if role == "prompted" else self.prompts.get(role)
+        options = {"prompt": prompt, "convert_to_numpy": True, "show_progress_bar": False}
         for start in range(0, len(sentences), _CHUNK):
             some = list(sentences[start : start + _CHUNK])
             parts.append(self.model.encode(some, **options).astype(np.float32))

@@ -59,7 +59,12 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
         _keep_layers(transformer, config)
     elif kinds := getattr(transformer.config, "layer_types", None):  # `model_kwargs` may leave fewer layers
         transformer.config.layer_types = kinds[: transformer.config.num_hidden_layers]
-    encoder = Encoder(transformer)
+    try:
+        encoder = Encoder(transformer)
+    except UserError as error:
+        raise error.at("encoder.path") from None
+    except LOAD_ERRORS as error:  # such as an encoder with a decoder
+        raise unloadable(config, error) from None
     _check_length(config, transformer.config, encoder.position_offset or 0)
     return encoder, load_tokenizer(config)
 
@@ -116,7 +121,7 @@ def load_tokenizer(config: EncoderConfig, start: Path | None = None) -> PreTrain
         return AutoTokenizer.from_pretrained(start, trust_remote_code=config.trust_remote_code)
     vocabulary = configuration_of(config).vocab_size
     try:
-        tokenizer = AutoTokenizer.from_pretrained(encoder_path(config), trust_remote_code=config.trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(encoder_path(config), **tokenizer_options(config))
     except LOAD_ERRORS as error:
         raise unloadable(config, error) from None
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # the vocabulary is missing
@@ -128,7 +133,18 @@ def load_tokenizer(config: EncoderConfig, start: Path | None = None) -> PreTrain
             f"{vocabulary}; use both from the same model",
             setting="encoder.path",
         )
+    if tokenizer.pad_token is None:  # sentence-transformers pads; what is padded is masked
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.sep_token or tokenizer.unk_token
+    if tokenizer.pad_token is None:
+        problem = f"the tokenizer of {config.path!r} has no token for padding; add a pad_token to its files"
+        raise UserError(problem, setting="encoder.path")
     return tokenizer
+
+
+def tokenizer_options(config: EncoderConfig) -> dict[str, Any]:
+    """Return what a tokenizer shares with its model's `model_kwargs`: the commit, and where it is cached."""
+    shared = {name: config.model_kwargs[name] for name in ("revision", "cache_dir") if name in config.model_kwargs}
+    return {"trust_remote_code": config.trust_remote_code, **shared}
 
 
 def unloadable(config: EncoderConfig, error: Exception) -> UserError:

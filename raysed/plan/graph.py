@@ -446,7 +446,7 @@ class Plan:
             inputs["dev"] = self._dev
         index, options = of.index + fit, {"on_cpus": fit_on == "tasks"}
         name, title = f"{recipe.text}/calibrations/{index:02d}", f"calibration {index:02d} of {recipe.text}"
-        kept = inputs, settings, {"poolings": list(of.poolings)}
+        kept = inputs, settings, {"poolings": list(of.poolings), "encoder_id": self.job.inputs["encoder"]}
         about = {"by": "task", "group": of.embeddings, "may_fail": may_fail, "options": options, "say": _say_unfitted}
         self._add(name, title, scores.calibration, "calibration", *kept, **about)
         self.scored[recipe.text].append(ScoredModel(recipe.text, of.kind, index, name, poolings, model=of.model))

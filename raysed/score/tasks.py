@@ -15,6 +15,7 @@ import numpy as np
 
 from raysed.config import EvaluationConfig, Layers, Role, TaskConfig, stable_hash
 from raysed.data.graded import StsTask
+from raysed.data.rows import read_lines
 from raysed.data.sources import ending
 from raysed.errors import UserError
 from raysed.model.prompts import Prompts
@@ -168,8 +169,7 @@ def without_labels(sources: Sequence[str]) -> list[str]:
 
 
 def _has_columns(path: str) -> bool:
-    with open(path, encoding="utf-8", errors="replace") as lines:
-        return "\t" in next(filter(str.strip, lines), "")
+    return "\t" in next(filter(str.strip, read_lines(Path(path))), "")
 
 
 def tasks_of(sources: Sequence[str] | Mapping[str, str], dev: Container[str] = ()) -> dict[str, TaskConfig]:
@@ -222,7 +222,7 @@ class DevTask:
             "task": stable_hash(task.content()),
             "aggregation": getattr(task, "aggregation", None),
             "layers": self.layers,
-            "prompts": self.prompts if any(task.roles) else {},
+            "prompts": self.prompts if any(role in self.prompts for role in task.roles) else {},
         }
 
     def score(self, x_UD: np.ndarray, criterion: Criterion = "spearman") -> float:

@@ -206,7 +206,9 @@ def test_what_fits_nowhere_is_one_sentence():
         UserError, match=r"^a member of ct needs about 12\.0 GB of GPU memory, but the smallest GPU has 8"
     ):
         plan_members(Cluster(((8, 1),), gpu_bytes=8e9), ResourcesConfig(), 10, need)
-    with pytest.raises(UserError, match=r"^a member of ct needs about 9\.0 GB of memory, but only 8\.0 GB can be used on "):
+    with pytest.raises(
+        UserError, match=r"^a member of ct needs about 9\.0 GB of memory, but only 8\.0 GB can be used on "
+    ):
         plan_members(Cluster(((8, 0),), node_bytes=8e9), ResourcesConfig(), 10, need)
     with pytest.raises(UserError, match=r"encoder, or share it among GPUs with sed\.workers and sed\.zero_stage: 2$"):
         plan_learners(Cluster(((8, 1),), gpu_bytes=8e9), ResourcesConfig(), 1, need)

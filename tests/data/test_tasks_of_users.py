@@ -1,5 +1,6 @@
 """Retrieval tasks and labelled texts are read from files as users write them; mistakes name file and line."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -82,6 +83,11 @@ def test_text_without_tabs_has_no_labels(tmp_path):
     plain = write(tmp_path / "plain.txt", "", "However, it rains.", "A\ttab.")
     pairs = write(tmp_path / "pairs.txt", "5\tIt rains.\tRain falls.")
     assert without_labels([plain, pairs]) == [plain]
+    for time in range(1, 20):  # part of the compressed bytes, which may have a tab
+        for file in (plain, pairs):
+            with gzip.GzipFile(f"{file}.gz", "wb", mtime=time) as packed:
+                packed.write(Path(file).read_bytes())
+        assert without_labels([f"{plain}.gz", f"{pairs}.gz"]) == [f"{plain}.gz"]
 
 
 def test_the_kind_of_a_task_is_seen_from_its_files(beir, tmp_path):

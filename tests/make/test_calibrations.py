@@ -1,7 +1,10 @@
 """Calibrations as artefacts: what is fitted on which text, and what is written."""
 
+import shutil
+
 import numpy as np
 import pytest
+from transformers import AutoModel
 
 from raysed.cluster.work import Work
 from raysed.config import CalibrationConfig, CorpusConfig, EncoderConfig, FlowConfig, derive_seed
@@ -64,6 +67,7 @@ class TestArtefacts:
             "sentences": Sentences(evaluation.sentences, None, evaluation),
             "dev": DevTask(own, None, rows, 2),
             "encoder": EncoderConfig(),
+            "encoder_id": "as it is",
             "model": None,
             "poolings": list(x),
             **inputs,
@@ -219,6 +223,24 @@ class TestArtefacts:
             flow, storage = {"fit_on": "mine.txt"}, tmp_path / str(place)
             made, _ = self.calibrate(storage, evaluation, ["sn"], x, flow, text=text)
             found.append(self.fitted(made, 2))
+        assert np.abs(found[0] - found[1]).max() > 1e-3
+
+    def test_a_text_is_embedded_again_where_the_encoder_was_replaced(
+        self, tmp_path, evaluation, tiny_encoder_dir, make_sentences
+    ):
+        path, found = shutil.copytree(tiny_encoder_dir, tmp_path / "encoder"), []
+        config = EncoderConfig(path=str(path), max_length=12)
+        (tmp_path / "mine.txt").write_text("\n".join(make_sentences(20, 0)))
+        text, flow = CorpusConfig(source=str(tmp_path / "mine.txt")), {"fit_on": "mine.txt"}
+        x = {layers: embeddings(len(evaluation.sentences), 16) for layers in self.LAYERS}
+        for place in ("first", "second"):
+            given = {"encoder": config, "encoder_id": place, "text": text}
+            made, _ = self.calibrate(tmp_path / place, evaluation, ["sn"], x, flow, **given)
+            found.append(self.fitted(made, 2))
+            model = AutoModel.from_pretrained(path)
+            for weight in model.parameters():
+                weight.data *= 1.5
+            model.save_pretrained(path)
         assert np.abs(found[0] - found[1]).max() > 1e-3
 
 

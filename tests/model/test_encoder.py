@@ -10,7 +10,19 @@ import pytest
 import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoTokenizer, BertModel, ModernBertConfig, ModernBertModel
+from transformers import (
+    AutoModel,
+    AutoTokenizer,
+    BertModel,
+    ConvBertConfig,
+    ConvBertModel,
+    FlaubertConfig,
+    FlaubertModel,
+    ModernBertConfig,
+    ModernBertModel,
+    T5Config,
+    T5Model,
+)
 
 from raysed.config import EncoderConfig
 from raysed.data.tokens import PackedTokens, TokenTable, pack, tokenize
@@ -162,6 +174,26 @@ def test_other_architectures_are_fed_padded(make_transformer, caplog, kind):
             torch.testing.assert_close(got[name], wanted[name], rtol=1e-5, atol=1e-4, msg=name)
     (warning,) = caplog.records
     assert f"{kind.__name__} does not support packed rows, so it gets padded batches" in warning.getMessage()
+
+
+def test_an_architecture_whose_sentences_see_their_padding_is_refused():
+    sizes = {"vocab_size": 60, "embedding_size": 16, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32}
+    transformer = ConvBertModel(ConvBertConfig(**sizes, num_attention_heads=4, initializer_range=0.3))
+    with pytest.raises(UserError, match=r"^ConvBertModel gives a sentence other vectors beside "):
+        Encoder(transformer)
+
+
+def test_an_architecture_may_reject_packed_rows_by_an_assertion():
+    config = FlaubertConfig(vocab_size=60, emb_dim=16, n_layers=2, n_heads=2, pad_index=0, max_position_embeddings=40)
+    assert Encoder(FlaubertModel(config)).position_offset is None
+
+
+def test_an_encoder_with_a_decoder_is_refused_in_a_sentence(tiny_encoder_dir, tiny_tokenizer, tmp_path):
+    sizes = {"vocab_size": len(tiny_tokenizer), "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+    T5Model(T5Config(**sizes)).save_pretrained(tmp_path)
+    tiny_tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"^encoder\.path: "):
+        load_encoder(EncoderConfig(path=str(tmp_path), max_length=12))
 
 
 def test_windowed_attention_is_kept():
@@ -320,6 +352,22 @@ def test_a_head_is_a_matrix_after_any_pooling_in_full_precision(make_encoder, ma
             np.testing.assert_allclose(found_ND, plain_ND @ weight_HD, atol=1e-5)
     with torch.autocast("cpu", torch.bfloat16):
         assert encoder(make_batch(), 1).dtype == torch.float32
+
+
+def test_a_tokenizer_can_pad_and_is_of_the_weights_commit(tiny_encoder_dir, tmp_path, monkeypatch):
+    """sentence-transformers pads, and fails after all training where a tokenizer cannot."""
+    path, asked = shutil.copytree(tiny_encoder_dir, tmp_path / "encoder"), []
+    from_pretrained = AutoTokenizer.from_pretrained
+
+    def without_padding(*arguments, **named):
+        asked.append(named["revision"])
+        tokenizer = from_pretrained(*arguments, **named)
+        tokenizer.pad_token = None
+        return tokenizer
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", without_padding)
+    config = EncoderConfig(path=str(path), max_length=12, model_kwargs={"revision": "v2"})
+    assert load_encoder(config)[1].pad_token == "[SEP]" and asked == ["v2"]
 
 
 def test_equal_encoders_are_saved_as_equal_files(tiny_encoder_dir, tmp_path, make_sentences):

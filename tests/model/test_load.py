@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
-from transformers import AutoTokenizer
+from transformers import AutoModel, AutoTokenizer
 
 from raysed.data.tokens import tokenize
 from raysed.errors import UserError
@@ -91,6 +91,22 @@ def test_other_modules_are_computed_as_the_library_does(exports, sentences, tmp_
     assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max() and told == [len(sentences)]
     (plain,) = load_model(str(exports["whiten"])).embed(sentences)
     assert np.abs(found - plain).max() > 1e-3 or "do_lower_case" in settings, "the change is of no effect"
+
+
+def test_texts_that_a_task_has_given_a_prompt_get_no_other(exports, sentences, tmp_path):
+    path = shutil.copytree(exports["whiten"], tmp_path / "other")
+    change(path / "config_sentence_transformers.json", **PROMPT)
+    (found,) = load_model(str(path)).embed(sentences, role="prompted")
+    expected = by_library(exports["whiten"], sentences)
+    assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max()
+
+
+def test_the_library_computes_in_fp32_whatever_is_stored(exports, tmp_path):
+    path = shutil.copytree(exports["whiten"], tmp_path / "other")
+    change(path / POOLING, **NO_MEAN, pooling_mode_max_tokens=True)
+    AutoModel.from_pretrained(path, dtype=torch.bfloat16).save_pretrained(path)
+    model = load_model(str(path)).model
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
 
 
 # -- mistakes --------------------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ def test_a_prompt_is_put_before_every_sentence(tiny_encoder_dir):
         for prompt in ("", "the big ")
     )
     np.testing.assert_array_equal(asked.embed(["cat sat"]), plain.embed(["the big cat sat"]))
+    np.testing.assert_array_equal(asked.embed(["cat sat"], "prompted"), plain.embed(["cat sat"]))
     assert plain.parameters > 0 and plain.weights_bytes() == 4 * plain.parameters
 
 

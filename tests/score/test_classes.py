@@ -51,6 +51,14 @@ def test_clear_topics_are_found_and_noise_is_not(kind):
     assert clear == pytest.approx(100) and noise < 60
 
 
+@pytest.mark.parametrize("kind", [Classification, Clustering])
+def test_a_seed_may_be_any_number(kind):
+    texts, labels = [f"text {i}" for i in range(20)], np.arange(20) % 2
+    x_ND = np.random.default_rng(0).normal(size=(20, 3))
+    small, large = (kind("t", texts, labels, ["a", "b"], None, seed).outcome(x_ND) for seed in (7, 2**32 + 7))
+    np.testing.assert_array_equal(small, large)
+
+
 def test_metrics_are_those_of_the_predictions():
     rng = np.random.default_rng(1)
     test = np.arange(90) % 3 == 0

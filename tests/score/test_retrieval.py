@@ -69,7 +69,7 @@ def test_a_text_that_is_asked_and_found_is_two_sentences_unless_the_task_has_pro
     texts, gains = ["a cat", "a dog", "a bird"], [{1: 1.0}, {0: 1.0}]
     plain, own = (Retrieval("toy", texts[:2], texts, list("abc"), gains, query_prompt=prompt) for prompt in ("", "q: "))
     assert plain.roles == ["query"] * 2 + ["document"] * 3 and plain.sentences == [*texts[:2], *texts]
-    assert own.roles == [""] * 5 and own.sentences == ["q: a cat", "q: a dog", *texts]
+    assert own.roles == ["prompted"] * 5 and own.sentences == ["q: a cat", "q: a dog", *texts]
     # As a query, each of the two has the vector of the other as a document.
     x_UD = np.array([[0, 1, 0], [1, 0, 0], *np.eye(3)])
     assert Evaluation([plain]).score(x_UD)["toy"]["ndcg@10"] == 100

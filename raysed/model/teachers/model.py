@@ -75,7 +75,7 @@ class ModelTeacher(Teacher):
 
     def embed(self, sentences: Sequence[str], role: Role = "") -> np.ndarray:
         """Return one vector per sentence, float32 [N, D]."""
-        if role in self.prompts:
+        if role in self.prompts or role == "prompted":
             return self._model.embed(sentences, role=role)[0]
         return self._model.embed(self._with_prompt(sentences, role))[0]
 

@@ -96,7 +96,7 @@ def _registered(given: Any, name: str) -> str:
 
 
 def _of_role(given: Any, role: Role) -> Callable | None:
-    return getattr(given, f"encode_{role}", None) if role else None
+    return getattr(given, f"encode_{role}", None) if role in ("query", "document") else None
 
 
 def _vectors(given: Any, sentences: list[str], name: str, embed: Callable | None = None) -> np.ndarray:

@@ -16,7 +16,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, P
 
 from raysed.config import EncoderConfig, ViewsConfig, derive_seed
 from raysed.errors import UserError
-from raysed.model.pretrained import longest_input
+from raysed.model.pretrained import longest_input, tokenizer_options
 from raysed.model.views import common
 from raysed.model.views.common import Made, Maker
 from raysed.store.hub import encoder_path
@@ -142,7 +142,7 @@ def _load(views: ViewsConfig, encoder: EncoderConfig) -> tuple[PreTrainedModel, 
         model, info = AutoModelForMaskedLM.from_pretrained(
             path, output_loading_info=True, use_safetensors=True, dtype=torch.float32, **options, **config.model_kwargs
         )
-        tokenizer = AutoTokenizer.from_pretrained(path, **options)
+        tokenizer = AutoTokenizer.from_pretrained(path, **tokenizer_options(config))
     missing = sorted(key for key in info["missing_keys"] if "pooler" not in key)
     problem = None
     if missing:

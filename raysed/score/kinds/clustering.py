@@ -28,7 +28,7 @@ class Clustering(LabelledTask):
         from sklearn.cluster import KMeans  # takes a second; most processes never need it
 
         features, count = vectors(self.texts), len(self.classes)
-        runs = [KMeans(count, n_init=1, random_state=self._seed + run).fit(features) for run in range(SEEDS)]
+        runs = [KMeans(count, n_init=1, random_state=(self._seed + run) % 2**32).fit(features) for run in range(SEEDS)]
         return np.stack([run.labels_.astype(np.int64) for run in runs], axis=1)
 
     def metrics(self, outcome_NS: np.ndarray) -> dict[str, float | int]:

@@ -87,7 +87,7 @@ def _check_ids(judgements: Rows, column: str, known: Mapping[str, int], file: st
 class Retrieval(Task):
     """Scores models by how they rank the documents that answer a query; only embedded texts get prompts.
 
-    With a prompt of the task's own, texts have no role, so models add none of theirs.
+    With a prompt of the task's own, models add none of theirs.
 
     Attributes:
         document_ids: rank documents with equal scores, the last id first (as in trec_eval).
@@ -115,7 +115,8 @@ class Retrieval(Task):
         self.gains, self.left_out, self._prompts = gains, left_out, (query_prompt, document_prompt)
         without = f" ({left_out:,} more have no relevant document)" if left_out else ""
         self.size = f"{len(queries):,} queries{without}, {len(documents):,} documents"
-        roles: tuple[Role, Role] = ("", "") if query_prompt or document_prompt else ("query", "document")
+        has_prompts = query_prompt or document_prompt
+        roles: tuple[Role, Role] = ("prompted", "prompted") if has_prompts else ("query", "document")
         asked = [(roles[0], query_prompt + query) for query in queries]
         found = [(roles[1], document_prompt + text) for text in documents]
         row = {text: i for i, text in enumerate(dict.fromkeys([*asked, *found]))}

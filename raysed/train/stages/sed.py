@@ -100,7 +100,8 @@ class SedConfig(TuningConfig):
     """`mean` of the members' embeddings (paper), or `centred_mean`: less its corpus average, CT's common offset.
     `null`: `centred_mean` for members that end with `ct`, else `mean`."""
     sentences: int | None = Field(None, ge=1)
-    """Corpus sentences for all but members, which read all of `corpus.sentences`. `null`: the same."""
+    """Corpus sentences for all but members, which read all of `corpus.sentences` unless they learn from rewritten
+    views. `null`: the same."""
     target_precision: TargetPrecision = "fp32"
     """`fp32` targets, or `fp16` for half the storage and traffic, rounded by at most 1/2048."""
     learners: Annotated[int, NO_EFFECT] = Field(1, ge=1, le=MOST)
