@@ -87,7 +87,7 @@ class Result:
         `SentenceTransformer` and `raysed.evaluate` load it from a local directory. For a refusal,
         `report["refused"]["why"]` says why; `export.allow_worse` overrides it.
         """
-        return None if "refused" in self.report else f"{self.directory}/model"
+        return None if "refused" in self.report else self._storage.uri("model")
 
     @cached_property
     def model(self) -> SentenceTransformer | None:
@@ -280,6 +280,7 @@ def distillation(
     from raysed.model.teacher import default_learner
     from raysed.model.teachers.python import settings_of
 
+    make_config({"run": run, "storage": storage})  # before anything is written there
     defaults, blocks = load_config(find_config("distill")), [settings_of(teacher) for teacher in _as_list(teachers)]
     paths = [block.get("path", "") for block in blocks]
     encoder: dict[str, Any] = {"path": learner} if learner else default_learner(paths)
@@ -311,7 +312,7 @@ def distillation(
 def _on_tasks(dev: Any, tasks: Any, given: str, defaults: Config) -> dict[str, Any]:
     from raysed.score.tasks import tasks_of
 
-    sources, has_dev = _sources(dev, tasks, given), dev is not None
+    sources, has_dev = _sources(dev, tasks, f"{given}/tasks"), dev is not None
     found = tasks_of(sources, list(sources.values())[:has_dev])
     chosen, reported = (next(iter(found)), None) if has_dev else (defaults.evaluation.dev or "", list(found))
     if not has_dev:  # choose on the default dev task, without reporting it
@@ -388,7 +389,9 @@ def evaluate(model: Any, tasks: Any) -> Scores:
 
     quiet_libraries()
     with tempfile.TemporaryDirectory() as directory:
-        found = tasks_of(_sources(None, tasks, directory))
+        found = tasks_of(_sources(None, () if tasks is None else tasks, directory))
+        if not found:
+            raise UserError("tasks: there is none; pass graded pairs, labelled texts or a directory in BEIR's layout")
         evaluation = Evaluation([load_any_task(name, task, 0, "all") for name, task in found.items()])
     try:
         block = {"layers": EncoderConfig().layers, **settings_of(model)}
@@ -416,7 +419,9 @@ def _sources(dev: Any, tasks: Any, directory: str) -> dict[str, str]:
         unnamed = [unnamed] if unnamed and is_row(unnamed[0]) else unnamed
         tasks = {}
     given = [*([("dev", dev)] if dev is not None else []), *tasks.items()]
-    given += [(f"task-{place}", task) for place, task in enumerate(unnamed, 1)]
+    # A task that chooses the model is not scored a second time as one that does not.
+    is_dev = lambda task: is_path(dev) and is_path(task) and os.fspath(dev) == os.fspath(task)  # noqa: E731
+    given += [(f"task-{place}", task) for place, task in enumerate(unnamed, 1) if not is_dev(task)]
     found: dict[str, str] = {}
     for name, task in given:
         source, *more = source_of(task, f"{directory}/{name}.parquet", f"task {name}")

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,10 +92,11 @@ def main_of(
         return 1
     except KeyboardInterrupt:
         interrupts.notice()
-        last_words()
         code = 128 + (interrupts.came() or signal.SIGINT)  # a library may have raised another one since
-        sys.stdout.flush()
         atexit.register(os._exit, code)  # skips libraries' exit handlers: interrupted at work, they may hang or crash
+        with suppress(OSError):  # the terminal may be closed
+            last_words()
+            sys.stdout.flush()
         return code
     finally:
         interrupts.leave()

@@ -9,8 +9,8 @@ the model.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from raysed import interrupts
 from raysed.cluster.process import prepare_process
 from raysed.cluster.session import is_ray_given, session
+from raysed.errors import RunFailed, UserError
 from raysed.recipe import parse_recipes
 from raysed.store import cache
 from raysed.store.metrics import native_output_to
@@ -81,6 +82,18 @@ def _engine_of(config: Config) -> Engine:
     return "ray" if here.gpus > 1 or (has_several and (here.gpus or here.cpus > _FEW_CPUS)) else "local"
 
 
+@contextmanager
+def _native_output(log: Path, storage: Storage) -> Iterator[None]:
+    """Collect what C++ libraries print; on remote storage, upload it at the end."""
+    try:
+        with native_output_to(log):
+            yield
+    finally:
+        if not storage.is_local and log.stat().st_size:
+            with suppress(OSError, UserError, RunFailed):  # another job may have taken over
+                storage.write_bytes("logs/native.log", log.read_bytes())
+
+
 def _make(job: Job, storage: Storage, status: Status, say: Callable[[str], None]) -> None:
     from raysed.cluster.execute import execute
     from raysed.plan.artefacts import facts_of, scored_models
@@ -93,7 +106,7 @@ def _make(job: Job, storage: Storage, status: Status, say: Callable[[str], None]
             say(f"Ray dashboard: {dashboard}")
         logs = nullcontext(Path(storage.uri("logs"))) if storage.is_local else cache.half_written()
         try:
-            with logs as place, native_output_to(place / "native.log"), interrupts.errors_are_stops():
+            with logs as place, _native_output(place / "native.log", storage), interrupts.errors_are_stops():
                 plan = Plan(job)
                 emit(totals=plan.totals())
                 state, cluster = execute(plan.graph, storage, plan.how(engine), say)

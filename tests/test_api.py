@@ -11,6 +11,7 @@ from raysed import api, bundled
 from raysed.config import find_config, load_config, make_config
 from raysed.errors import UserError
 from raysed.plan.consistency import check_settings
+from raysed.store.storage import Storage
 
 PAIRS = [("A cat.", "A pet.", 3.0), ("A cat.", "It rains.", 0.0)]
 
@@ -97,6 +98,25 @@ def test_objects_are_written_where_the_run_is(distillation, monkeypatch, tmp_pat
     assert config.corpus.source == [f"{tmp_path}/runs/distilled/given/sentences.parquet"]
 
 
+def test_a_task_may_have_any_name(distillation):
+    labelled = [("It rains.", "weather"), ("A cat.", "pets"), ("A storm.", "weather"), ("A dog.", "pets")]
+    config = distillation("A", ["One sentence."], queries=["Rain?"], tasks={"sentences": labelled, "queries": labelled})
+    sources = [*config.corpus.source, config.search.source]
+    assert not {task.source for task in config.evaluation.tasks.values()} & set(sources)
+
+
+def test_nothing_is_written_for_a_run_that_cannot_be(distillation, tmp_path):
+    with pytest.raises(UserError, match=r"^setting run: "):
+        distillation("A", ["One sentence."], run="../evil")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.tsv"]
+
+
+def test_a_model_on_remote_storage_has_its_uri(monkeypatch):
+    monkeypatch.setattr(Storage, "read_text", lambda storage, name: None)
+    result = api.Result(Storage("s3://bucket/runs?region=eu-west-1", "mine"))
+    assert result.path == "s3://bucket/runs/mine/model?region=eu-west-1"
+
+
 def test_a_static_learner_has_its_own_rate_unless_told_otherwise(distillation):
     def settings(**given):
         return distillation(["A"], "corpus.txt", "A", static=True, settings=given)
@@ -118,6 +138,8 @@ def test_objects_are_as_good_as_files(distillation):
     check_settings(config)
     assert Path(config.corpus.source[0]).match("runs/distilled/given/sentences.parquet")
     assert list(config.evaluation.tasks) == ["dev", "mine", "task-2"] and config.evaluation.dev == "dev"
+    config = distillation("A", "c.txt", dev="mine.tsv", tasks=["mine.tsv", PAIRS])
+    assert list(config.evaluation.tasks) == ["mine", "task-2"], "one that chooses is not one that does not"
     config = distillation("A", "c.txt", tasks={"first": PAIRS, "other": Path("mine.tsv")})
     assert list(config.evaluation.tasks) == ["everyday-dev", *config.evaluation.report]
     assert (config.evaluation.dev, config.evaluation.report) == ("everyday-dev", ["first", "other"])
@@ -153,6 +175,12 @@ def test_evaluate_takes_objects():
     assert list(scores) == ["mine", "classes", "classes-clusters"]
     assert str(scores).split()[0] == "spearman" and "\nmine  " in str(scores)
     assert scores.to_pandas().loc["mine", "spearman"] == scores["mine"]["spearman"]
+
+
+@pytest.mark.parametrize("tasks", [None, [], {}])
+def test_without_tasks_nothing_is_evaluated(tasks):
+    with pytest.raises(UserError, match=r"^tasks: there is none; pass "):
+        raysed.evaluate(by_words, tasks)
 
 
 def test_a_path_and_settings_name_the_same_model(make_sentences):

@@ -1,10 +1,12 @@
 """Whole runs: what they publish, what they skip, and what survives faults."""
 
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -216,6 +218,15 @@ def test_the_dashboard_comes_with_the_way_in_where_there_is_a_token(monkeypatch)
     assert raysed.cluster.session._how_to_log_in() == " (the page asks for a token; `ray get-auth-token` prints it)"
     monkeypatch.delenv("RAY_AUTH_MODE")
     assert raysed.cluster.session._how_to_log_in() == ""
+
+
+def test_what_libraries_print_is_kept_on_remote_storage(tmp_path):
+    written = {}
+    storage = SimpleNamespace(is_local=False, write_bytes=written.__setitem__)
+    with pytest.raises(ZeroDivisionError), raysed.pipeline._native_output(tmp_path / "native.log", storage):
+        os.write(2, b"why\n")
+        raise ZeroDivisionError
+    assert written == {"logs/native.log": b"why\n"}
 
 
 def test_a_mistake_leaves_a_complete_run_as_it_is(finished, tmp_path):

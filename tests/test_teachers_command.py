@@ -55,6 +55,11 @@ def compare(capsys):
     return call
 
 
+def test_the_task_that_chooses_is_not_one_that_does_not(compare):
+    _, found = compare("a.parquet b.parquet --task dev.tsv --task pairs.tsv --dev dev.tsv")
+    assert (found["worth"]["dev"], found["worth"]["tasks"]) == (["dev"], ["pairs"])
+
+
 def test_teachers_alone_and_together_by_kind_of_task(compare):
     shown, found = compare("a.parquet b.parquet --task pairs.tsv --task topics.tsv --dev dev.tsv")
     worth = found["worth"]

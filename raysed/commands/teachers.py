@@ -135,7 +135,7 @@ def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
     from raysed.score.tasks import tasks_of, without_labels
 
     texts = without_labels(arguments.tasks)
-    tasks = tasks_of([*dev, *(source for source in arguments.tasks if source not in texts)], dev)
+    tasks = tasks_of([*dev, *(source for source in arguments.tasks if source not in [*texts, *dev])], dev)
     chosen = next(iter(tasks)) if dev else None
     # Every subset is scored; probes and k-means would take minutes each.
     labelled = {

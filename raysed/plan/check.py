@@ -62,9 +62,9 @@ class Job:
 
     @property
     def depends(self) -> dict[str, Any]:
-        """What the finished run depends on: all but its name, storage and resources."""
+        """What the finished run depends on: all but its name, its storage, and how work is spread."""
         settings = self.config.model_dump(mode="json", exclude={"storage", "run", "resources"})
-        return {"config": settings, "inputs": self.inputs}
+        return {"config": settings, "resources": self.config.resources.identity(), "inputs": self.inputs}
 
 
 def check(config: Config) -> Job:

@@ -107,7 +107,8 @@ class Plan:
             tokens = tokenize(load_tokenizer(config.encoder), asked, config.encoder.max_length)
         sentences = Sentences(evaluation.sentences, tokens, evaluation, self._prompts)
         prompts = self._prompts if any(evaluation.roles) else {}
-        self._sentences = Given([self.job.inputs["tasks"], prompts], sentences)
+        # Rows of embeddings follow the order of the tasks, which dicts do not tell.
+        self._sentences = Given([self.job.inputs["tasks"], list(evaluation.tasks), prompts], sentences)
         if config.evaluation.dev is not None:
             own = Evaluation([evaluation.tasks[config.evaluation.dev]])
             rows = evaluation.rows_of(own)
@@ -298,7 +299,7 @@ class Plan:
     def _make_targets(self) -> None:
         for index, node in self._teachers_here.items():
             names = tuple(f"{node}/embeddings/{i:02d}" for i in range(models_of(node, self.config)))
-            inputs = {"embeddings": Pick(outcome_of(node), None, "sound", names)}
+            inputs = {"embeddings": Pick(outcome_of(node), None, "sound", names), "sentences": self._sentences}
             self._add_teacher(index, targets.mean_of_members, inputs)
         precision, kept_in = self.config.resources.encode_precision, self.config.sed.target_precision
         options = {"worker": targets.MeanBlocks, "rows": targets.block_rows, "title": "average teachers"}

@@ -54,7 +54,7 @@ def show_plan(config: Config) -> str:
 
     The whole corpus is read to count its sentences, unless `corpus.sentences` is set.
     """
-    cluster = _here()
+    cluster = _here(config)
     if missing := what_is_missing(cluster, config.resources, config.sed.workers):  # such as GPUs yet to join
         raise UserError(missing)
     job, report = check(config), CorpusReport()
@@ -86,8 +86,8 @@ storage: about {size(sum(storage.values()))}: {parts}
 assuming {tokens_of_sentence(config)} tokens per sentence; memory is per worker, storage for all trainings of a row"""
 
 
-def _here() -> Cluster:
-    if not is_ray_given():
+def _here(config: Config) -> Cluster:
+    if config.resources.engine == "local" or not is_ray_given():
         return this_machine()
     with session("ray"):
         return current_cluster()

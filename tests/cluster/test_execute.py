@@ -68,6 +68,6 @@ def test_a_stage_adds_up_its_time_and_sentences_over_attempts_also_where_it_is_s
 
 
 def test_a_plan_without_the_gpus_that_may_come_is_refused_in_a_sentence(monkeypatch):
-    monkeypatch.setattr(size, "_here", lambda: Cluster((HEAD, (8.0, 0.0)), autoscaling=True))
+    monkeypatch.setattr(size, "_here", lambda config: Cluster((HEAD, (8.0, 0.0)), autoscaling=True))
     with pytest.raises(UserError, match=r"^resources.gpu is true, but the cluster has no GPU \(2 nodes"):
         size.show_plan(make_config({**SETTINGS, "resources": {"gpu": True}}))

@@ -128,6 +128,7 @@ def test_a_run_does_not_depend_on_where_it_lies_or_on_machines(inputs):
     before = check(config()).depends
     assert check(config(run="other", storage="/elsewhere", resources={"gpu": False})).depends == before
     assert check(config(members={"count": 3})).depends != before
+    assert check(config(resources={"encode_precision": "fp32"})).depends != before
     assert check(config(seed=1)).depends != before
 
 

@@ -103,6 +103,15 @@ def test_a_changed_block_remakes_the_recipes_that_use_it(settings, changed_by, c
     assert {name.split("/")[0] for name in changed - outcomes} == roots
 
 
+def test_embeddings_are_made_again_for_other_tasks_and_for_another_order(settings, changed_by):
+    """Their rows follow the sentences of all tasks, in order; a mean of members is one of them."""
+    tasks = settings["evaluation"]["tasks"]
+    for other in (dict(reversed(tasks.items())), {**tasks, "third": "bundled:dev"}):
+        changed = changed_by(settings, {"evaluation": {"tasks": other}})
+        assert changed >= {"base/embeddings/00", "ct/embeddings/00", "teachers/embeddings/00", "teachers/embeddings/01"}
+        assert changed & {"ct/members/00", "ct-sed/learners/00", "teachers-sed/targets"} == set()
+
+
 CHOOSING = [
     (
         {"ct": {"keep": "best_on_dev"}, "nli": {"keep": "best_on_dev"}, "calibration": {"natsv_k": "dev"}},

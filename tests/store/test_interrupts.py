@@ -88,6 +88,23 @@ def test_a_job_ends_soon_and_says_that_it_was_stopped(tmp_path, number, words):
     assert seconds < 20
 
 
+def test_a_closed_terminal_ends_a_job_that_cannot_say_so(tmp_path):
+    """With the code of SIGHUP, and without the exit handlers of libraries, which may hang."""
+    cleaning_up = "import atexit; atexit.register(time.sleep, 600)"
+    words = {"patience": 60, "hopeless": False, "cleaning_up": cleaning_up, "before_writing": "pass"}
+    terminal = f"""
+import os, pty, sys
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execv(sys.executable, [sys.executable, "-c", {JOB.format(storage=str(tmp_path), **words)!r}])
+assert b"ready" in os.read(terminal, 1000)
+os.close(terminal)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", terminal], cwd=ROOT, capture_output=True, text=True, timeout=50)
+    assert done.stdout == f"{128 + signal.SIGHUP}\n", done.stderr
+
+
 def test_an_interrupt_that_python_drops_comes_again():
     """Raised inside a destructor, the first KeyboardInterrupt never reaches the job."""
     job = """
