@@ -224,6 +224,10 @@ class State:
                 self._finished[name] = entry
         return self._finished.get(name)
 
+    def forget(self, name: str) -> None:
+        """Look again whether an artefact exists."""
+        self._finished.pop(name, None)
+
     def task(self, name: str) -> Task | None:
         """Return an artefact with its inputs; None if an outcome lists none for it, or does not exist yet."""
         if name not in self._tasks:

@@ -112,6 +112,8 @@ class Executor:
     def make(self, batch: Sequence[Artefact]) -> None:
         """Make what is missing of a batch, then report on its artefacts."""
         by = batch[0].needs.by
+        if by == "blocks":
+            self._forget_incomplete(batch)
         if by != "driver" and any(map(self.state.is_wanted, batch)):
             self.gather()
         if by == "tune":
@@ -183,14 +185,28 @@ class Executor:
 
     def _as_blocks(self, value: Any) -> Any:
         """Return the blocks of an artefact that consists of nothing else; return any other value unchanged."""
-        from raysed.cluster.blocks import block_file, keyed_block
+        from raysed.cluster.blocks import block_file
 
-        options = self._graph.artefacts[value.name].needs.options if isinstance(value, Ref) else {}
-        if not getattr(options.get("worker"), "is_keyed", False):
+        if not (isinstance(value, Ref) and _is_keyed(artefact := self._graph.artefacts[value.name])):
             return value
+        return [(partial(block_file, self._storage, name), {}) for name in self._keyed_blocks(artefact)]
+
+    def _keyed_blocks(self, artefact: Artefact) -> list[str]:
+        from raysed.cluster.blocks import keyed_block
+
+        options = artefact.needs.options
         rows = self.state.entry(options.get("table", "corpus")).meta["rows"]
-        count = -(-rows // options["rows"](rows))
-        return [(partial(block_file, self._storage, keyed_block(value.name, number)), {}) for number in range(count)]
+        return [keyed_block(artefact.name, number) for number in range(-(-rows // options["rows"](rows)))]
+
+    def _forget_incomplete(self, batch: Sequence[Artefact]) -> None:
+        """Have artefacts completed that are to be read and lack blocks, which have manifest entries of their own."""
+        for artefact in batch:
+            is_read = any(map(self.state.is_wanted, self._graph.users(artefact.name)))
+            if _is_keyed(artefact) and is_read and self.state.entry(artefact.name):
+                entries = map(self._storage.entry, self._keyed_blocks(artefact))
+                if not all(entry and self._storage.intact(entry) for entry in entries):
+                    self._storage.forget(artefact.name)
+                    self.state.forget(artefact.name)
 
     def _work(self, share: Share | None = None) -> Work:
         share = share or self.share
@@ -294,7 +310,7 @@ class Executor:
             groups.setdefault(artefact.needs.group, []).append(artefact)
         for group in groups.values():
             tasks, options = [self._task(artefact) for artefact in group], group[0].needs.options
-            for task in tasks if getattr(options["worker"], "is_keyed", False) else ():
+            for task in tasks if _is_keyed(group[0]) else ():
                 self._storage.forget(task.name)  # its blocks are replaced: from here on they are no longer all of it
             stream = (self._streamed_here if "table" in options else self._streamed)(tasks, options)
             joined = [self._task(a, blocks=blocks_of(stream, task, self._storage)) for a, task in zip(group, tasks)]
@@ -324,6 +340,11 @@ class Executor:
         files = [self._storage.fetch(refs[0].name).iterdir() for refs in teachers]
         largest = max(sum(file.stat().st_size for file in of_teacher) for of_teacher in files)
         return plan_teachers(self._now(), self._res, sum(map(len, teachers)), largest)
+
+
+def _is_keyed(artefact: Artefact) -> bool:
+    """Whether it consists of blocks that are known by their text."""
+    return getattr(artefact.needs.options.get("worker"), "is_keyed", False)
 
 
 def make_group(group: Sequence[Task], storage: Storage, work: Work, threads: int | None) -> dict[str, str]:

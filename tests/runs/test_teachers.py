@@ -122,6 +122,18 @@ def test_another_teacher_or_combination_asks_nobody_twice(settings, tmp_path, ca
 
     combined(settings(combination={"weights": [1.0, 2.0]}))
     assert rows_of(directory) == second
+    before = targets(directory)[1]
+
+    damaged, deleted = sorted(first)
+    (artefact(directory, damaged.removeprefix("manifest/").removesuffix(".json")) / "block.parquet").write_text("")
+    (directory / deleted).unlink()
+    combined(settings(combination={"weights": [2.0, 1.0]}))
+    combined(settings(combination={"weights": [1.0, 2.0]}))
+    assert rows_of(directory).keys() == second.keys() and {damaged, deleted} == {
+        name for name, written in rows_of(directory).items() if written != second[name]
+    }
+    np.testing.assert_array_equal(targets(directory)[1], before)
+    second = rows_of(directory)
 
     said = combined(settings(combination={"balance": "centred", "turn": False}))[2]
     assert rows_of(directory) == second and "best single teacher" in " ".join(said)
