@@ -420,7 +420,7 @@ def _sources(dev: Any, tasks: Any, directory: str) -> dict[str, str]:
         tasks = {}
     given = [*([("dev", dev)] if dev is not None else []), *tasks.items()]
     # A task that chooses the model is not scored a second time as one that does not.
-    is_dev = lambda task: is_path(dev) and is_path(task) and os.fspath(dev) == os.fspath(task)  # noqa: E731
+    is_dev = lambda task: is_path(task) and is_path(dev) and Path(task) == Path(dev)  # noqa: E731
     given += [(f"task-{place}", task) for place, task in enumerate(unnamed, 1) if not is_dev(task)]
     found: dict[str, str] = {}
     for name, task in given:

@@ -91,7 +91,8 @@ def _native_output(log: Path, storage: Storage) -> Iterator[None]:
     finally:
         if not storage.is_local and log.stat().st_size:
             with suppress(OSError, UserError, RunFailed):  # another job may have taken over
-                storage.write_bytes("logs/native.log", log.read_bytes())
+                earlier = storage.read_text("logs/native.log") or ""
+                storage.write_bytes("logs/native.log", earlier.encode() + log.read_bytes())
 
 
 def _make(job: Job, storage: Storage, status: Status, say: Callable[[str], None]) -> None:

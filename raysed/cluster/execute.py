@@ -204,7 +204,7 @@ class Executor:
             is_read = any(map(self.state.is_wanted, self._graph.users(artefact.name)))
             if _is_keyed(artefact) and is_read and self.state.entry(artefact.name):
                 entries = map(self._storage.entry, self._keyed_blocks(artefact))
-                if not all(entry and self._storage.intact(entry) for entry in entries):
+                if not all(entry and self._storage.finished(entry.name, entry.depends) for entry in entries):
                     self._storage.forget(artefact.name)
                     self.state.forget(artefact.name)
 

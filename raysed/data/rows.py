@@ -177,7 +177,7 @@ def column_names(file: File) -> list[str]:
             return pq.read_schema(raw).names
     if file.ending in MARKDOWN_ENDINGS:
         return ["title", "text"]
-    number, line = next(((number, line) for number, line in _lines(file) if line.strip()), (1, ""))
+    number, line = first_filled_line(file)
     if file.ending == ".jsonl":
         return list(_json_object(line, f"{file.name}, line {number}")) if line else []
     cells = line.split("\t")
@@ -185,6 +185,11 @@ def column_names(file: File) -> list[str]:
         return cells if len(cells) > 1 else next(csv.reader([line]), [])
     except csv.Error:  # not a header: an overlong cell, or a carriage return
         return [line]
+
+
+def first_filled_line(file: File) -> tuple[int, str]:
+    """Return the number and text of the first line that is not blank; 1 and no text if there is none."""
+    return next(((number, line) for number, line in _lines(file) if line.strip()), (1, ""))
 
 
 def read_lines(path: Path) -> list[str]:

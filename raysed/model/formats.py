@@ -25,6 +25,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from raysed.config import EncoderConfig, Format
 from raysed.errors import UserError, first_line
+from raysed.model.pretrained import load_tokenizer
 from raysed.store.hub import encoder_path
 
 FILES: Mapping[Format, str] = {
@@ -56,7 +57,7 @@ def check_formats(formats: Sequence[Format], encoder: EncoderConfig) -> None:
     try:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "model.onnx"
-            write_onnx(AutoModel.from_config(config), AutoTokenizer.from_pretrained(path), file)
+            write_onnx(AutoModel.from_config(config), load_tokenizer(encoder), file)
             if "openvino" in map(backend_of, formats):
                 kind = "OpenVINO"
                 _openvino().convert_model(file)

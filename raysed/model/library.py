@@ -30,7 +30,7 @@ from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
 from raysed.config import EncoderConfig, Layers
 from raysed.errors import UserError
 from raysed.model.calibration import CalibrationMap, Flow
-from raysed.model.encoder import Encoder, blocks_of
+from raysed.model.encoder import Encoder, SeesPadding, blocks_of
 from raysed.model.formats import has_own_code, largest_difference
 from raysed.model.glow import FlowHead
 from raysed.model.load import NativeModel
@@ -89,7 +89,10 @@ def take_apart(directory: Path, token_budget: int | None, device: str) -> Native
     if not module.include_prompt:
         raise NotPackable("its pooling leaves prompts out")
     heads = _heads(directory, rest)
-    encoder, tokenizer = load_encoder(EncoderConfig(path=str(directory / place), max_length=3))
+    try:
+        encoder, tokenizer = load_encoder(EncoderConfig(path=str(directory / place), max_length=3))
+    except SeesPadding:
+        raise NotPackable("its transformer's vectors depend on padding") from None
     if layers != 1 and not encoder.transformer.config.output_hidden_states:
         raise NotPackable("its transformer does not pass on the layers that it pools")
     encoder.pooling = pooling

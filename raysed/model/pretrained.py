@@ -25,7 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 from raysed.config import EncoderConfig
 from raysed.errors import UserError, first_line
-from raysed.model.encoder import Encoder
+from raysed.model.encoder import Encoder, SeesPadding
 from raysed.model.head import load_head, save_head
 from raysed.store.hub import encoder_path
 
@@ -59,11 +59,14 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
         _keep_layers(transformer, config)
     elif kinds := getattr(transformer.config, "layer_types", None):  # `model_kwargs` may leave fewer layers
         transformer.config.layer_types = kinds[: transformer.config.num_hidden_layers]
+    if transformer.config.is_encoder_decoder:
+        raise UserError(f"{config.path!r} has a decoder; use a model that is an encoder alone", setting="encoder.path")
     try:
         encoder = Encoder(transformer)
-    except UserError as error:
-        raise error.at("encoder.path") from None
-    except LOAD_ERRORS as error:  # such as an encoder with a decoder
+    except SeesPadding as error:
+        error.setting = "encoder.path"
+        raise
+    except LOAD_ERRORS as error:  # such as inputs of another kind
         raise unloadable(config, error) from None
     _check_length(config, transformer.config, encoder.position_offset or 0)
     return encoder, load_tokenizer(config)
@@ -118,7 +121,7 @@ def load_start(config: EncoderConfig, start: Path | None) -> tuple[Encoder, PreT
 def load_tokenizer(config: EncoderConfig, start: Path | None = None) -> PreTrainedTokenizerBase:
     """Load the tokenizer of an artefact or of the pre-trained encoder; UserError if it is missing or too large."""
     if start is not None:
-        return AutoTokenizer.from_pretrained(start, trust_remote_code=config.trust_remote_code)
+        return _padding(AutoTokenizer.from_pretrained(start, trust_remote_code=config.trust_remote_code), config)
     vocabulary = configuration_of(config).vocab_size
     try:
         tokenizer = AutoTokenizer.from_pretrained(encoder_path(config), **tokenizer_options(config))
@@ -133,7 +136,12 @@ def load_tokenizer(config: EncoderConfig, start: Path | None = None) -> PreTrain
             f"{vocabulary}; use both from the same model",
             setting="encoder.path",
         )
-    if tokenizer.pad_token is None:  # sentence-transformers pads; what is padded is masked
+    return _padding(tokenizer, config)
+
+
+def _padding(tokenizer: PreTrainedTokenizerBase, config: EncoderConfig) -> PreTrainedTokenizerBase:
+    """Give a tokenizer a token for padding, which is masked: sentence-transformers pads."""
+    if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.sep_token or tokenizer.unk_token
     if tokenizer.pad_token is None:
         problem = f"the tokenizer of {config.path!r} has no token for padding; add a pad_token to its files"

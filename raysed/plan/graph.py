@@ -106,7 +106,7 @@ class Plan:
             asked = with_prompts(evaluation.sentences, evaluation.roles, self._prompts)
             tokens = tokenize(load_tokenizer(config.encoder), asked, config.encoder.max_length)
         sentences = Sentences(evaluation.sentences, tokens, evaluation, self._prompts)
-        prompts = self._prompts if any(evaluation.roles) else {}
+        prompts = self._prompts if any(role in self._prompts for role in evaluation.roles) else {}
         # Rows of embeddings follow the order of the tasks, which dicts do not tell.
         self._sentences = Given([self.job.inputs["tasks"], list(evaluation.tasks), prompts], sentences)
         if config.evaluation.dev is not None:

@@ -44,7 +44,7 @@ def stratified_folds(labels_N: np.ndarray, seed: int | None, folds: int) -> list
     """Return (train rows, test rows) per fold, each class spread evenly; not shuffled without a seed."""
     from sklearn.model_selection import StratifiedKFold  # takes a second; most processes never need it
 
-    state = None if seed is None else seed % 2**32  # the largest that it takes
+    state = None if seed is None else seed % 2**32  # it takes no larger ones
     splitter = StratifiedKFold(folds, shuffle=seed is not None, random_state=state)
     return list(splitter.split(np.zeros((len(labels_N), 1)), labels_N))
 

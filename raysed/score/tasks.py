@@ -15,8 +15,8 @@ import numpy as np
 
 from raysed.config import EvaluationConfig, Layers, Role, TaskConfig, stable_hash
 from raysed.data.graded import StsTask
-from raysed.data.rows import read_lines
-from raysed.data.sources import ending
+from raysed.data.rows import first_filled_line
+from raysed.data.sources import ending, local_file
 from raysed.errors import UserError
 from raysed.model.prompts import Prompts
 from raysed.score.kinds import Task, kinds
@@ -169,7 +169,7 @@ def without_labels(sources: Sequence[str]) -> list[str]:
 
 
 def _has_columns(path: str) -> bool:
-    return "\t" in next(filter(str.strip, read_lines(Path(path))), "")
+    return "\t" in first_filled_line(local_file(path))[1]
 
 
 def tasks_of(sources: Sequence[str] | Mapping[str, str], dev: Container[str] = ()) -> dict[str, TaskConfig]:

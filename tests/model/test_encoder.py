@@ -27,7 +27,7 @@ from transformers import (
 from raysed.config import EncoderConfig
 from raysed.data.tokens import PackedTokens, TokenTable, pack, tokenize
 from raysed.errors import UserError
-from raysed.model.encoder import Encoder, _sums
+from raysed.model.encoder import Encoder, SeesPadding, _sums
 from raysed.model.encoding import encode
 from raysed.model.load import load_model
 from raysed.model.pretrained import check_encoder, load_checkpoint, load_encoder, save_encoder, write_checkpoint
@@ -179,8 +179,14 @@ def test_other_architectures_are_fed_padded(make_transformer, caplog, kind):
 def test_an_architecture_whose_sentences_see_their_padding_is_refused():
     sizes = {"vocab_size": 60, "embedding_size": 16, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32}
     transformer = ConvBertModel(ConvBertConfig(**sizes, num_attention_heads=4, initializer_range=0.3))
-    with pytest.raises(UserError, match=r"^ConvBertModel gives a sentence other vectors beside "):
+    with pytest.raises(SeesPadding, match=r"^ConvBertModel gives a sentence other vectors beside "):
         Encoder(transformer)
+
+
+def test_rounding_is_not_taken_for_padding_that_is_seen(make_transformer):
+    transformer = Refusing(make_transformer("bert").config)
+    torch.nn.init.constant_(transformer.encoder.layer[-1].output.LayerNorm.weight, 1e4)
+    assert Encoder(transformer.half()).position_offset is None
 
 
 def test_an_architecture_may_reject_packed_rows_by_an_assertion():
@@ -192,7 +198,7 @@ def test_an_encoder_with_a_decoder_is_refused_in_a_sentence(tiny_encoder_dir, ti
     sizes = {"vocab_size": len(tiny_tokenizer), "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
     T5Model(T5Config(**sizes)).save_pretrained(tmp_path)
     tiny_tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(UserError, match=r"^encoder\.path: "):
+    with pytest.raises(UserError, match=r"^encoder\.path: '.*' has a decoder; use a model that is an encoder alone"):
         load_encoder(EncoderConfig(path=str(tmp_path), max_length=12))
 
 

@@ -124,6 +124,7 @@ try:
     del thing
     time.sleep(20)
 except KeyboardInterrupt:
+    interrupts.notice()
     print("came again")
 """
     done = subprocess.run([sys.executable, "-c", job], cwd=ROOT, capture_output=True, text=True, timeout=50)
