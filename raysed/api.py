@@ -97,7 +97,8 @@ class Result:
         from raysed.model.library import load
 
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        return load(Path(self._storage.fetch("model")), device) if self.path else None
+        trusts = self.report["config"]["encoder"]["trust_remote_code"]
+        return load(Path(self._storage.fetch("model")), device, trusts) if self.path else None
 
     @property
     def scores(self) -> Scores:

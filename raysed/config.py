@@ -336,7 +336,7 @@ class EvaluationConfig(Block):
     dev: str | None = "everyday-dev"
     """Task whose labels decide: weights of `keep: best_on_dev`, lower bound of `sts`, model to export. `null`: no
     choice uses labels."""
-    report: list[str] | None = None
+    report: Annotated[list[str] | None, AfterValidator(lambda names: names and each_once(names))] = None
     """Tasks averaged in the headline number. `null`: all but `evaluation.dev`, if there are others."""
     aggregation: Literal["all", "mean", "wmean"] = "mean"
     """How subsets become one score: `all`, `mean` (SED) or `wmean` (docs/methods.md#evaluation). All are recorded."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from raysed.config import MEMBERS, PYTHON
 from raysed.errors import UserError, need
-from raysed.recipe import TEACHERS, Recipe, node_of, parse_recipe, parse_recipes
+from raysed.recipe import SED, TEACHERS, Recipe, node_of, parse_recipe, parse_recipes
 from raysed.registry import stages, stages_of_pairs
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ def _of_export(config: Config, recipes: list[Recipe]) -> Iterator[str]:
     export, encoder, listed = config.export, config.encoder, ", ".join(config.recipes)
     if export.recipe and export.recipe not in config.recipes:
         yield f"export.recipe is {export.recipe!r}, which is not in recipes ({listed})"
+    if export.recipe == TEACHERS:
+        yield f"export.recipe is {TEACHERS}, which are not trained here; name {TEACHERS}-{SED}"
     for name in export.formats:
         if encoder.static is not None:
             yield f"export.formats has {name}, which is for transformers, but encoder.static makes a table; remove one"

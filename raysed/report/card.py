@@ -16,7 +16,7 @@ from raysed.model.formats import FILES, backend_of, has_own_code
 from raysed.plan.needs import reads_corpus
 from raysed.recipe import BASE, SED, TEACHERS, Recipe, parse_recipe
 from raysed.registry import calibrations, stages
-from raysed.report.findings import worth
+from raysed.report.findings import BEST_OTHER, BEST_UNTRAINED, worth
 from raysed.report.results import Run, public_name, versions
 from raysed.report.scores import AVERAGE, Scores, display_name
 from raysed.report.sections.exported import sanity_words
@@ -36,6 +36,7 @@ def write_card(run: Run, path: Path) -> None:
     """Write the card and `raysed.json` of the chosen model into its directory."""
     config, model, chosen, facts = run.config, run.exported, run.choice.model, run.facts
     recipe, base = parse_recipe(chosen.recipe), public_name(config.encoder.path)
+    is_cut = config.encoder.keep_layers is not None or "num_hidden_layers" in config.encoder.model_kwargs
     # Paths of texts stay out: the card names them by content.
     texts = {"nli": {"train"}, "sts": {"train"}, "views": {"files"}}
     blocks, known = (settings.model_dump(mode="json", exclude=texts) for settings in (config, Config()))
@@ -67,7 +68,7 @@ def write_card(run: Run, path: Path) -> None:
         teachers=teachers,
         corpus=corpus,
         left_out=sum(name.startswith(f"{recipe.ensemble}/") for name in facts.left_out),
-        story=story(recipe, base, members, teachers, model.encoder.is_static),
+        story=story(recipe, f"some layers of {base}" if is_cut else base, members, teachers, model.encoder.is_static),
         has_own_code=has_own_code(path),
         has_flow=isinstance(model.calibration, Flow),
         files=[(backend_of(name), FILES[name]) for name in config.export.formats],
@@ -94,7 +95,8 @@ def rows_that_matter(scores: Scores, recipe: str, kind: str, index: int) -> Tabl
     groups, own = scores.groups, (recipe, kind)
     best = scores.best_untrained(own, _UNTOUCHED)
     names = {_UNTOUCHED: "the untouched encoder"}
-    names |= {best: f"{display_name(*best)}: the best without training"} if best else {}
+    which = BEST_UNTRAINED if best == scores.best_untrained() else BEST_OTHER
+    names |= {best: f"{display_name(*best)}: {which}"} if best else {}
     names |= {(TEACHERS, "member"): "the best teacher"} if recipe.startswith(TEACHERS) else {}
     names[own] = "this model"
     values = {group: entry["max" if group == (TEACHERS, "member") else "mean"] for group, entry in groups.items()}
@@ -149,6 +151,8 @@ def story(recipe: Recipe, base: str, members: int, teachers: str = "", is_static
 
 def _settings(blocks: Mapping[str, Mapping[str, Any]], recipe: Recipe) -> dict[str, Any]:
     names = [*(["views"] if recipe.two_view_stages else []), *recipe.members]
-    names += [*(["combination"] if recipe.ensemble == TEACHERS else []), *(["sed"] if recipe.distils else [])]
-    names += ["flow"] if "flow" in recipe.calibration else []
-    return {f"{name}.{key}": value for name in names for key, value in blocks[name].items()}
+    names += ["combination", "search"] if recipe.ensemble == TEACHERS else []
+    names += ["sed"] if recipe.distils else []
+    names += ["flow", "calibration"] if recipe.calibration else []
+    settings = {f"{name}.{key}": value for name in names for key, value in blocks[name].items()}
+    return settings | {f"encoder.{key}": blocks["encoder"][key] for key in ("keep_layers", "model_kwargs")}

@@ -23,7 +23,7 @@ from raysed.score.intervals import Difference, interval
 from raysed.store.text import sentence
 from raysed.train.collapse import COLLAPSED
 
-BEST_UNTRAINED = "the best without training"
+BEST_UNTRAINED, BEST_OTHER = "the best without training", "the best other one without training"
 _FITTED_ON = {
     "tasks": "the sentences that they are scored on (without gold scores), so expect less of them on other text",
     "corpus": "the corpus and have not seen the tasks",
@@ -65,7 +65,8 @@ def worth(scores: Scores, recipe: str, kind: str) -> str:
         return ""
     count = scores.groups[group]["n"]
     subject = "It is" if count == 1 else f"The {count} {kind}s of {recipe} are on average"
-    first = f"{subject} {_difference(scores, group, best).position()} {_named(best, scores)}, {BEST_UNTRAINED}."
+    which = BEST_OTHER if kind in UNTRAINED else BEST_UNTRAINED
+    first = f"{subject} {_difference(scores, group, best).position()} {_named(best, scores)}, {which}."
     return " ".join([first, *(finding.text for finding in _beaten_on(group, scores))])
 
 

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from raysed.score.tasks import Evaluation
 
 WORD_OVERLAP, TF_IDF, BM25 = "word-overlap", "tf-idf", "bm25"
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+"""Thai, Lao, Burmese, Khmer, Japanese and Chinese have no spaces: each character counts as a word."""
+_LETTER = rf"[^\W{_UNSPACED}]"
+_WORD = rf"[{_UNSPACED}]|{_LETTER}{{2,}}"  # others have at least two letters, as in scikit-learn and bm25s
 Vectors = Callable[[Sequence[str]], csr_matrix]
 """Maps N texts to sparse unit rows [N, V]; zero for a text without words."""
 
@@ -24,14 +28,14 @@ def count_vectors(texts: Sequence[str]) -> csr_matrix:
     """Return word counts scaled to unit length, [N, V]."""
     from sklearn.feature_extraction.text import CountVectorizer
 
-    return _unit(CountVectorizer(token_pattern=r"[\w']+"), texts)
+    return _unit(CountVectorizer(token_pattern=rf"[{_UNSPACED}]|(?:{_LETTER}+|')+"), texts)
 
 
 def tf_idf_vectors(texts: Sequence[str]) -> csr_matrix:
     """Return TF-IDF vectors with logarithmic counts, [N, V]; frequencies are those of `texts`."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    return _unit(TfidfVectorizer(sublinear_tf=True), texts)
+    return _unit(TfidfVectorizer(sublinear_tf=True, token_pattern=_WORD), texts)
 
 
 LEXICAL: Mapping[str, Vectors] = {WORD_OVERLAP: count_vectors, TF_IDF: tf_idf_vectors}
@@ -73,7 +77,7 @@ def bm25_of(documents: Sequence[str]) -> Callable[[Sequence[str]], np.ndarray]:
     import bm25s
 
     def words(texts: Sequence[str]) -> list[list[str]]:
-        return bm25s.tokenize(list(texts), stopwords=[], return_ids=False, show_progress=False)
+        return bm25s.tokenize(list(texts), token_pattern=_WORD, stopwords=[], return_ids=False, show_progress=False)
 
     index, of_documents = bm25s.BM25(), words(documents)
     if not any(of_documents):

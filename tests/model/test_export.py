@@ -3,9 +3,11 @@
 import ast
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +19,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 import raysed.model.glow
+from raysed.api import Result
 from raysed.config import EncoderConfig, FlowConfig
 from raysed.data.tokens import tokenize
 from raysed.errors import UserError
@@ -253,6 +256,11 @@ def test_own_code_is_kept_and_runs_where_it_is_trusted_only(make, tmp_path, monk
     expected = encode(encoder, tokens)[0]
     assert (tmp_path / "model" / "own.py").exists() and has_own_code(tmp_path / "model")
     assert parity(tmp_path / "model", sentences, expected) < 1e-5
+    storage.commit("model", lambda path: shutil.copytree(tmp_path / "model", path, dirs_exist_ok=True), {})
+    for trusts in (True, False):
+        storage.write_text("report.json", json.dumps({"config": {"encoder": {"trust_remote_code": trusts}}}))
+        with nullcontext() if trusts else pytest.raises(ValueError, match="trust_remote_code"):
+            np.testing.assert_allclose(Result(storage).model.encode(sentences), expected, atol=1e-5)
     sums = teacher_sums([[storage.fetch("member")] * 2], None, **trusting)
     np.testing.assert_allclose(sums(tokens)[0], 2 * expected, atol=1e-5)
 

@@ -43,6 +43,7 @@ def config(settings: dict[str, Any]) -> Config:
         (PLAIN, {"flow.per_task": True, "flow.fit_on": "corpus"}, r"flow\.per_task fits on each task's own"),
         (PER_TASK, {"flow.fit_tasks": ["a"]}, r"flow\.per_task fits on each task's own"),
         (PER_TASK, {"export.recipe": "base-flow"}, r"one for each task; export base$"),
+        ({**TAUGHT, "recipes": ["teachers", "teachers-sed"]}, {"export.recipe": "teachers"}, r"name teachers-sed$"),
         (ONNX, {"encoder.static": {}, "export.formats": ["onnx"]}, r"^export\.formats has onnx, .*static makes"),
         (ONNX, {"encoder.layers": 2, "export.formats": ["int8"]}, r"^export\.formats has int8, .*layers is 2; set"),
         (MEMBERS, {"ct.keep": "best_on_dev", **NO_DEV}, r"^ct\.keep: best_on_dev needs evaluation\.dev; "),
@@ -113,6 +114,7 @@ def test_settings_that_go_together(changes):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"evaluation.report": ["everyday-test"] * 2}, "list each once"),
         ({"sed.loss": []}, "list at least one, and each once"),
         ({"sed.loss": ["mse", "mse"]}, "list at least one, and each once"),
         ({"sed.loss": ["contrastive"], "sed.batch_size": 1}, "contrastive .* set sed.batch_size to 2 or more"),
@@ -121,7 +123,7 @@ def test_settings_that_go_together(changes):
     ],
 )
 def test_values_that_are_none(settings, message):
-    with pytest.raises(UserError, match=rf"sed\.(loss|widths): {message}"):
+    with pytest.raises(UserError, match=rf"(sed\.(loss|widths)|evaluation\.report): {message}"):
         config({**TAUGHT, **settings})
 
 

@@ -44,7 +44,8 @@ def test_three_rows_say_what_it_is_worth(real_card, finished_run):
     assert [score for score, *_ in rows.values()] == [f"{score:.2f}" for score in scores]
     first, free, last = rows
     assert first == "the untouched encoder" and last == "this model"
-    assert free.endswith(": the best without training")
+    is_best = scores[1] > scores[0]
+    assert free.endswith(": the best without training" if is_best else ": the best other one without training")
 
 
 def test_size_and_speed_are_those_of_the_files(real_card, finished_run):
@@ -63,6 +64,7 @@ def test_settings_are_on_the_card_where_they_differ_from_the_defaults(real_card,
     for key, value in settings.items():
         block, _, name = key.partition(".")
         assert (f"| `{key}` |" in real_card) == (value != defaults[block][name]), key
+    assert {"encoder.keep_layers", "flow.fit_on", "calibration.natsv_k"} <= settings.keys()
     assert "| `ct.steps` | `12` |" in real_card and "ct.groups" in settings
 
 
@@ -113,6 +115,15 @@ def test_it_says_what_was_done(tmp_path):
     ):
         assert part in text, part
     assert "trust_remote_code" not in text and "onnx" not in text and not re.search(r"\{|\}|None", text)
+
+
+def test_it_says_that_only_some_layers_were_taken_and_what_fitted_a_calibration(tmp_path):
+    block = {"path": "prajjwal1/bert-tiny", "keep_layers": "half", "layers": 1}
+    given = {"encoder": block, "search": {"queries": ["crops"]}, "combination": {"balance": "centred"}}
+    text = card(tmp_path, "teachers-sed-natsv", teachers=["a"], **given)
+    for part in ("one new copy of some layers of prajjwal1/bert-tiny", "| `encoder.keep_layers` | `half` |"):
+        assert part.lower() in text.lower(), part
+    assert "| `search.queries` |" in text and "`calibration.natsv_k`" not in text
 
 
 def test_it_says_how_to_search_if_there_are_prompts(tmp_path):

@@ -133,6 +133,12 @@ def test_what_a_model_is_worth_is_that_of_its_group():
     assert worth(several, "ct", "member").startswith("The 2 members of ct are on average 2.0 above base (66.0)")
 
 
+def test_a_model_that_needs_no_training_is_compared_with_the_others():
+    rows = [row("base", "base", 60.0), row("base-whiten", "base", 77.0), row("tf-idf", "baseline", 69.0, layers=0)]
+    said = worth(scored(rows), "base-whiten", "base")
+    assert said.startswith("It is 8.0 above TF-IDF (69.0), the best other one without training.")
+
+
 def test_words_do_better_on_a_task_only_if_they_do():
     base, model = row("base", "base", 60.0), row("ct-sed", "learner", 70.0)
     for words, is_named in ((69.95, False), (70.05, False), (70.1, True)):

@@ -224,6 +224,11 @@ def test_learners_and_views():
     assert "| kinds" in text.partition("### Views")[2]
 
 
+def test_one_member_has_no_distance_from_its_mean():
+    learner = {"recipe": "ct-sed", "updates": 9, "distance": 0.0321, "members_distance": None}
+    assert "ct-sed | 9 | 0.032 | - |" in re.sub(" +", " ", report_of(learners=[learner]).to_markdown())
+
+
 def test_what_the_report_says_to_type_has_the_settings_of_the_run(tmp_path):
     """Changed by --set, as the job writes it; the words go through the shell's rules and the job's own parser."""
     config = load_config(ROOT / "raysed/configs/distill.yaml", ["members.count=4", "sed.learning_rate=1.5e-5"])
@@ -242,10 +247,10 @@ def test_what_the_report_says_to_type_has_the_settings_of_the_run(tmp_path):
 def test_a_notebook_is_no_command_to_repeat(monkeypatch):
     (section,) = [section for section in all_sections() if section.name == "started"]
     run = SimpleNamespace(storage=SimpleNamespace(location="runs", run="demo"))
-    monkeypatch.setattr("sys.argv", ["jobs/ensemble_then_distill.py"])
-    for shown in (True, False):
-        if not shown:
+    for shown in (True, None, False):
+        monkeypatch.setattr("sys.argv", ["" if shown is None else "jobs/ensemble_then_distill.py"])  # at a prompt
+        if shown is False:
             monkeypatch.setitem(sys.modules, "ipykernel", SimpleNamespace())
         repeat = section.data(run)
-        assert bool(repeat["command"]) == shown and repeat["repeat"].endswith("--run demo-again --storage runs")
-        assert ("This run was started" in str(list(section.tables(repeat, None)))) == shown
+        assert bool(repeat["command"]) == bool(shown) and repeat["repeat"].endswith("--run demo-again --storage runs")
+        assert ("This run was started" in str(list(section.tables(repeat, None)))) == bool(shown)

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from raysed.score.lexical import count_vectors, tf_idf_vectors, word_cosines
+from raysed.score.lexical import bm25_of, count_vectors, tf_idf_vectors, word_cosines
 
 WORDS = "the a dog cat sun rain sings sleeps runs on in house".split()
 
@@ -31,6 +31,15 @@ def test_word_overlap_is_the_cosine_of_counts():
     got = word_cosines(count_vectors, *zip(*rows))
     assert got.dtype == np.float64
     np.testing.assert_allclose(got, [3 / np.sqrt(7 * 2), 0, 1, 0])
+
+
+def test_text_without_spaces_is_counted_by_characters():
+    first, near, far = "今天天气很好，我们去公园散步。", "今天天气不错，我们去公园走走。", "他买了一台电脑。"
+    for vectors in (count_vectors, tf_idf_vectors):
+        alike, unlike = word_cosines(vectors, [first, first], [near, far])
+        assert alike > 0.4 > unlike
+    scores_N = bm25_of([near, far])(["天气"])[0]
+    assert scores_N[0] > scores_N[1] == 0
 
 
 @pytest.mark.parametrize("seed", range(5))

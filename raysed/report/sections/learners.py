@@ -8,7 +8,7 @@ import numpy as np
 from raysed.report.document import Report
 from raysed.report.results import Run
 from raysed.report.section import Block, Section
-from raysed.store.text import Table
+from raysed.store.text import Table, number
 
 
 def _learners(run: Run) -> list[dict[str, Any]]:
@@ -30,7 +30,8 @@ def _learners(run: Run) -> list[dict[str, Any]]:
         mean_UD = np.mean(centred[1], axis=0)
         distances = [float(np.mean([((x_UD - mean_UD) ** 2).mean() for x_UD in models])) for models in centred]
         about = {"recipe": recipe.uncalibrated, "updates": int(run.meta(learners[0].weights)["steps"])}
-        found.append({**about, "distance": distances[0], "members_distance": distances[1]})
+        of_members = distances[1] if len(members) > 1 else None  # one is its own mean
+        found.append({**about, "distance": distances[0], "members_distance": of_members})
     return found
 
 
@@ -39,7 +40,7 @@ def _tables(learners: list[dict[str, Any]], report: Report) -> Iterator[Block]:
         "recipe": lambda learner: learner["recipe"],
         "updates": lambda learner: f"{learner['updates']:,}",
         "distance": lambda learner: f"{learner['distance']:.2g}",
-        "distance of the members": lambda learner: f"{learner['members_distance']:.2g}",
+        "distance of the members": lambda learner: number(learner["members_distance"], ".2g"),
     }
     yield Table.of(learners, columns, text=1)
 

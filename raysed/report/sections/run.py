@@ -56,15 +56,16 @@ def how_to_repeat(location: str, run: str, job: Sequence[str] = ("python", "jobs
 
 
 def _repeat(run: Run) -> dict[str, str]:
-    """Return the command that was typed, but in notebooks, and one that repeats the run.
+    """Return the command that was typed, but in notebooks and at Python's prompt, and one that repeats the run.
 
     That is the script beside it, or `raysed run`.
     """
-    words = ["raysed"] if Path(sys.argv[0]).name == "raysed" else ["python", sys.argv[0]]
-    path = Path(sys.argv[0]).with_name("ensemble_then_distill.py")
-    job = ["python", str(path)] if path.is_file() else ["raysed", "run"]
+    started = Path(sys.argv[0])
+    words = ["raysed"] if started.name == "raysed" else ["python", sys.argv[0]]
+    path = started.parent / "ensemble_then_distill.py"
+    job = ["python", str(path)] if started.name and path.is_file() else ["raysed", "run"]
     repeat = how_to_repeat(run.storage.location, run.storage.run, job)
-    typed = "" if "ipykernel" in sys.modules else shlex.join([*words, *sys.argv[1:]])
+    typed = "" if not started.name or "ipykernel" in sys.modules else shlex.join([*words, *sys.argv[1:]])
     return {"command": typed, "repeat": repeat}
 
 
