@@ -17,7 +17,7 @@ from raysed.cluster.resources import (
 )
 from raysed.cluster.session import is_ray_given, session
 from raysed.config import Config
-from raysed.data.corpus import CorpusReport, sentence_chunks
+from raysed.data.corpus import CorpusReport, text_chunks
 from raysed.data.targets import TARGET_TYPES
 from raysed.errors import UserError
 from raysed.model.shape import Shape, shape_of
@@ -27,6 +27,7 @@ from raysed.recipe import SED, TEACHERS, Recipe, last_stage, member_nodes
 from raysed.store.text import Table, size
 from raysed.train.memory import checkpoint_bytes, training_need
 
+QUERIES = "queries"
 _TOKENS = 24  # assumed for a sentence
 _LONG_BATCH = 1.5  # tokens of the largest of many batches, relative to the mean
 
@@ -52,17 +53,21 @@ class Step:
 def show_plan(config: Config) -> str:
     """Check a configuration as a run does, and describe what it needs; nothing is trained or written.
 
-    The whole corpus is read to count its sentences, unless `corpus.sentences` is set.
+    The whole corpus is read to count its sentences and the queries made from them, unless `corpus.sentences` is set
+    and there are no queries.
     """
     cluster = _here(config)
     if missing := what_is_missing(cluster, config.resources, config.sed.workers):  # such as GPUs yet to join
         raise UserError(missing)
     job, report = check(config), CorpusReport()
     config, shape = job.config, shape_of(config.encoder)
-    if job.needs_corpus and not config.corpus.sentences:
-        for _ in sentence_chunks(config.corpus, config.seed, report):
+    search = None if config.search.endpoint else config.search  # what a language model writes cannot be counted
+    if job.needs_corpus and (not config.corpus.sentences or (search and search.is_on)):
+        for _ in text_chunks(config.corpus, config.seed, report, search):
             pass
-    steps, storage = plan_run(config, job.recipes, shape, known_rows(job, report.kept), cluster, job.widths)
+    rows = known_rows(job, report.kept)
+    rows |= {QUERIES: queries} if (queries := sum(report.queries.values())) else {}
+    steps, storage = plan_run(config, job.recipes, shape, rows, cluster, job.widths)
     columns: dict[str, Callable[[Step], str]] = {
         "trains": lambda step: step.node,
         "": lambda step: f"{step.trainings} {step.what}{'s' * (step.trainings > 1)}",
@@ -103,7 +108,8 @@ def plan_run(
 ) -> tuple[list[Step], dict[str, float]]:
     """Return a run's trainings in order, and the bytes of its directory at its fullest, by kind.
 
-    `rows` has the sizes of the tables to learn from, by artefact: `corpus`, `pairs/nli`, `views/mlm`, ….
+    `rows` has the sizes of the tables to learn from, by artefact: `corpus`, `pairs/nli`, `views/mlm`, …, and the
+    number of queries, if it is known.
     """
     nodes = [{node: trainings_of(node, config) for node in depth} for depth in member_nodes(list(recipes))]
     nodes.append({recipe.uncalibrated: config.sed.learners for recipe in recipes if recipe.distils})
@@ -112,12 +118,13 @@ def plan_run(
     corpus, ensembles = rows.get("corpus", 0), {recipe.ensemble for recipe in recipes if recipe.distils}
     of_teachers = sum(widths) - shape.width if TEACHERS in ensembles and config.sed.head else 0
     bytes_ = TARGET_TYPES[config.sed.target_precision].itemsize
+    embedded, targets = corpus + rows.get(QUERIES, 0), corpus + rows.get(QUERIES, corpus * config.search.is_on)
     storage = {
         "models": sum(models.values()) + 4 * shape.parameters,
         "checkpoints": max((step.storage - models[step.node] for step in steps), default=0),
         "sentences and tokens": 4.0 * sum(rows.values()) * (2 * tokens_of_sentence(config)),
-        "targets": bytes_ * corpus * (len(ensembles) * shape.width + of_teachers) * (1 + config.search.is_on),
-        "teachers' embeddings": 4.0 * corpus * sum(widths),
+        "targets": bytes_ * targets * (len(ensembles) * shape.width + of_teachers),
+        "teachers' embeddings": 4.0 * embedded * sum(widths),
     }
     return steps, storage
 
@@ -142,7 +149,12 @@ def _steps(
         part, sizes = 1.0, rows
         if stage.name != SED:
             part, sizes = config.members.share, {**rows, CORPUS: rows.get(MEMBERS_CORPUS, rows.get(CORPUS, 0))}
-        updates = stage.steps(settings, stage.rows_read(settings, part, sizes))
+        read = stage.rows_read(settings, part, sizes)
+        if stage.name == SED and QUERIES in rows:  # see `CandidateBatches`
+            per_query = 2 + config.search.negatives
+            read, batch = rows[QUERIES] * per_query, max(1, settings.batch_size // per_query) * per_query
+            settings = settings.model_copy(update={"batch_size": batch})
+        updates = stage.steps(settings, read)
         what = "grid model" if stage.is_grid and len(settings.lower_bounds) > 1 else "member"
         what = "learner" if stage.name == SED else what
         beside = min(count, max(1, round(at_once * count / total)))

@@ -188,6 +188,18 @@ def test_teachers_from_outside_take_room():
     assert storage["targets"] == 4 * rows * sum(widths), "heads lead to all that teachers say"
 
 
+def test_the_queries_made_from_the_corpus_are_counted(tmp_path):
+    lines = [
+        f"Ticket {n} says that nothing works. The printer is on floor {n}. Who can help me today?" for n in range(80)
+    ]
+    (tmp_path / "tickets.txt").write_text("\n".join(lines))
+    given = ["search.queries=[first_sentences, questions]", "sed.epochs=3", "sed.batch_size=10"]
+    config = load_config(find_config("distill"), [f"corpus.source={tmp_path}/tickets.txt", *given])
+    (updates,) = re.findall(r"teachers-sed +\d+ learners? +([\d,]+)", show_plan(config))
+    queries = 80 + 1  # a query comes once
+    assert int(updates) == queries // (10 // 4) * 3, "of two queries, with their own text and two others each"
+
+
 def test_the_sentences_of_the_corpus_are_counted(tmp_path, monkeypatch):
     """On this machine, as asked for, though a cluster is named that does not answer."""
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
