@@ -58,6 +58,7 @@ def run(config: Config, say: Callable[[str], None] = print, take_over: bool = Fa
         return refusal(storage)
 
 
+_KEPT_OF_LOG = 2**20  # bytes
 _FEW_CPUS = 16
 """Above, embedding is left to several workers: threads that share a batch wait for each other."""
 
@@ -91,8 +92,10 @@ def _native_output(log: Path, storage: Storage) -> Iterator[None]:
     finally:
         if not storage.is_local and log.stat().st_size:
             with suppress(OSError, UserError, RunFailed):  # another job may have taken over
-                earlier = storage.read_text("logs/native.log") or ""
-                storage.write_bytes("logs/native.log", earlier.encode() + log.read_bytes())
+                earlier = b""
+                with suppress(FileNotFoundError):
+                    earlier = storage.plain.read("logs/native.log")
+                storage.write_bytes("logs/native.log", (earlier + log.read_bytes())[-_KEPT_OF_LOG:])
 
 
 def _make(job: Job, storage: Storage, status: Status, say: Callable[[str], None]) -> None:

@@ -222,11 +222,12 @@ def test_the_dashboard_comes_with_the_way_in_where_there_is_a_token(monkeypatch)
 
 def test_what_libraries_print_is_kept_on_remote_storage(tmp_path):
     written = {}
-    storage = SimpleNamespace(is_local=False, read_text=lambda name: "before\n", write_bytes=written.__setitem__)
+    plain = SimpleNamespace(read=lambda name: b"caf\xe9\n")  # bytes of any encoding
+    storage = SimpleNamespace(is_local=False, plain=plain, write_bytes=written.__setitem__)
     with pytest.raises(ZeroDivisionError), raysed.pipeline._native_output(tmp_path / "native.log", storage):
         os.write(2, b"why\n")
         raise ZeroDivisionError
-    assert written == {"logs/native.log": b"before\nwhy\n"}
+    assert written == {"logs/native.log": b"caf\xe9\nwhy\n"}
 
 
 def test_a_mistake_leaves_a_complete_run_as_it_is(finished, tmp_path):

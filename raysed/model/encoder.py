@@ -25,8 +25,8 @@ from raysed.model.static import StaticVectors
 
 log = logging.getLogger(__name__)
 
-_ROUNDING = 0.02
-"""Largest difference by rounding, in any precision, as a share of the largest coordinate; padding changes 15 %."""
+_ROUNDING, _ROUNDING_OF_HALVES = 1e-3, 2e-2
+"""Largest difference by rounding, in fp32 and in bf16 or fp16, as a share of the largest coordinate."""
 
 
 class SeesPadding(UserError):
@@ -246,7 +246,8 @@ def _probe(transformer: PreTrainedModel) -> int | None:
         for sentence, expected_D in zip(sentences, expected):
             alone = pack(TokenTable.from_lists([sentence]), row_tokens=8).to(transformer.device)
             difference_D = _mean_pool(_padded_states(transformer, alone, False)[0], alone)[0] - expected_D
-            if difference_D.abs().max() > _ROUNDING * expected_D.abs().max():
+            share = _ROUNDING if transformer.dtype == torch.float32 else _ROUNDING_OF_HALVES
+            if difference_D.abs().max() > share * expected_D.abs().max():
                 raise SeesPadding(f"{name} gives a sentence other vectors beside longer ones; use another architecture")
         log.warning("%s does not support packed rows, so it gets padded batches (same results, slower)", name)
     transformer.train(was_training)

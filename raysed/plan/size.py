@@ -1,6 +1,7 @@
 """Compute what a run needs from its settings: trainings, the memory of their workers, and storage."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 
 from raysed.cluster.local import this_machine
@@ -17,7 +18,8 @@ from raysed.cluster.resources import (
 )
 from raysed.cluster.session import is_ray_given, session
 from raysed.config import Config
-from raysed.data.corpus import CorpusReport, text_chunks
+from raysed.data.corpus import CorpusReport, sentence_chunks, text_chunks
+from raysed.data.queries import UNKNOWN
 from raysed.data.targets import TARGET_TYPES
 from raysed.errors import UserError
 from raysed.model.shape import Shape, shape_of
@@ -27,7 +29,7 @@ from raysed.recipe import SED, TEACHERS, Recipe, last_stage, member_nodes
 from raysed.store.text import Table, size
 from raysed.train.memory import checkpoint_bytes, training_need
 
-QUERIES = "queries"
+QUERIES, CANDIDATES = "queries", "candidates"
 _TOKENS = 24  # assumed for a sentence
 _LONG_BATCH = 1.5  # tokens of the largest of many batches, relative to the mean
 
@@ -61,12 +63,10 @@ def show_plan(config: Config) -> str:
         raise UserError(missing)
     job, report = check(config), CorpusReport()
     config, shape = job.config, shape_of(config.encoder)
-    search = None if config.search.endpoint else config.search  # what a language model writes cannot be counted
-    if job.needs_corpus and (not config.corpus.sentences or (search and search.is_on)):
-        for _ in text_chunks(config.corpus, config.seed, report, search):
+    if job.needs_corpus and not config.corpus.sentences:
+        for _ in sentence_chunks(config.corpus, config.seed, report):
             pass
-    rows = known_rows(job, report.kept)
-    rows |= {QUERIES: queries} if (queries := sum(report.queries.values())) else {}
+    rows = known_rows(job, report.kept) | (_search_rows(job) if config.search.is_on else {})
     steps, storage = plan_run(config, job.recipes, shape, rows, cluster, job.widths)
     columns: dict[str, Callable[[Step], str]] = {
         "trains": lambda step: step.node,
@@ -91,6 +91,19 @@ storage: about {size(sum(storage.values()))}: {parts}
 assuming {tokens_of_sentence(config)} tokens per sentence; memory is per worker, storage for all trainings of a row"""
 
 
+def _search_rows(job: Job) -> dict[str, int]:
+    """Count the queries that are made from the corpus, without those of a language model, and what learns from them."""
+    config, answered, texts, queries = job.config, set(), 0, 0
+    search, text = config.search.model_copy(update={"endpoint": None}), corpora(config, job.recipes)[CORPUS]
+    with suppress(UserError) if config.search.endpoint else nullcontext():  # there may be none but its own
+        for ids, _, of in text_chunks(text, config.seed, CorpusReport(), search):
+            is_query = of != ids
+            texts, queries = texts + int((~is_query).sum()), queries + int(is_query.sum())
+            answered.update(of[is_query & (of != UNKNOWN)].tolist())
+    # A text without queries counts as one itself, see `make.candidates`.
+    return {QUERIES: queries, CANDIDATES: queries + texts - len(answered)}
+
+
 def _here(config: Config) -> Cluster:
     if config.resources.engine == "local" or not is_ray_given():
         return this_machine()
@@ -108,8 +121,8 @@ def plan_run(
 ) -> tuple[list[Step], dict[str, float]]:
     """Return a run's trainings in order, and the bytes of its directory at its fullest, by kind.
 
-    `rows` has the sizes of the tables to learn from, by artefact: `corpus`, `pairs/nli`, `views/mlm`, …, and the
-    number of queries, if it is known.
+    `rows` has the sizes of the tables to learn from, by artefact: `corpus`, `pairs/nli`, `views/mlm`, …; and the
+    numbers of queries, and of the rows that they are learnt from, if known.
     """
     nodes = [{node: trainings_of(node, config) for node in depth} for depth in member_nodes(list(recipes))]
     nodes.append({recipe.uncalibrated: config.sed.learners for recipe in recipes if recipe.distils})
@@ -118,12 +131,12 @@ def plan_run(
     corpus, ensembles = rows.get("corpus", 0), {recipe.ensemble for recipe in recipes if recipe.distils}
     of_teachers = sum(widths) - shape.width if TEACHERS in ensembles and config.sed.head else 0
     bytes_ = TARGET_TYPES[config.sed.target_precision].itemsize
-    embedded, targets = corpus + rows.get(QUERIES, 0), corpus + rows.get(QUERIES, corpus * config.search.is_on)
+    embedded = corpus + rows.get(QUERIES, 0)
     storage = {
         "models": sum(models.values()) + 4 * shape.parameters,
         "checkpoints": max((step.storage - models[step.node] for step in steps), default=0),
-        "sentences and tokens": 4.0 * sum(rows.values()) * (2 * tokens_of_sentence(config)),
-        "targets": bytes_ * targets * (len(ensembles) * shape.width + of_teachers),
+        "sentences and tokens": 4.0 * (sum(rows.values()) - rows.get(CANDIDATES, 0)) * (2 * tokens_of_sentence(config)),
+        "targets": bytes_ * embedded * (len(ensembles) * shape.width + of_teachers) * (1 + config.search.is_on),
         "teachers' embeddings": 4.0 * embedded * sum(widths),
     }
     return steps, storage
@@ -150,9 +163,9 @@ def _steps(
         if stage.name != SED:
             part, sizes = config.members.share, {**rows, CORPUS: rows.get(MEMBERS_CORPUS, rows.get(CORPUS, 0))}
         read = stage.rows_read(settings, part, sizes)
-        if stage.name == SED and QUERIES in rows:  # see `CandidateBatches`
+        if node == f"{TEACHERS}-{SED}" and CANDIDATES in rows:  # see `CandidateBatches`
             per_query = 2 + config.search.negatives
-            read, batch = rows[QUERIES] * per_query, max(1, settings.batch_size // per_query) * per_query
+            read, batch = rows[CANDIDATES] * per_query, max(1, settings.batch_size // per_query) * per_query
             settings = settings.model_copy(update={"batch_size": batch})
         updates = stage.steps(settings, read)
         what = "grid model" if stage.is_grid and len(settings.lower_bounds) > 1 else "member"

@@ -30,6 +30,8 @@ _WAYS = {
     "wmean": "the mean over its subsets, weighted by their numbers of pairs",
 }
 """By aggregation, what a task with several subsets counts as."""
+_CUTS = ("keep_layers", "num_hidden_layers")
+"""What says how much of the encoder was taken; others of `model_kwargs` may be paths."""
 
 
 def write_card(run: Run, path: Path) -> None:
@@ -37,8 +39,8 @@ def write_card(run: Run, path: Path) -> None:
     config, model, chosen, facts = run.config, run.exported, run.choice.model, run.facts
     recipe, base = parse_recipe(chosen.recipe), public_name(config.encoder.path)
     is_cut = config.encoder.keep_layers is not None or "num_hidden_layers" in config.encoder.model_kwargs
-    # Paths of texts stay out: the card names them by content.
-    texts = {"nli": {"train"}, "sts": {"train"}, "views": {"files"}}
+    # Paths of texts stay out, which the card names by content, and so do addresses.
+    texts = {"nli": {"train"}, "sts": {"train"}, "views": {"files"}, "search": {"source", "endpoint"}}
     blocks, known = (settings.model_dump(mode="json", exclude=texts) for settings in (config, Config()))
     settings, defaults = _settings(blocks, recipe), _settings(known, recipe)
     record = {"recipe": recipe.text, "settings": settings, "versions": versions(), "measure": run.scores.measure}
@@ -155,4 +157,5 @@ def _settings(blocks: Mapping[str, Mapping[str, Any]], recipe: Recipe) -> dict[s
     names += ["sed"] if recipe.distils else []
     names += ["flow", "calibration"] if recipe.calibration else []
     settings = {f"{name}.{key}": value for name in names for key, value in blocks[name].items()}
-    return settings | {f"encoder.{key}": blocks["encoder"][key] for key in ("keep_layers", "model_kwargs")}
+    cut = {"num_hidden_layers": blocks["encoder"]["model_kwargs"].get("num_hidden_layers")}
+    return settings | {f"encoder.{key}": value for key, value in {**cut, **blocks["encoder"]}.items() if key in _CUTS}

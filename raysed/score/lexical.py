@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from raysed.score.tasks import Evaluation
 
 WORD_OVERLAP, TF_IDF, BM25 = "word-overlap", "tf-idf", "bm25"
-_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u30fa\u30fc-\u30ff\u3400-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff"
+)
 """Thai, Lao, Burmese, Khmer, Japanese and Chinese have no spaces: each character counts as a word."""
 _LETTER = rf"[^\W{_UNSPACED}]"
 _WORD = rf"[{_UNSPACED}]|{_LETTER}{{2,}}"  # others have at least two letters, as in scikit-learn and bm25s

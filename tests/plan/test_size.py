@@ -193,11 +193,13 @@ def test_the_queries_made_from_the_corpus_are_counted(tmp_path):
         f"Ticket {n} says that nothing works. The printer is on floor {n}. Who can help me today?" for n in range(80)
     ]
     (tmp_path / "tickets.txt").write_text("\n".join(lines))
-    given = ["search.queries=[first_sentences, questions]", "sed.epochs=3", "sed.batch_size=10"]
-    config = load_config(find_config("distill"), [f"corpus.source={tmp_path}/tickets.txt", *given])
-    (updates,) = re.findall(r"teachers-sed +\d+ learners? +([\d,]+)", show_plan(config))
-    queries = 80 + 1  # a query comes once
-    assert int(updates) == queries // (10 // 4) * 3, "of two queries, with their own text and two others each"
+    given = [f"corpus.source={tmp_path}/tickets.txt", "sed.epochs=3", "sed.batch_size=10"]
+    # A query comes once, and a text without one is one itself.
+    for kinds, texts, queries in (("first_sentences, questions", "null", 80 + 1), ("questions", 20, 20)):
+        some = [*given, f"search.queries=[{kinds}]", f"sed.sentences={texts}"]
+        shown = show_plan(load_config(find_config("distill"), some))
+        (updates,) = re.findall(r"teachers-sed +\d+ learners? +([\d,]+)", shown)
+        assert int(updates) == queries // (10 // 4) * 3, "of two queries, with their own text and two others each"
 
 
 def test_the_sentences_of_the_corpus_are_counted(tmp_path, monkeypatch):

@@ -63,7 +63,8 @@ def test_settings_are_on_the_card_where_they_differ_from_the_defaults(real_card,
     defaults = Config().model_dump(mode="json")
     for key, value in settings.items():
         block, _, name = key.partition(".")
-        assert (f"| `{key}` |" in real_card) == (value != defaults[block][name]), key
+        default = None if name == "num_hidden_layers" else defaults[block][name]
+        assert (f"| `{key}` |" in real_card) == (value != default), key
     assert {"encoder.keep_layers", "flow.fit_on", "calibration.natsv_k"} <= settings.keys()
     assert "| `ct.steps` | `12` |" in real_card and "ct.groups" in settings
 
@@ -119,11 +120,16 @@ def test_it_says_what_was_done(tmp_path):
 
 def test_it_says_that_only_some_layers_were_taken_and_what_fitted_a_calibration(tmp_path):
     block = {"path": "prajjwal1/bert-tiny", "keep_layers": "half", "layers": 1}
-    given = {"encoder": block, "search": {"queries": ["crops"]}, "combination": {"balance": "centred"}}
+    block["model_kwargs"] = {"cache_dir": "/home/me", "num_hidden_layers": 1}
+    search = {"queries": ["crops"], "source": "/home/me/q.txt", "endpoint": {"url": "http://private/v1", "model": "m"}}
+    given = {"encoder": block, "search": search, "combination": {"balance": "centred"}}
     text = card(tmp_path, "teachers-sed-natsv", teachers=["a"], **given)
     for part in ("one new copy of some layers of prajjwal1/bert-tiny", "| `encoder.keep_layers` | `half` |"):
         assert part.lower() in text.lower(), part
     assert "| `search.queries` |" in text and "`calibration.natsv_k`" not in text
+    for file in ("README.md", "raysed.json"):
+        content = (tmp_path / file).read_text()
+        assert "num_hidden_layers" in content and "/home/me" not in content and "private" not in content
 
 
 def test_it_says_how_to_search_if_there_are_prompts(tmp_path):

@@ -38,6 +38,7 @@ def test_text_without_spaces_is_counted_by_characters():
     for vectors in (count_vectors, tf_idf_vectors):
         alike, unlike = word_cosines(vectors, [first, first], [near, far])
         assert alike > 0.4 > unlike
+    assert word_cosines(tf_idf_vectors, ["人々"], ["々・𠮷"])[0] > 0
     scores_N = bm25_of([near, far])(["天气"])[0]
     assert scores_N[0] > scores_N[1] == 0
 
