@@ -200,9 +200,9 @@ class Executor:
 
     def _forget_incomplete(self, batch: Sequence[Artefact]) -> None:
         """Have artefacts completed that are to be read and lack blocks, which have manifest entries of their own."""
-        for artefact in batch:
+        for artefact in filter(_is_keyed, batch):
             is_read = any(map(self.state.is_wanted, self._graph.users(artefact.name)))
-            if _is_keyed(artefact) and is_read and self.state.entry(artefact.name):
+            if is_read and self.state.entry(artefact.name):
                 entries = map(self._storage.entry, self._keyed_blocks(artefact))
                 if not all(entry and self._storage.finished(entry.name, entry.depends) for entry in entries):
                     self._storage.forget(artefact.name)

@@ -30,8 +30,6 @@ _WAYS = {
     "wmean": "the mean over its subsets, weighted by their numbers of pairs",
 }
 """By aggregation, what a task with several subsets counts as."""
-_CUTS = ("keep_layers", "num_hidden_layers")
-"""What says how much of the encoder was taken; others of `model_kwargs` may be paths."""
 
 
 def write_card(run: Run, path: Path) -> None:
@@ -157,5 +155,7 @@ def _settings(blocks: Mapping[str, Mapping[str, Any]], recipe: Recipe) -> dict[s
     names += ["sed"] if recipe.distils else []
     names += ["flow", "calibration"] if recipe.calibration else []
     settings = {f"{name}.{key}": value for name in names for key, value in blocks[name].items()}
-    cut = {"num_hidden_layers": blocks["encoder"]["model_kwargs"].get("num_hidden_layers")}
-    return settings | {f"encoder.{key}": value for key, value in {**cut, **blocks["encoder"]}.items() if key in _CUTS}
+    settings["encoder.keep_layers"] = blocks["encoder"]["keep_layers"]
+    # Others of `model_kwargs` may be paths.
+    settings["encoder.num_hidden_layers"] = blocks["encoder"]["model_kwargs"].get("num_hidden_layers")
+    return settings

@@ -44,6 +44,7 @@ def job(arguments):
 sys.exit(main_of(job, argparse.ArgumentParser()))
 """
 ENDLESS = "interrupts.notice(); time.sleep(600)"
+USUAL = {"patience": 60, "hopeless": False, "cleaning_up": ENDLESS, "before_writing": "pass"}
 AGAIN = "interrupts._AGAIN_AFTER = 0.0; raise KeyboardInterrupt"
 PLANT = """if "stopped" in text:
         if threading.current_thread() is not threading.main_thread():
@@ -53,8 +54,7 @@ PLANT = """if "stopped" in text:
 
 def stop(directory: Path, number: signal.Signals = signal.SIGTERM, **words) -> tuple[subprocess.Popen, str, str, float]:
     """Runs a job, sends it a signal twice, as `timeout` does; returns it, what it has said, and how long it took."""
-    usual = {"patience": 60, "hopeless": False, "cleaning_up": ENDLESS, "before_writing": "pass"}
-    words = {**usual, "storage": str(directory), **words}
+    words = {**USUAL, "storage": str(directory), **words}
     command = [sys.executable, "-c", JOB.format(**words)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "ready\n"
@@ -90,13 +90,12 @@ def test_a_job_ends_soon_and_says_that_it_was_stopped(tmp_path, number, words):
 
 def test_a_closed_terminal_ends_a_job_that_cannot_say_so(tmp_path):
     """With the code of SIGHUP, and without the exit handlers of libraries, which may hang."""
-    cleaning_up = "import atexit; atexit.register(time.sleep, 600)"
-    words = {"patience": 60, "hopeless": False, "cleaning_up": cleaning_up, "before_writing": "pass"}
+    words = {**USUAL, "cleaning_up": "import atexit; atexit.register(time.sleep, 600)", "storage": str(tmp_path)}
     terminal = f"""
 import os, pty, sys
 pid, terminal = pty.fork()
 if pid == 0:
-    os.execv(sys.executable, [sys.executable, "-c", {JOB.format(storage=str(tmp_path), **words)!r}])
+    os.execv(sys.executable, [sys.executable, "-c", {JOB.format(**words)!r}])
 assert b"ready" in os.read(terminal, 1000)
 os.close(terminal)
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
