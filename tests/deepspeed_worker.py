@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from learners import tiny_learner
+from tape import Recorder
 
 from raysed.data.targets import TargetBatches
 from raysed.store.storage import Storage
@@ -20,6 +21,7 @@ from raysed.train.loop import Run
 from raysed.train.selection import Result
 from raysed.train.stage import Plan, warmup_schedule
 from raysed.train.stages.sed import Distillation, SedConfig
+from raysed.train.state import copied, seed_everything
 
 RATE = 1e-3
 """High, so that a lost moment shows within a few updates."""
@@ -38,6 +40,7 @@ class Work:
         stages: of ZeRO, one after the other.
         stop: update at which they stop; 0: they go on to the end.
         scarce: whether memory suffices for one row at a time only.
+        records: whether recorded updates are compared with launched ones instead.
     """
 
     directory: Path
@@ -46,6 +49,7 @@ class Work:
     stages: Sequence[int]
     stop: int = 0
     scarce: bool = False
+    records: bool = False
 
 
 def run(work: Work, rank: int, told: Connection) -> None:
@@ -56,7 +60,8 @@ def run(work: Work, rank: int, told: Connection) -> None:
         torch.set_num_threads(1)
         prepare_deepspeed(gpu=False)
         torch.distributed.init_process_group("gloo", rank=rank, world_size=work.world)
-        told.send({stage: found for stage in work.stages if (found := _of_stage(work, rank, stage))})
+        of_stage = _recorded if work.records else _of_stage
+        told.send({stage: found for stage in work.stages if (found := of_stage(work, rank, stage))})
     except BaseException:
         told.send(traceback.format_exc())
         raise
@@ -76,6 +81,40 @@ def _of_stage(work: Work, rank: int, stage: int) -> dict[str, Any] | None:
         "resumes_exactly": _resumes_exactly(work, rank, stage),
         "spoiled": _spoiled(work, rank, stage),
     }
+
+
+def _recorded(work: Work, rank: int, stage: int) -> dict[bool, dict[str, Any]]:
+    """Whether recorded updates with clipping and dropout are the launched ones, and how many were replayed, by bf16."""
+    found = {}
+    for bf16 in (False, True):
+        plain, recorded = (_fourteen_updates(work, rank, stage, bf16, records) for records in (False, True))
+        is_equal = plain[0] == recorded[0] and all(torch.equal(plain[1][name], x) for name, x in recorded[1].items())
+        found[bf16] = {"is_equal": is_equal, "replays": (plain[2], recorded[2])}
+    return found
+
+
+def _fourteen_updates(
+    work: Work, rank: int, stage: int, bf16: bool, records: bool
+) -> tuple[list[float], dict[str, torch.Tensor], int]:
+    """The losses, the state afterwards, and the number of replays."""
+
+    def held() -> Iterator[torch.Tensor]:
+        yield from (*objective.parameters(), *objective.buffers())
+        for state in engine._torch_optimizer().state.values():
+            yield from state.values()
+
+    torch.manual_seed(0)
+    objective, recorder = Distillation(tiny_learner(WIDTH), dropout=True).train(), Recorder(held)
+    sed = SedConfig(batch_size=8, zero_stage=stage, clip=0.1)
+    engine = DeepSpeedEngine(objective, sed, 1, bf16, recorder if records else None)
+    batches, losses = _batches(work, rank), []
+    batches.few_shapes = True
+    for step in range(14):
+        seed_everything(1, step)
+        losses.append(engine.update(batches(step), 2.0**-12))  # a rate that float32 has
+    state = copied(engine.state_dict())[1]
+    engine.close()
+    return losses, state, sum(recorder.replays)
 
 
 class _Stop(Exception):

@@ -19,6 +19,8 @@ PROCESS_BYTES = 7e8
 """Memory of a process with torch and transformers that works on a batch, without its weights."""
 _GPU_PART = 0.85  # share of a GPU's memory that plans may use
 _SMALL_MEMBER = 1.5e9  # bytes of GPU memory of a member, if unknown
+_PASS_BYTES, _MAX_ACTORS = 2.6e9, 3
+"""GPU memory of an actor that embeds, besides weights, and how many share a GPU: others tokenise or write meanwhile."""
 NO_BF16 = ("K80", "P4", "P100", "T4", "V100")  # GPUs without bf16 hardware
 
 
@@ -219,13 +221,14 @@ def plan_teachers(cluster: Cluster, res: ResourcesConfig, count: int, teacher_by
     """Plan the actors that average the teachers; return the share of one group's actors, and the number of groups.
 
     One actor holds all teachers if their weights fit into half of its memory; otherwise they are split into groups that
-    run at the same time on different GPUs or nodes and pass on the running sum. A node gets as many actors as half of
-    its memory holds, at most one per core: threads that share a batch wait for each other.
+    run at the same time on different GPUs or nodes and pass on the running sum. A GPU gets up to three actors, as its
+    memory and CPUs allow. A node without gets as many as half of its memory holds, at most one per core: threads that
+    share a batch wait for each other.
     """
     gpu = uses_gpu(res, cluster)
     memory = cluster.gpu_bytes if gpu else cluster.node_bytes
-    if gpu:  # one actor per GPU, with its part of the CPUs
-        places, cpus = int(cluster.gpus), min((min(c / g, 1.0) for c, g in cluster.nodes if g), default=0.0)
+    if gpu:
+        places, cpus = int(cluster.gpus), min((c / g for c, g in cluster.nodes if g), default=0.0)
     else:  # the n largest nodes that maximise n times the CPUs of the smallest of them
         rooms = sorted((c for c, _ in cluster.nodes if c >= 1), reverse=True)
         places, cpus = max(enumerate(rooms, start=1), key=lambda option: option[0] * option[1], default=(1, 1))
@@ -239,7 +242,10 @@ def plan_teachers(cluster: Cluster, res: ResourcesConfig, count: int, teacher_by
         )  # fmt: skip
     groups = max(1, min(needed, count, places))
     if gpu:
-        return Share(places // groups, cpus, 1.0, threads=1), groups
+        weights = math.ceil(count / groups) * teacher_bytes
+        beside = max(1, min(_MAX_ACTORS, int(cpus), int(_GPU_PART * memory // (weights + _PASS_BYTES))))
+        part = math.floor(1000 / beside) / 1000
+        return Share(places // groups * beside, min(cpus, 1.0), part, threads=1), groups
     threads = max(1, int(cpus))
     actors = int(memory / 2 // (PROCESS_BYTES + math.ceil(count / groups) * teacher_bytes))
     actors = max(1, min(actors, threads))

@@ -30,7 +30,12 @@ class CandidateBatches:
         batch_size: texts and queries per update over all `world` workers, at most, but at least one query's.
         offset: subtracted from every target, [D].
         held_out: hold some queries out of training.
+
+    Attributes:
+        few_shapes: see `data.tokens.pack`.
     """
+
+    few_shapes = False
 
     def __init__(
         self,
@@ -72,7 +77,8 @@ class CandidateBatches:
         texts = np.unique(rows_BC[:, 1:])
         rows = np.concatenate([rows_BC[:, 0], texts[texts != NONE]])
         targets = torch.from_numpy(self._targets_ND[rows].astype(np.float32) - self._offset)
-        return TargetBatch(pack(self._tokens.take(rows)), targets, weight, queries=len(rows_BC))
+        tokens = pack(self._tokens.take(rows), few_shapes=self.few_shapes)
+        return TargetBatch(tokens, targets, weight, queries=len(rows_BC))
 
     def held_out(self) -> list[TargetBatch]:
         """Return the batches of the queries that are held out: a twentieth, but at most 2,000."""

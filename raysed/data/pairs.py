@@ -280,5 +280,5 @@ class PairBatches(EpochBatches):
 
     def batch(self, rows: PairTable) -> LabelledBatch | PackedTokens:
         """Return the first sentences of B pairs and then the second ones, with labels if any."""
-        tokens = pack(TokenTable.concatenate([rows.first, rows.second]))
+        tokens = pack(TokenTable.concatenate([rows.first, rows.second]), few_shapes=self.few_shapes)
         return tokens if rows.labels is None else LabelledBatch(tokens, torch.from_numpy(rows.labels), rows.first.ids)

@@ -1,7 +1,9 @@
 """Target tables, and the batches that learners read from them."""
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -55,6 +57,14 @@ class TargetBatch:
         return self.ids[: self.queries or None, None] == self.ids[None, self.queries :]
 
 
+class _Window(NamedTuple):
+    """Some row groups of a target table; `order` is that of their rows."""
+
+    tokens: TokenTable
+    targets: np.ndarray
+    order: np.ndarray
+
+
 class TargetBatches:
     """Batches of a target table in an order that depends on (seed, step) only, not on the number of workers.
 
@@ -65,7 +75,13 @@ class TargetBatches:
         batch_size: sentences per update over all `world` workers, split as equally as possible.
         offset: subtracted from every target, [D] (`sed.target: centred_mean`).
         held_out: leave out the rows of `held_out_batches`.
+
+    Attributes:
+        few_shapes: see `data.tokens.pack`.
+        reads_ahead: load the next window in a thread while this one is used, which holds both in memory.
     """
+
+    few_shapes = reads_ahead = False
 
     def __init__(
         self,
@@ -91,35 +107,49 @@ class TargetBatches:
         self._part, self._weight = part_of(self.batch_size, rank, world)
         self._is_shared = world > 1
         self._offset = 0 if offset is None else offset.astype(np.float32)
-        self._loaded: tuple[int, int] = (-1, -1)
+        self._loaded: tuple[tuple[int, int], _Window] | None = None
+        self._ahead: tuple[tuple[int, int], Future[_Window]] | None = None
+        self._reader = ThreadPoolExecutor(1, "targets")
 
     def __call__(self, step: int) -> TargetBatch:
         """Return this worker's part of the batch of a step."""
         epoch, index = divmod(step, self.per_epoch)
         wanted = np.arange(index * self.batch_size, (index + 1) * self.batch_size)
-        order, start, pieces = np.random.default_rng([self._seed, epoch]).permutation(len(self._group_rows)), 0, []
-        for window, first in enumerate(range(0, len(order), self._window)):
-            groups = order[first : first + self._window]
+        start, pieces = 0, []
+        for window, groups in enumerate(self._groups_of(epoch)):
             stop = start + self._group_rows[groups].sum()
             inside = wanted[(wanted >= start) & (wanted < stop)] - start
             if len(inside):
-                pieces.append(self._rows(epoch, window, groups, inside))
+                loaded = self._window_at(epoch, window)
+                rows = loaded.order[inside]
+                pieces.append((loaded.tokens.take(rows), loaded.targets[rows].astype(np.float32, copy=False)))
             start = stop
         tokens, targets = zip(*pieces)
-        targets_GD = torch.from_numpy(np.concatenate(targets))
+        targets_GD = torch.from_numpy(np.concatenate(targets) - self._offset)
         own = TokenTable.concatenate(tokens).take(np.arange(self.batch_size)[self._part])
         of_all = targets_GD if self._is_shared else None
-        return TargetBatch(pack(own), targets_GD[self._part], self._weight, of_all)
+        return TargetBatch(pack(own, few_shapes=self.few_shapes), targets_GD[self._part], self._weight, of_all)
 
-    def _rows(self, epoch: int, window: int, groups: np.ndarray, places: np.ndarray) -> tuple[TokenTable, np.ndarray]:
-        if self._loaded != (epoch, window):
-            table = pa.concat_tables(self._groups.read(g, _COLUMNS).slice(0, self._group_rows[g]) for g in groups)
-            self._tokens = TokenTable.from_arrow(table)
-            self._targets = _rows_of(table.column("target"))
-            self._order = np.random.default_rng([self._seed, epoch, window + 1]).permutation(len(table))
-            self._loaded = (epoch, window)
-        rows = self._order[places]
-        return self._tokens.take(rows), self._targets[rows].astype(np.float32, copy=False) - self._offset
+    def _groups_of(self, epoch: int) -> list[np.ndarray]:
+        """Return the row groups of each window."""
+        order = np.random.default_rng([self._seed, epoch]).permutation(len(self._group_rows))
+        return np.split(order, range(self._window, len(order), self._window))
+
+    def _window_at(self, epoch: int, window: int) -> _Window:
+        place = epoch, window
+        if self._loaded is None or self._loaded[0] != place:
+            is_ahead = self._ahead is not None and self._ahead[0] == place
+            self._loaded = place, self._ahead[1].result() if is_ahead else self._load(*place)
+            if self.reads_ahead:
+                following = (epoch, window + 1) if window + 1 < len(self._groups_of(epoch)) else (epoch + 1, 0)
+                self._ahead = following, self._reader.submit(self._load, *following)
+        return self._loaded[1]
+
+    def _load(self, epoch: int, window: int) -> _Window:
+        groups = self._groups_of(epoch)[window]
+        table = pa.concat_tables(self._groups.read(g, _COLUMNS).slice(0, self._group_rows[g]) for g in groups)
+        order = np.random.default_rng([self._seed, epoch, window + 1]).permutation(len(table))
+        return _Window(TokenTable.from_arrow(table), _rows_of(table.column("target")), order)
 
 
 def part_of(count: int, rank: int, world: int) -> tuple[slice, float]:

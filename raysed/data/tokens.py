@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
+from torch.nn import functional as F
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -29,6 +30,8 @@ _ROW_STEP = 8
 """Few distinct row lengths let oneDNN reuse its programs, and GPUs want multiples of eight."""
 _TRIED_COUNTS = 3
 """Numbers of rows that a batch to learn from is tried with."""
+_COUNTS_PER_OCTAVE = 4
+"""Numbers of rows between one power of two and the next that batches of few shapes have."""
 
 _FLAT = {"_ids.i64": "<i8", "_tokens.i32": "<i4", "_offsets.i64": "<i8"}
 """Files of `FlatTokens`, in the order of `TokenTable`, with their number types."""
@@ -181,27 +184,43 @@ class PackedTokens:
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
         return replace(self, **{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()})
 
+    def with_rows(self, count: int) -> PackedTokens:
+        """Return the batch with empty rows appended, up to `count` rows."""
+        missing = (0, 0, 0, count - len(self.input_ids))
+        input_ids, positions = F.pad(self.input_ids, missing), F.pad(self.position_ids, missing)
+        segments = F.pad(self.segments, missing, value=len(self))
+        return replace(self, input_ids=input_ids, position_ids=positions, segments=segments)
+
 
 def same_sentence(segments: torch.Tensor) -> torch.Tensor:
     """Return the attention mask, [R, 1, L, L]: true within sentences and, as softmax needs some, among empty places."""
     return (segments[:, :, None] == segments[:, None, :])[:, None]
 
 
-def pack(table: TokenTable, row_tokens: int | None = None) -> PackedTokens:
+def pack(table: TokenTable, row_tokens: int | None = None, few_shapes: bool = False) -> PackedTokens:
     """Pack sentences into few rows of about equal length; sentence b of the batch is row b of `table`.
 
     Rows hold at most `row_tokens`, unless a single sentence is longer. None: four sentences of mean length, at most
-    `ROW_TOKENS`, then rounded up to a multiple of eight.
+    `ROW_TOKENS`, then rounded up to a multiple of eight. With `few_shapes`, batches of as many sentences have two to
+    five shapes, for a GPU to replay what it recorded: rows of `ROW_TOKENS`, doubled until the longest sentence fits,
+    and rounded numbers of rows. A tenth to a fifth of the slots stay empty.
 
     >>> pack(TokenTable.from_lists([[7, 8, 9], [5], [6, 4]]), row_tokens=4).input_ids.tolist()
     [[7, 8, 9], [6, 4, 5]]
     """
     lengths = table.lengths
     step, tried = (_ROW_STEP, _TRIED_COUNTS) if row_tokens is None else (1, 1)
-    if row_tokens is None:
+    if few_shapes:
+        doublings = ((int(lengths.max(initial=1)) - 1) // ROW_TOKENS).bit_length()
+        row_tokens, step, tried = ROW_TOKENS << doublings, 1, 1
+    elif row_tokens is None:
         row_tokens = min(ROW_TOKENS, _SENTENCES_PER_ROW * len(table.input_ids) // max(len(table), 1))
     rows, columns, row_length = _places(lengths, max(row_tokens, int(lengths.max(initial=1))), step, tried)
-    shape = (int(rows.max()) + 1 if len(rows) else 0, row_length)
+    count = int(rows.max()) + 1 if len(rows) else 0
+    if few_shapes:
+        multiple = max(1, (1 << count.bit_length()) // (2 * _COUNTS_PER_OCTAVE))
+        count, row_length = -(-count // multiple) * multiple, row_tokens
+    shape = (count, row_length)
     # Flat place of each token in [R, L]: that of its sentence's first token plus its place in the sentence.
     within = np.arange(len(table.input_ids)) - np.repeat(table.offsets[:-1], lengths)
     flat = np.repeat(rows * row_length + columns, lengths) + within
@@ -262,7 +281,13 @@ def batches_by_tokens(lengths: np.ndarray, token_budget: int) -> Iterator[np.nda
 
 
 class EpochBatches:
-    """Batches of a table that is shuffled anew every epoch; the last, partial batch of an epoch is dropped."""
+    """Batches of a table that is shuffled anew every epoch; the last, partial batch of an epoch is dropped.
+
+    Attributes:
+        few_shapes: see `pack`.
+    """
+
+    few_shapes = False
 
     def __init__(self, table: Any, batch_size: int, seed: int):
         self.table, self.count, self.seed = table, len(table), seed
@@ -283,7 +308,7 @@ class EpochBatches:
 
     def batch(self, rows: Any) -> Any:
         """Turn table rows into what an objective takes."""
-        return pack(rows)
+        return pack(rows, few_shapes=self.few_shapes)
 
 
 class FlatTokens:

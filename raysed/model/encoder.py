@@ -172,9 +172,11 @@ def _mean_pool(states: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:
 
 def _first_states(states: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:
     """Return the state of each sentence's first token, [R, L, D] -> [B, D]."""
-    first = (tokens.position_ids == 0) & (tokens.segments < len(tokens))
-    order = tokens.segments[first].argsort()
-    return states[first][order].to(torch.promote_types(states.dtype, torch.float32))
+    first, slots = tokens.position_ids == 0, torch.arange(tokens.segments.numel(), device=states.device)
+    # Other tokens write their place behind that of the last sentence: a mask would have to be waited for on a GPU.
+    segments = tokens.segments.where(first, len(tokens)).flatten()
+    places = slots.new_zeros(len(tokens) + 1).scatter(0, segments, slots)[:-1]
+    return states.flatten(0, 1)[places].to(torch.promote_types(states.dtype, torch.float32))
 
 
 def _sums(states_TD: torch.Tensor, segments_T: torch.Tensor, count: int, device_type: str) -> torch.Tensor:

@@ -11,6 +11,7 @@ from raysed.data.targets import TargetBatch
 from raysed.train.engine import step_if_finite
 from raysed.train.optimizers import make_moments
 from raysed.train.out_of_memory import in_parts_if_needed, oom_as_user_error, random_state
+from raysed.train.recorded import Record, RecordedUpdates, recorded_updates
 from raysed.train.stages.sed import Distillation, SedConfig
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -39,11 +40,13 @@ class DeepSpeedEngine:
     """Updates by DeepSpeed, ZeRO stage 0 to 2; see `engine.TorchEngine`.
 
     Moments are gathered whole and in fp32 for saving, so a state fits any number of workers and any ZeRO stage.
-    DeepSpeed takes over the weights when initialised, which happens at the first update.
+    DeepSpeed takes over the weights when initialised, which happens at the first update. On a GPU the updates of a
+    single worker without ZeRO are recorded, DeepSpeed's part included.
     """
 
-    def __init__(self, objective: Distillation, sed: SedConfig, world: int, bf16: bool):
-        self._objective, self._sed, self._world, self._bf16 = objective, sed, world, bf16
+    def __init__(self, objective: Distillation, sed: SedConfig, world: int, bf16: bool, record: Record | None = None):
+        self._objective, self._sed, self._world, self._bf16, self._record = objective, sed, world, bf16, record
+        self._recorded: RecordedUpdates | None = None
         self._parameters = {name: p for name, p in objective.named_parameters() if p.requires_grad}
         self._engine: Any = None
         self._loaded: dict[str, Any] | None = None
@@ -53,6 +56,10 @@ class DeepSpeedEngine:
         """See `engine.TorchEngine.update`."""
         if self._engine is None:
             self._initialise(batch)
+        replayed = self._recorded.update(batch, learning_rate) if self._recorded else None
+        if replayed is not None:
+            self._updates += 1
+            return replayed
         self._set_rate(learning_rate)
         loss = in_parts_if_needed(self._objective, lambda: self._engine(batch))
         mean = loss.detach().clone()
@@ -65,9 +72,21 @@ class DeepSpeedEngine:
         self._updates += 1
         with oom_as_user_error(self._objective):
             if not self._sed.zero_stage:  # DeepSpeed does not check whether gradients are finite
-                return step_if_finite(mean, self._parameters.values(), lambda _: self._engine.step())
+                return step_if_finite(mean, self._parameters.values(), self._step)
             self._engine.step()
         return mean.item() if self._engine.was_step_applied() else math.nan
+
+    def _gradient(self, batch: TargetBatch) -> torch.Tensor:
+        """Compute the gradient and return the loss."""
+        self._engine.zero_grad()
+        loss = self._engine(batch)
+        self._engine.backward(loss)
+        return loss.detach()
+
+    def _step(self, norm: torch.Tensor) -> None:
+        if self._sed.clip is not None:
+            torch.nn.utils.clip_grads_with_norm_(self._parameters.values(), self._sed.clip, norm)
+        self._engine.step()
 
     def _backward(self, batch: TargetBatch, loss: torch.Tensor) -> None:
         """Compute the gradient. With ZeRO, workers exchange it meanwhile, so none can retry alone."""
@@ -123,7 +142,7 @@ class DeepSpeedEngine:
             "gradient_accumulation_steps": 1,
             "zero_optimization": {"stage": sed.zero_stage},
             "zero_allow_untested_optimizer": True,
-            "gradient_clipping": sed.clip or 0.0,  # DeepSpeed's default is 1
+            "gradient_clipping": (sed.clip or 0.0) if sed.zero_stage else 0.0,  # without ZeRO, `_step` clips
             "steps_per_print": 10**9,
             "timers": {"throughput": {"enabled": False}},  # would synchronise with the GPU twice per update
             "torch_autocast": {"enabled": self._bf16, "dtype": "bfloat16"},
@@ -134,6 +153,7 @@ class DeepSpeedEngine:
         make_moments(self._torch_optimizer())
         if self._world == 1 and sed.zero_stage == 0:
             self._engine.enable_backward_allreduce = False  # with one worker, it only copies all gradients
+            self._recorded = recorded_updates(self._objective, optimizer, self._gradient, self._step, self._record)
         if self._loaded is not None:
             self._put_moments(batch, self._loaded)
             self._loaded = None

@@ -9,29 +9,41 @@ import torch
 from torch import nn
 
 from raysed.train.out_of_memory import in_parts_if_needed, oom_as_user_error
+from raysed.train.recorded import Record, recorded_updates
 
 
 class TorchEngine:
-    """Updates by a torch optimizer in this process."""
+    """Updates by a torch optimizer in this process; a GPU replays them, see `recorded.py`.
+
+    `record` replaces CUDA graphs in tests.
+    """
 
     def __init__(
-        self, objective: nn.Module, optimizer: torch.optim.Optimizer, clip: float | None = None, bf16: bool = False
+        self,
+        objective: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        clip: float | None = None,
+        bf16: bool = False,
+        record: Record | None = None,
     ):
         self.objective, self.optimizer, self.clip, self.bf16 = objective, optimizer, clip, bf16
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._named = {name: p for name, p in objective.named_parameters() if p.requires_grad}
         self._updates = 0
         self._after_update = getattr(objective, "after_update", lambda: None)
+        self._recorded = recorded_updates(objective, optimizer, self._gradient, self._step, record)
 
     def update(self, batch: Any, learning_rate: float) -> float:
         """Make one update and return the loss over all workers; NaN, with unchanged weights, if it is not finite."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
-        loss = in_parts_if_needed(self.objective, lambda: self._gradient(batch))
-        with oom_as_user_error(self.objective):
-            loss = step_if_finite(loss, self._parameters, self._step)
+        replayed = self._recorded.update(batch, learning_rate) if self._recorded else None
+        if replayed is None:
+            for group in self.optimizer.param_groups:
+                group["lr"] = learning_rate
+            loss = in_parts_if_needed(self.objective, lambda: self._gradient(batch))
+            with oom_as_user_error(self.objective):
+                replayed = step_if_finite(loss, self._parameters, self._step)
         self._updates += 1
-        return loss
+        return replayed
 
     def _step(self, norm: torch.Tensor) -> None:
         if self.clip is not None:
@@ -40,13 +52,12 @@ class TorchEngine:
         self._after_update()
 
     def _gradient(self, batch: Any) -> torch.Tensor:
-        """Return the loss; compute its gradient, unless the loss is known not to be finite."""
+        """Compute the gradient and return the loss."""
         self.optimizer.zero_grad(set_to_none=True)
         device = self._parameters[0].device.type
         with torch.autocast(device, torch.bfloat16) if self.bf16 else nullcontext():
             loss = self.objective.loss(batch)
-        if torch.isfinite(loss):
-            loss.backward()
+        loss.backward()
         return loss.detach()
 
     def state_dict(self) -> dict[str, Any]:
@@ -63,6 +74,8 @@ class TorchEngine:
             parameter = self._named[name]
             kept = {"step": torch.tensor(float(self._updates)), **kept}  # DeepSpeed's moments lack it
             self.optimizer.state[parameter] = {key: value.to(parameter.device) for key, value in kept.items()}
+        if self._recorded:
+            self._recorded.forget()
 
     def close(self) -> None:
         """Do nothing: nothing is left behind."""

@@ -5,6 +5,7 @@ optimizer and step suffice as state, and a continued run equals an uninterrupted
 """
 
 import math
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass
@@ -16,6 +17,7 @@ from torch import nn
 from raysed.errors import UserError
 from raysed.store.checkpoints import Checkpoints
 from raysed.train.engine import TorchEngine
+from raysed.train.recorded import map_tensors
 from raysed.train.selection import Metrics, Result, Selection
 from raysed.train.stage import Plan
 from raysed.train.state import broadcast_from_rank0, copied, load_state, seed_everything, write_state
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 _NAMED_ROWS = 40
 _WARNING_EVERY = 10
 """Updates between two checks for a preemption notice, each of which costs a message between workers."""
+_REST = 10
+"""Pause between checkpoints on GPUs, in durations of the last one: updates may be faster than a disk."""
 
 
 @dataclass
@@ -61,6 +65,9 @@ class Run:
         self._measures = getattr(self.objective, "measures", dict)
         self._step, self._result = 0, Result()
         self._writing: Future | None = None
+        self._next_batch: Future | None = None
+        self._on_gpu = next(self.objective.parameters()).device.type == "cuda"
+        self._rests_until = 0.0
 
     def train(self) -> Result:
         """Make the remaining updates, from the newest saved state; return how the training ended."""
@@ -68,7 +75,8 @@ class Run:
         self.objective.train()
         for entry in self._result.history:
             self.on_metrics(entry)
-        with ThreadPoolExecutor(1, "checkpoint") as self._writer:  # on any exit, finishes a state being written
+        # On any exit, a state being written is finished.
+        with ThreadPoolExecutor(1, "batches") as self._reader, ThreadPoolExecutor(1, "checkpoint") as self._writer:
             while self._step < self._until and not self._selection.out_of_patience(self._result):
                 self._update()
             if self._until == self.plan.steps or self._selection.out_of_patience(self._result):
@@ -82,7 +90,7 @@ class Run:
 
     def _update(self) -> None:
         seed_everything(self.plan.seed, self._step)
-        batch, rate = self.batch_at(self._step), self.plan.learning_rate(self._step)
+        batch, rate = self._batch(), self.plan.learning_rate(self._step)
         loss = self.engine.update(batch, rate)
         if not math.isfinite(loss):
             raise UserError(_not_finite(self._step, getattr(batch, "ids", ())))
@@ -90,8 +98,22 @@ class Run:
         if entry := self._logged(loss, rate):
             self.on_metrics(entry)
         is_warned = self._step % _WARNING_EVERY == 0 and self.warned()
-        if (self._step % self.plan.checkpoint_every == 0 or is_warned) and self._step < self.plan.steps:
+        is_due = self._step % self.plan.checkpoint_every == 0 and self._may_save()
+        if (is_due or is_warned) and self._step < self.plan.steps:
             self._save()
+
+    def _batch(self) -> Any:
+        """Return the batch of the next update; for a GPU, a thread prepares the one after it meanwhile."""
+        if not self._on_gpu:
+            return self.batch_at(self._step)
+        batch = (self._next_batch or self._reader.submit(self._pinned, self._step)).result()
+        is_last = self._step + 1 >= self._until
+        self._next_batch = None if is_last else self._reader.submit(self._pinned, self._step + 1)
+        return batch
+
+    def _pinned(self, step: int) -> Any:
+        """Return a batch in memory that a GPU copies from without waiting."""
+        return map_tensors(torch.Tensor.pin_memory, self.batch_at(step))
 
     def _logged(self, loss: float, rate: float) -> Metrics | None:
         evaluates = self._selection.is_due(self._step)
@@ -114,10 +136,20 @@ class Run:
         if not self.is_writer:
             return
         self._wait_for_writer()  # at most one copy in memory
-        text, tensors = copied(state)
-        self._writing = self._writer.submit(
-            self.checkpoints.save, self._step, lambda path: write_state(text, tensors, path)
-        )
+        began = time.monotonic()
+        self._writing = self._writer.submit(self._write, self._step, *copied(state), began)
+
+    def _write(self, step: int, text: str, tensors: dict[str, torch.Tensor], began: float) -> None:
+        self.checkpoints.save(step, lambda path: write_state(text, tensors, path))
+        ended = time.monotonic()
+        self._rests_until = ended + _REST * (ended - began)
+
+    def _may_save(self) -> bool:
+        """Return whether the checkpoint that is due may be written; rank 0 decides. On CPUs it always may."""
+        if not self._on_gpu:
+            return True
+        is_free = (not self._writing or self._writing.done()) and time.monotonic() >= self._rests_until
+        return bool(broadcast_from_rank0(float(is_free), next(self.objective.parameters()).device))
 
     def _wait_for_writer(self) -> None:
         if self._writing:

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 
 
 class EncoderObjective(nn.Module):
-    """A module that turns a batch into a loss over encoders, which train with dropout only if asked to."""
+    """A module that turns a batch into a loss over encoders, which train with dropout only if asked to.
+
+    Attributes:
+        is_recordable: whether the losses of all batches of a shape take the same operations, none of which waits for
+            the device or reads anything but tensors; a GPU then records an update once (`recorded.py`).
+    """
+
+    is_recordable = False
 
     def __init__(self, dropout: bool):
         super().__init__()
@@ -52,6 +59,8 @@ class EncoderObjective(nn.Module):
 
 class Siamese(EncoderObjective):
     """Both sentences of a pair go through the same encoder: mean of the last layer."""
+
+    is_recordable = True
 
     def __init__(self, encoder: Encoder, dropout: bool = True):
         super().__init__(dropout)

@@ -196,6 +196,7 @@ class Stage:
         device = start.encoder.transformer.device
         objective = self.objective(settings, start).to(device)
         batches = self.batches(settings, start)
+        batches.few_shapes = objective.is_recordable and device.type == "cuda"
         steps = self.steps(settings, len(batches.table))
         keep, sample, untrained = self.keeps(settings, has_dev=False), None, None
         if keep == CLOSEST:

@@ -92,7 +92,7 @@ def test_all_groups_of_teachers_fit_at_once(nodes, size):
     share, groups = plan_teachers(cluster, ResourcesConfig(), 10, size)
     assert share.workers >= 1 and 1 <= groups <= 10
     assert share.workers * groups <= cluster.fit(share.cpus, share.gpus)
-    assert share.gpus == (1.0 if cluster.gpus else 0.0)
+    assert share.gpus in ((1.0, 0.5, 0.333) if cluster.gpus else (0.0,))
     assert share.threads >= 1
 
 
@@ -109,7 +109,9 @@ def test_all_groups_of_teachers_fit_at_once(nodes, size):
         (((16, 0),) * 4, GB, Share(1, 16, 0.0, 16), 3),
         (((1, 0),) * 4, GB // 10, Share(4, 1, 0.0, 1), 1),
         (((64, 0), (2, 0)), GB // 10, Share(2, 32, 0.0, 32), 1),
-        (((64, 8),), GB // 10, Share(8, 1, 1.0, 1), 1),
+        (((64, 8),), GB // 10, Share(24, 1, 0.333, 1), 1),
+        (((16, 8),), GB // 10, Share(16, 1, 0.5, 1), 1),  # a CPU each
+        (((64, 8),), GB // 3, Share(16, 1, 0.5, 1), 1),  # memory for two
         (((64, 8),), GB, Share(4, 1, 1.0, 1), 2),
         (((64, 8),), 100 * GB, Share(1, 1, 1.0, 1), 8),
         (((8, 8),), GB // 10, Share(8, 1, 1.0, 1), 1),

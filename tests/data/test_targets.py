@@ -1,5 +1,7 @@
 """Batches of target tables."""
 
+from unittest import mock
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -48,6 +50,18 @@ def test_batches_are_a_function_of_the_step(tmp_path):
             parts = [TargetBatches(tmp_path, 8, 3, rank, world, window=2)(step) for rank in range(world)]
             assert list(np.concatenate([part.ids for part in parts])) == list(whole[step].ids)
             assert torch.equal(torch.cat([part.targets for part in parts]), whole[step].targets)
+
+
+def test_windows_that_are_read_ahead_are_those_that_are_not(tmp_path):
+    """Over windows that cut batches, into the next epoch, and after a jump; each window is read once."""
+    write_targets(tmp_path, 96, 20)
+    plain, ahead = (TargetBatches(tmp_path, 8, seed=3, window=2) for _ in range(2))
+    ahead.reads_ahead = True
+    with mock.patch.object(ahead, "_load", wraps=ahead._load) as load:
+        for step in (*range(26), 3):
+            assert torch.equal(ahead(step).targets, plain(step).targets)
+    read = [call.args for call in load.call_args_list]
+    assert read[:8] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0), (2, 1)] and read[8] == (0, 0)
 
 
 def test_a_table_of_several_files_has_the_batches_of_one(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Distillation and its engine: the updates are the plain ones, whatever the workers, the ZeRO stage and the memory."""
 
+import itertools
 import multiprocessing
 import os
 import socket
@@ -152,6 +153,17 @@ def test_deepspeed_with_little_memory_makes_the_plain_updates(tmp_path):
     losses = run_workers(tmp_path, 2, "0", scarce=True)[0]["losses"]
     expected = plain_losses(tmp_path, SedConfig(batch_size=8, learning_rate=RATE), 12)
     assert np.abs(np.array(losses) - expected).max() < 1e-4
+
+
+@pytest.mark.slow
+def test_deepspeed_without_zero_is_recorded_with_one_worker(tmp_path):
+    """To the last bit, in both precisions; with ZeRO every update is launched."""
+    write_targets(tmp_path, 96, 40, WIDTH)
+    found = run_workers(tmp_path, 1, "01", records=True)
+    for stage, bf16 in itertools.product((0, 1), (False, True)):
+        assert found[stage][bf16]["is_equal"]
+        launched, recorded = found[stage][bf16]["replays"]
+        assert not launched and (recorded >= 7) == (stage == 0)
 
 
 class Engine:

@@ -5,6 +5,7 @@ import math
 import random
 import re
 import threading
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -381,6 +382,72 @@ def test_a_state_is_written_while_training_goes_on_and_is_that_of_its_step(check
         state = load_state(checkpoints.at(step))
         assert state["step"] == len(state["result"]["history"]) == step
         assert [weight.item() for weight in state["engine"]["objective"].values()] == [-step, -2 * step]
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """What `Run` does on a GPU only; a CPU cannot pin memory."""
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+    monkeypatch.setattr(loop.Run, "__post_init__", _as_on_a_gpu(loop.Run.__post_init__))
+
+
+def _as_on_a_gpu(original):
+    def post_init(run: loop.Run) -> None:
+        original(run)
+        run._on_gpu = True
+
+    return post_init
+
+
+def test_batches_are_prepared_ahead_and_are_the_same(unbroken, saved, as_on_a_gpu):
+    """Also where a training is stopped, and where it ends in between."""
+    saved.path = None
+    assert saved().said == unbroken.said and saved.seen == unbroken.seen
+    torch.testing.assert_close(saved.engine.state_dict(), unbroken.engine.state_dict(), rtol=0, atol=0)
+    saved(until=7)
+    assert list(saved.seen) == list(range(7))
+
+
+class AtOnce:
+    """An executor without threads."""
+
+    def __init__(self, *_):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def submit(self, function, *arguments) -> Future:
+        future = Future()
+        future.set_result(function(*arguments))
+        return future
+
+
+def test_fast_updates_save_seldom_but_before_the_machine_goes(checkpoints, monkeypatch, as_on_a_gpu):
+    """A save takes a second, an update none; the next one starts ten seconds after it, except on a notice."""
+    now, kept = [0.0], []
+    monkeypatch.setattr(loop.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(loop, "ThreadPoolExecutor", AtOnce)
+
+    def save(step: int, write) -> None:
+        now[0] += 1.0
+        kept.append(step)
+
+    monkeypatch.setattr(checkpoints, "save", save)
+
+    def batch_at(step: int) -> None:
+        now[0] += 0.25
+
+    line = Line()
+    plan = Plan(160, lambda step: 1.0, checkpoint_every=5, log_every=100, keep="first")
+    engine = TorchEngine(line, torch.optim.SGD(line.parameters()))
+    run = loop.Run(line, batch_at, plan, engine, checkpoints=checkpoints)
+    monkeypatch.setattr(run, "warned", lambda: run._step == 70)
+    run.train()
+    assert kept == [5, 45, 70, 110, 150]
 
 
 @pytest.mark.parametrize("until", [9, 5])  # found at the next checkpoint, and at the end

@@ -48,6 +48,8 @@ class Bootstrap(EncoderObjective):
     of both squared distances: four times the paper's loss plus a constant.
     """
 
+    is_recordable = True
+
     def __init__(self, encoder: Encoder, predictor: nn.Module, momentum: float, squared: bool, dropout: bool):
         super().__init__(dropout)
         self.online, self.predictor = encoder, predictor

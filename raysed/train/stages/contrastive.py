@@ -52,6 +52,8 @@ class Contrastive(EncoderObjective):
     has 2 (B - 1) negatives, both views of the other sentences.
     """
 
+    is_recordable = True
+
     def __init__(self, encoder: Encoder, temperature: float = 0.05, both_views: bool = False, dropout: bool = True):
         super().__init__(dropout)
         self.encoder, self.temperature, self.both_views = encoder, temperature, both_views

@@ -73,6 +73,8 @@ class ContrastiveTension(EncoderObjective):
     Trains two copies of an encoder, with sparse gradients; the given one becomes the second.
     """
 
+    is_recordable = True
+
     def __init__(self, encoder: Encoder, dropout: bool = False):
         super().__init__(dropout)
         encoder.use_sparse_gradients()
@@ -96,7 +98,12 @@ class PairSampler:
     """Batches of CT: in each group one sentence with itself, then pairs of other sentences.
 
     All draws are uniform, independent and with replacement; a batch depends on (seed, step) only.
+
+    Attributes:
+        few_shapes: see `data.tokens.pack`; both sides then have as many rows.
     """
+
+    few_shapes = False
 
     def __init__(self, table: TokenTable | PartOfTable, config: CtConfig, seed: int):
         self.table, self.groups, self.negatives, self.seed = table, config.groups, config.negatives, seed
@@ -113,10 +120,14 @@ class PairSampler:
         """Return the batch of a step."""
         from raysed.data.tokens import pack
 
-        first, second = (self.table.take(rows) for rows in self.rows(step))
+        tables = [self.table.take(rows) for rows in self.rows(step)]
+        first, second = (pack(table, few_shapes=self.few_shapes) for table in tables)
+        if self.few_shapes:
+            count = max(len(first.input_ids), len(second.input_ids))
+            first, second = first.with_rows(count), second.with_rows(count)
         labels = torch.zeros(self.groups, 1 + self.negatives)
         labels[:, 0] = 1.0
-        return PairBatch(pack(first), pack(second), labels.reshape(-1), np.concatenate([first.ids, second.ids]))
+        return PairBatch(first, second, labels.reshape(-1), np.concatenate([first.ids, second.ids]))
 
 
 class _Ct(Stage):

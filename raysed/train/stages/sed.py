@@ -187,6 +187,7 @@ class Distillation(EncoderObjective):
     ):
         super().__init__(dropout)
         self.learner = learner
+        self.is_recordable = "scores" not in losses  # which compares ids on the CPU
         self._losses, self._widths, self._temperature = [LOSSES[name] for name in losses], tuple(widths), temperature
         device = next(learner.parameters()).device
         self.heads_HD = None if heads_HD is None else nn.Parameter(torch.tensor(heads_HD, device=device))
@@ -238,7 +239,7 @@ class _Sed(Stage):
         from raysed.train.engine import TorchEngine
         from raysed.train.loop import Run
 
-        targets = start.data["targets"]
+        targets, on_gpu = start.data["targets"], start.encoder.transformer.device.type == "cuda"
         heads = ()
         if settings.head == "drop":
             heads = np.load(targets / START), np.load(targets / VARIANCE)
@@ -257,7 +258,9 @@ class _Sed(Stage):
             held_out = batches.held_out
         else:
             batches = TargetBatches(targets, settings.batch_size, start.seed, **some)
+            batches.reads_ahead = on_gpu
             held_out = partial(held_out_batches, targets, settings.batch_size, offset)
+        batches.few_shapes = objective.is_recordable and on_gpu and world == 1
         settings = settings.model_copy(update={"batch_size": batches.batch_size})
         steps = self.steps(settings, batches.rows)
         chooses = settings.keep != "last"

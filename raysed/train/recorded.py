@@ -1,0 +1,193 @@
+"""Updates that a GPU replays: the kernels of a whole update are recorded once per shape of batch, as a CUDA graph.
+
+A small update is thousands of kernels, each of which runs for a fraction of the time that Python takes to launch it. A
+replay launches all of them at once, on the memory of the recorded update: a batch is copied to where the recorded one
+was. So a recorded update must not wait for the device, and what changes between updates must be a tensor.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from raysed.errors import first_line
+from raysed.model.encoder import Encoder
+from raysed.train.out_of_memory import random_state
+
+log = logging.getLogger(__name__)
+
+_MAX_SHAPES = 16
+"""Shapes to record; batches of other shapes are launched."""
+
+Record = Callable[[Callable[[Any], Any], Any], tuple[Callable[[], None], Any]]
+"""Calls a function of a batch to record it; returns what replays it, and its result, which every replay overwrites."""
+
+
+@dataclass
+class _Recording:
+    batch: Any
+    replay: Callable[[], None]
+    result: Any
+
+
+class RecordedUpdates:
+    """Updates of an objective, recorded for each shape of batch.
+
+    The first update of a shape is left to the engine, which splits the batch if it does not fit into memory. The second
+    is a whole update, launched: it loads the kernels that only recordings use. The third is recorded and replayed.
+
+    Args:
+        gradient: computes the gradient of a batch anew and returns the loss, without waiting for the device.
+        step: clips the gradient, given its norm, and changes the weights.
+        record: replaces CUDA graphs in tests.
+    """
+
+    def __init__(
+        self,
+        objective: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        gradient: Callable[[Any], torch.Tensor],
+        step: Callable[[torch.Tensor], None],
+        record: Record | None = None,
+    ):
+        self._objective, self._optimizer, self._gradient, self._step = objective, optimizer, gradient, step
+        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._encoders = _encoders(objective)
+        self._device = self._parameters[0].device
+        self._rate = torch.zeros((), device=self._device)
+        self._record = record or _cuda_graphs()
+        self._recordings: dict[tuple, _Recording | None] = {}
+        self._seen: set[tuple] = set()
+        self._is_off = False
+
+    def update(self, batch: Any, learning_rate: float) -> float | None:
+        """Make an update and return its loss, NaN if anything is not finite; None if the engine has to make it."""
+        if self._is_off or any(encoder.parts > 1 for encoder in self._encoders):
+            self.forget()  # and leave the memory to the launched updates
+            return None
+        shape = tuple(_shape(batch))
+        if shape not in self._seen:
+            if len(self._seen) < _MAX_SHAPES:
+                self._seen.add(shape)
+            return None
+        self._rate.fill_(learning_rate)
+        restore = random_state(self._device)
+        try:
+            loss, self._objective.watched = self._result(shape, batch)
+        except Exception as error:  # an operation that waits for the device, or too little memory
+            restore()
+            self._is_off = True
+            log.warning("updates cannot be recorded, so they are slower from now on: %s", first_line(error))
+            return None
+        return loss.item()
+
+    def forget(self) -> None:
+        """Drop all recordings, as after the tensors that they write to were replaced."""
+        self._recordings.clear()
+        self._seen.clear()
+
+    def _result(self, shape: tuple, batch: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+        if shape not in self._recordings:
+            self._recordings[shape] = None
+            return self._whole_update(batch)
+        recording = self._recordings[shape]
+        if recording is None:
+            kept = map_tensors(lambda tensor: tensor.to(self._device, copy=True), batch)
+            self._optimizer.zero_grad(set_to_none=True)  # a recording has gradients of its own
+            recording = _Recording(kept, *self._record(self._whole_update, kept))
+            self._recordings[shape] = recording
+        for new, old in zip(tensors_in(batch), tensors_in(recording.batch), strict=True):
+            old.copy_(new, non_blocking=True)
+        recording.replay()
+        return recording.result
+
+    def _whole_update(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Make an update without waiting for the device, which decides itself whether anything is not finite."""
+        loss = self._gradient(batch)
+        norm = nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
+        is_broken = ~torch.isfinite(loss + norm)
+        groups = self._optimizer.param_groups
+        try:
+            for group in groups:
+                group["lr"], group["capturable"] = self._rate, True
+            self._optimizer.found_inf = is_broken.float()  # makes torch's fused optimizers change nothing
+            self._step(norm)
+        finally:
+            self._optimizer.found_inf = None
+            for group in groups:
+                group["capturable"] = False
+        return torch.where(is_broken, math.nan, loss), self._objective.watched
+
+
+def recorded_updates(
+    objective: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    gradient: Callable[[Any], torch.Tensor],
+    step: Callable[[torch.Tensor], None],
+    record: Record | None = None,
+) -> RecordedUpdates | None:
+    """Return `RecordedUpdates` on a GPU; None on a CPU and where the objective or its encoder cannot be recorded."""
+    if record is None and next(objective.parameters()).device.type != "cuda":
+        return None
+    why = "" if getattr(objective, "is_recordable", False) else "its loss waits for the GPU"
+    if any(encoder.position_offset is None for encoder in _encoders(objective)):
+        why = "its encoder takes no packed rows"
+    if why:
+        log.info("%s: updates are launched kernel by kernel, because %s", type(objective).__name__, why)
+        return None
+    return RecordedUpdates(objective, optimizer, gradient, step, record)
+
+
+def _encoders(objective: nn.Module) -> list[Encoder]:
+    return [module for module in objective.modules() if isinstance(module, Encoder)]
+
+
+def _cuda_graphs() -> Record:
+    """Return what records CUDA graphs that share their memory, since they are replayed in turn."""
+    pool = torch.cuda.graph_pool_handle()
+
+    def record(function: Callable[[Any], Any], batch: Any) -> tuple[Callable[[], None], Any]:
+        graph = torch.cuda.CUDAGraph()
+        # Threads that copy batches or write checkpoints must not break a recording.
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            result = function(batch)
+        return graph.replay, result
+
+    return record
+
+
+def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> Any:
+    """Apply a function to all tensors in nested named tuples and dataclasses."""
+    if isinstance(batch, torch.Tensor):
+        return function(batch)
+    if isinstance(batch, tuple):
+        return type(batch)(*(map_tensors(function, part) for part in batch))
+    if is_dataclass(batch):
+        return replace(batch, **{f.name: map_tensors(function, getattr(batch, f.name)) for f in fields(batch)})
+    return batch
+
+
+def _leaves(batch: Any) -> Iterator[Any]:
+    if isinstance(batch, tuple) or is_dataclass(batch):
+        for part in batch if isinstance(batch, tuple) else (getattr(batch, f.name) for f in fields(batch)):
+            yield from _leaves(part)
+    else:
+        yield batch
+
+
+def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
+    """Yield all tensors in nested named tuples and dataclasses."""
+    return (leaf for leaf in _leaves(batch) if isinstance(leaf, torch.Tensor))
+
+
+def _shape(batch: Any) -> Iterator[Any]:
+    """Yield what all batches of a recording share: shapes and types of tensors, and numbers."""
+    for leaf in _leaves(batch):
+        if isinstance(leaf, torch.Tensor):
+            yield leaf.shape, leaf.dtype
+        elif isinstance(leaf, int | float):
+            yield leaf

@@ -1,0 +1,188 @@
+"""Recorded updates are the plain ones, bit for bit: a tape stands in for CUDA graphs."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from tape import Recorder
+
+from raysed.data.pairs import PairBatches, PairTable
+from raysed.data.targets import TargetBatch
+from raysed.data.tokens import EpochBatches, TokenTable, pack
+from raysed.model.encoder import Encoder
+from raysed.train.engine import TorchEngine
+from raysed.train.optimizers import RMSprop, adam_optimizer, bert_optimizer
+from raysed.train.stages.bsl import Bootstrap, BslConfig, make_predictor
+from raysed.train.stages.contrastive import Contrastive
+from raysed.train.stages.ct import ContrastiveTension, CtConfig, PairSampler
+from raysed.train.stages.mlm import MaskedLM
+from raysed.train.stages.nli import SiameseNLI
+from raysed.train.stages.sed import Distillation
+from raysed.train.stages.sts import CosineRegression
+from raysed.train.state import copied, load_state, seed_everything, write_state
+
+STEPS, RATE = 14, 2.0**-12  # a rate that float32 has
+few_shapes = partial(pack, few_shapes=True)
+OBJECTIVES = ("ct", "nli", "sts", "contrastive", "bsl", "sed")
+
+
+class Training:
+    """An objective of a tiny encoder with dropout, its batches and its engine, on the CPU as on a GPU."""
+
+    def __init__(self, name, make_encoder, make_table, records=True, bf16=False, losses=("mse",)):
+        torch.manual_seed(0)
+        self.name, self.tables = name, [make_table(300, seed=seed, longest=40) for seed in (1, 2)]
+        self.objective = self._objective(make_encoder("bert", layers=2), losses).train()
+        optimizer = self._optimizer()
+        self.recorder = Recorder(self._known) if records else None
+        self.engine = TorchEngine(self.objective, optimizer, 1.0, bf16, self.recorder)
+        self.batch_at = self._batches()
+        self.batch_at.few_shapes = True
+
+    def _objective(self, encoder, losses):
+        width = encoder.width
+        return {
+            "ct": lambda: ContrastiveTension(encoder, dropout=True),
+            "nli": lambda: SiameseNLI(encoder),
+            "sts": lambda: CosineRegression(encoder, 0.2),
+            "contrastive": lambda: Contrastive(encoder),
+            "bsl": lambda: Bootstrap(encoder, make_predictor(BslConfig(), width), 0.9, False, True),
+            "sed": lambda: Distillation(encoder, dropout=True, losses=losses),
+            "mlm": lambda: MaskedLM(encoder, mask_id=4, special_ids=[0, 1, 2, 3, 4]),
+        }[self.name]()
+
+    def _optimizer(self):
+        trained = [p for p in self.objective.parameters() if p.requires_grad]
+        if self.name == "ct":
+            return RMSprop(trained, alpha=0.9, eps=1e-7)
+        if self.name in ("contrastive", "bsl"):
+            return adam_optimizer(self.objective, 0.1)
+        return bert_optimizer(self.objective, 0.1)
+
+    def _batches(self):
+        if self.name == "ct":
+            return PairSampler(self.tables[0], CtConfig(), seed=3)
+        if self.name == "sed":
+            return Targets(self.tables[0], 16, seed=3)
+        if self.name == "mlm":
+            return EpochBatches(self.tables[0], 16, seed=3)
+        labels = {"nli": np.arange(300) % 3, "sts": np.linspace(0, 1, 300)}.get(self.name)
+        return PairBatches(PairTable(*self.tables, labels), 16, seed=3)
+
+    def _known(self):
+        yield from self.objective.parameters()
+        yield from self.objective.buffers()
+        for state in self.engine.optimizer.state.values():
+            yield from state.values()
+
+    def __call__(self, steps=range(STEPS), spoilt=None):
+        losses = []
+        for step in steps:
+            seed_everything(5, step)
+            batch = self.batch_at(step)
+            if step == spoilt:
+                batch.targets[0, 0] = math.nan
+            losses.append(self.engine.update(batch, RATE))
+        return losses
+
+
+class Targets(EpochBatches):
+    def batch(self, rows):
+        generator = torch.Generator().manual_seed(int(rows.ids.sum()))
+        return TargetBatch(pack(rows, few_shapes=True), torch.randn(len(rows), 16, generator=generator))
+
+
+@pytest.fixture
+def train(make_encoder, make_table, monkeypatch):
+    monkeypatch.setattr(Encoder, "use_sparse_gradients", lambda encoder: None)  # as on a GPU
+    return lambda name, **named: Training(name, make_encoder, make_table, **named)
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_replays_are_the_plain_updates(train, name, bf16):
+    plain, recorded = (train(name, records=records, bf16=bf16) for records in (False, True))
+    assert plain() == recorded()
+    torch.testing.assert_close(recorded.engine.state_dict(), plain.engine.state_dict(), rtol=0, atol=0)
+    assert sum(recorded.recorder.replays) >= STEPS // 2 and len(recorded.recorder.replays) <= 5
+    if plain.objective.watched is not None:
+        assert torch.equal(recorded.objective.watched, plain.objective.watched)
+
+
+def test_a_continued_training_records_anew(train, tmp_path):
+    plain, broken = train("sed", records=False), train("sed")
+    expected = plain()
+    losses = broken(range(8))
+    write_state(*copied(broken.engine.state_dict()), tmp_path)
+    fresh = train("sed")
+    fresh.engine.load_state_dict(load_state(tmp_path))
+    assert losses + fresh(range(8, STEPS)) == expected
+    broken.engine.load_state_dict(load_state(tmp_path))  # in the same process: its recordings are of other tensors
+    assert broken(range(8, STEPS)) == expected[8:]
+
+
+def test_what_is_not_finite_changes_nothing(train):
+    training = train("sed")
+    training(range(10))
+    assert sum(training.recorder.replays)
+    before = copied(training.engine.state_dict())[1]
+    (loss,) = training(range(10, 11), spoilt=10)
+    after = copied(training.engine.state_dict())[1]
+    assert math.isnan(loss) and all(torch.equal(after[name], before[name]) for name in before)
+    assert math.isfinite(*training(range(11, 12)))
+
+
+@pytest.mark.parametrize(("name", "losses"), [("sed", ("scores",)), ("mlm", ())])
+def test_what_cannot_be_recorded_is_updated_without(train, name, losses, caplog):
+    """Also where an objective claims that it can."""
+    caplog.set_level("INFO")
+    plain, recorded = (train(name, records=records, losses=losses) for records in (False, True))
+    assert "launched kernel by kernel, because its loss waits for the GPU" in caplog.text
+    recorded.objective.is_recordable = True
+    recorded.engine = TorchEngine(recorded.objective, recorded.engine.optimizer, 1.0, False, recorded.recorder)
+    assert recorded() == plain()
+    assert "updates cannot be recorded" in caplog.text and not sum(recorded.recorder.replays)
+
+
+def test_an_encoder_that_pools_first_tokens_is_recorded(train):
+    recorded = train("sts")
+    recorded.objective.encoder.pooling = "cls"
+    recorded()
+    assert sum(recorded.recorder.replays) >= STEPS // 2
+
+
+def test_batches_that_have_to_be_split_are_launched(train):
+    plain, recorded = (train("sed", records=records) for records in (False, True))
+    for training in (plain, recorded):
+        training(range(8))
+        training.objective.learner.parts = 2
+    before = sum(recorded.recorder.replays)
+    assert recorded(range(8, STEPS)) == plain(range(8, STEPS))
+    assert before and sum(recorded.recorder.replays) == before and not recorded.engine._recorded._recordings
+
+
+def test_seventeen_shapes_make_sixteen_recordings(train, make_table):
+    recorded = train("sed")
+    for _ in range(3):
+        for count in range(1, 18):
+            rows = make_table(count, longest=3)
+            batch = TargetBatch(pack(rows), torch.zeros(count, 16))
+            recorded.engine.update(batch, RATE)
+    assert recorded.recorder.replays == [1] * 16
+
+
+def test_batches_have_few_shapes_and_the_same_embeddings(make_encoder, make_table):
+    encoder, table, shapes = make_encoder("bert").eval(), make_table(2000, longest=38), set()
+    for seed in range(100):
+        some = table.take(np.random.default_rng(seed).integers(len(table), size=32))
+        shapes.add(few_shapes(some).input_ids.shape)
+        if seed < 5:
+            with torch.no_grad():
+                torch.testing.assert_close(encoder(few_shapes(some)), encoder(pack(some)), rtol=0, atol=1e-5)
+    assert len(shapes) <= 5
+    batch = PairSampler(table, CtConfig(), seed=1)
+    batch.few_shapes = True
+    assert all(first.input_ids.shape == second.input_ids.shape for first, second, *_ in map(batch, range(30)))
+    assert few_shapes(TokenTable.from_lists([[1] * 129])).input_ids.shape == (1, 256)
