@@ -53,7 +53,7 @@ test-cluster: .venv/installed-tests  ## clusters of several nodes, and what they
 bench: .venv/installed-bench  ## measure every figure of speed, a bit over an hour on 2 cores
 	$(BIN)/python benchmarks/run_all.py $(BENCH)
 
-gpu-check: .venv/installed  ## check and measure a GPU in under nine minutes (GPU_CHECK="--device cpu": the check itself)
+gpu-check: .venv/installed  ## check and measure a GPU in nine minutes (GPU_CHECK="--half A": four; "--device cpu": the check itself)
 	$(BIN)/python benchmarks/gpu_check.py $(GPU_CHECK)
 
 #: Check and publish it

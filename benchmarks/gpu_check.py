@@ -1,20 +1,23 @@
-"""Is raysed right on this GPU, and how fast: one table, in under nine minutes.
+"""Is raysed right on this GPU, and how fast: one table, in two halves of four and five minutes.
 
     make gpu-check                                    (or: python benchmarks/gpu_check.py)
+    make gpu-check GPU_CHECK="--half A"               whether updates are right and recorded, and what they take
+    make gpu-check GPU_CHECK="--half B"               sharing, memory, peers, embedding, the quickstart
     make gpu-check GPU_CHECK="--device cpu"           small shapes on the CPU, which keeps this script alive
 
 It needs torch, transformers, numpy, pyarrow, pydantic, pyyaml, psutil, scipy and, for part 6, deepspeed; no network,
-and no Ray but for part 8. Encoders have the shapes of BERT-base and -large, random weights and the bundled tokenizer's
+and Ray for part 8 alone. Encoders have the shapes of BERT-base and -large, random weights and the bundled tokenizer's
 vocabulary; sentences are those of the package.
 
-1. every objective, three updates: this device against the CPU; a state that is saved, loaded and continued
-2. a batch in two parts with dropout: what is computed again is what was computed first
-3. synchronisations and kernels per update, the attention kernel, a new shape of batch against a repeated one
-4. CT: updates per second with one process and with several; peak memory beside the plan's
-5. embedding: sentences per second and error, by precision and tokens per pass
-6. DeepSpeed at ZeRO 0 to 2 against the torch engine
-7. the device's ceiling: the products of an update alone, and the share that the update reaches
-8. the quickstart on the GPU with a worker that is killed
+A  0. the card, its driver, the cores, and whether MPS can be started
+   1. every objective, three updates: this device against the CPU; a state that is saved, loaded and continued
+   2. a batch in two parts with dropout: what is computed again is what was computed first
+   3. recorded updates against launched ones: losses with dropout, ms per update, memory; what cannot be recorded
+   6. DeepSpeed at ZeRO 0 to 2 against the torch engine
+   7. how long the kernels of an update of CT run, beside the update
+B  4. CT: updates per second of several processes, without and with MPS; peak memory beside the plan's; peers
+   5. embedding: sentences per second and error, by precision and tokens per pass
+   8. the quickstart on the GPU with a worker that is killed
 """
 
 import argparse
@@ -23,13 +26,13 @@ import datetime
 import json
 import os
 import platform
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing, contextmanager, nullcontext, suppress
@@ -41,13 +44,15 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import pyarrow as pa
 import torch
-from transformers import AutoTokenizer, BertConfig, BertModel
+from transformers import AutoTokenizer, BertModel
 
 import raysed.model.encoder
 from raysed.bundled import ENCODER
 from raysed.config import Config, make_config
 from raysed.data.pairs import PairRows, write_pairs
+from raysed.data.targets import TargetWriter, with_column
 from raysed.data.tokens import FlatTokens, pack, tokenize
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
@@ -68,8 +73,11 @@ ROOT = Path(__file__).resolve().parents[1]
 _TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}
 _MEMORY = 0.15
 """By how much the peak may differ from the plan's."""
-_SHARE = 0.6
-"""Of the device's ceiling that an update is to reach."""
+_SHARE = 0.85
+"""Of an update's time in which kernels are to run."""
+_RECORDED = 1e-5
+"""By how much losses of recorded updates may differ in fp32: torch's attention adds up gradients in no fixed order."""
+_RECORDABLE = ("ct", "nli", "sts", "contrastive", "bsl", "sed")
 
 
 @dataclass
@@ -120,13 +128,31 @@ class Check:
         return Encoder(BertModel(config))
 
     def setup(self, stage: str, settings: dict[str, Any], encoder: Encoder, device: str) -> Run:
-        """Returns the training of one member, as a run sets it up."""
-        config, start = self.config(settings), Start(encoder.to(device), self.tokenizer, self.data, seed=1)
+        """Returns the training of one member or learner, as a run sets it up."""
+        config, data = self.config(settings), {**self.data, "targets": self._targets(encoder.width)}
+        start = Start(encoder.to(device), self.tokenizer, data, seed=1)
+        if stage == "sed":
+            return stages()[stage].set_up_worker(config.sed, start)
         return stages()[stage].set_up(getattr(config, stage), config.members, start)
 
     def config(self, settings: dict[str, Any]) -> Config:
         """Returns settings without a dev task."""
         return make_config({"evaluation": {"dev": None}, **settings})
+
+    def _targets(self, width: int) -> Path:
+        """Random targets, once for each width."""
+        directory = self.directory / f"targets-{width}"
+        if directory.exists():
+            return directory
+        directory.mkdir()
+        tokens = tokenize(self.tokenizer, self.sentences, 75)
+        targets = np.random.default_rng(0).standard_normal((len(tokens), width), np.float32)
+        lists = pa.LargeListArray.from_arrays(tokens.offsets, tokens.input_ids)
+        rows = pa.table({"id": tokens.ids, "input_ids": lists.cast(pa.list_(pa.int32()))})
+        writer = TargetWriter(directory)
+        writer.add(with_column(rows, "target", targets))
+        writer.close(len(tokens))
+        return directory
 
     def _tables(self) -> dict[str, Path]:
         names = {"corpus": "corpus", "pairs/nli": "nli", "pairs/sts": "sts", "views/mlm": "views"}
@@ -140,6 +166,18 @@ class Check:
             write_pairs(PairRows(first, second, labels), self.tokenizer, 75, found[name])
         write_pairs(PairRows(first, second), self.tokenizer, 75, found["views/mlm"])
         return found
+
+
+# -- 0: the machine ----------------------------------------------------------------------------------------------------
+
+
+def machine(check: Check) -> None:
+    """What figures depend on."""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+    card = subprocess.run(command, capture_output=True, text=True).stdout.strip() if check.on_gpu else "none"
+    check.say(0, "card, driver, memory", card)
+    check.say(0, "cores, torch, CUDA", f"{os.cpu_count()}, {torch.__version__}, {torch.version.cuda}")
+    check.say(0, "MPS", "can be started" if shutil.which(_MPS) else f"{_MPS} is not there")
 
 
 # -- 1: the same numbers ---------------------------------------------------------------------------------------------
@@ -158,10 +196,11 @@ def objectives(check: Check) -> None:
     check.say(1, "ct saved, loaded, continued", f"{difference:.1e}", difference < (1e-5 if check.on_gpu else 1e-12))
 
 
-def _settings(stage: str, precision: str) -> dict[str, Any]:
-    """Without dropout, whose random numbers are other ones on every device."""
-    views = {"views": ["mlm"]} if stage == "contrastive" else {}
-    return {stage: {} if stage == "ct" else {"dropout": False, **views}, "members": {"precision": precision}}
+def _settings(stage: str, precision: str, dropout: bool = False) -> dict[str, Any]:
+    """By default without dropout, whose random numbers are other ones on every device."""
+    views = {"views": ["mlm"]} if stage in ("contrastive", "bsl") else {}
+    block = {"dropout": dropout, **views, **({"precision": precision} if stage == "sed" else {})}
+    return {stage: block, "members": {"precision": precision}}
 
 
 def _three_updates(check: Check, stage: str, precision: str, device: str) -> list[float]:
@@ -213,85 +252,160 @@ def recomputation(check: Check) -> None:
     check.say(2, "gradient of two parts with dropout", f"{difference:.1e}", difference < 1e-5)
 
 
-# -- 3: what an update does --------------------------------------------------------------------------------------------
+# -- 3: recorded updates -----------------------------------------------------------------------------------------------
 
 
-def activity(check: Check) -> None:
-    """Counts what one update starts, and how often it waits."""
-    shape = "base" if check.on_gpu else "small"
-    setup = check.setup("ct", _settings("ct", "bf16"), check.encoder(shape), check.device)
-    for step in range(3):
-        setup.engine.update(setup.batch_at(step), 1e-5)
-    started = "kernels" if check.on_gpu else "operations"
-    if check.on_gpu:
-        torch.cuda.set_sync_debug_mode("warn")
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            setup.engine.update(setup.batch_at(3), 1e-5)
-        torch.cuda.set_sync_debug_mode("default")
-        check.say(3, "synchronisations per update", str(sum("synchroniz" in str(w.message) for w in caught)))
-    alone, attention = _started(check, lambda: setup.engine.update(setup.batch_at(4), 1e-5))
-    check.say(3, f"{started} per update", f"{alone:,}")
-    check.say(3, "attention", ", ".join(attention) or "by matrix products")
-    encoder = check.encoder(shape).to(check.device)
-    table = tokenize(check.tokenizer, check.sentences[:64], 75)
-    for name in ("new", "repeated"):
-        packed = pack(table).to(check.device)
-        with _seconds(check) as took:
-            encoder(packed).sum().backward()
-        check.say(3, f"forward and backward of a {name} shape", f"{1000 * took[0]:.1f} ms")
+def recorded(check: Check) -> None:
+    """Losses of recorded updates with dropout against launched ones, then what both take. A CPU only runs the code."""
+    for stage in _RECORDABLE:
+        launched, _ = _twelve_losses(check, stage, records=False)
+        found, count = _twelve_losses(check, stage, records=True)
+        worst = max(abs(a - b) / max(abs(b), 1e-6) for a, b in zip(found, launched, strict=True))
+        right = worst < _RECORDED and count > 0 if check.on_gpu else None
+        check.say(3, f"{stage}, recorded against launched, losses", f"{worst:.1e}, {count} recordings", right)
+    _not_finite(check)
+    _cannot_be_recorded(check)
+    _updates_by_engine(check)
 
 
-def _started(check: Check, update: Callable[[], Any]) -> tuple[int, list[str]]:
-    """How many kernels an update starts, on the CPU operations; and the kinds of attention among them."""
-    kinds = [torch.profiler.ProfilerActivity.CPU]
-    kinds += [torch.profiler.ProfilerActivity.CUDA] if check.on_gpu else []
-    with torch.profiler.profile(activities=kinds) as profile:
-        update()
-    events = [event for event in profile.events() if not check.on_gpu or event.device_type.name == "CUDA"]
-    return len(events), sorted({e.name for e in profile.events() if "attention" in e.name and "aten::_" in e.name})
+def _twelve_losses(check: Check, stage: str, records: bool) -> tuple[list[float], int]:
+    run = check.setup(stage, _settings(stage, "fp32", dropout=True), check.encoder("small", dropout=0.1), check.device)
+    _choose_engine(run, records)
+    return [_update(run, step, 1e-4) for step in range(12)], _recordings(run)
+
+
+def _choose_engine(run: Run, records: bool) -> None:
+    run.objective.train()
+    if not records:
+        run.engine._recorded = None
+
+
+def _recordings(run: Run) -> int:
+    return sum(made is not None for made in run.engine._recorded._recordings.values()) if run.engine._recorded else 0
+
+
+def _update(run: Run, step: int, rate: float = 1e-5) -> float:
+    seed_everything(1, step)
+    return float(run.engine.update(run.batch_at(step), rate))
+
+
+def _not_finite(check: Check) -> None:
+    """A target that is not a number, once updates are replayed."""
+    run = check.setup("sed", _settings("sed", "fp32"), check.encoder("small"), check.device)
+    _choose_engine(run, records=True)
+    for step in range(8):
+        _update(run, step)
+    before = [p.detach().clone() for p in run.objective.parameters()]
+    batch = run.batch_at(7)
+    batch.targets[0, 0] = float("nan")
+    loss = run.engine.update(batch, 1e-4)
+    same = all(torch.equal(a, b) for a, b in zip(before, run.objective.parameters(), strict=True))
+    check.say(3, "a target that is not finite", f"loss {loss}, weights {'unchanged' if same else 'CHANGED'}", same)
+
+
+def _cannot_be_recorded(check: Check) -> None:
+    """An objective that claims it can be recorded but waits: it goes on with launched updates and their dropout."""
+    losses = []
+    for claims in (False, True):
+        run = check.setup("mlm", _settings("mlm", "fp32", dropout=True), check.encoder("small", 0, 0.1), check.device)
+        run.objective.is_recordable = claims
+        run.engine = TorchEngine(run.objective, run.engine.optimizer, run.engine.clip)
+        run.objective.train()
+        losses.append([_update(run, step, 1e-4) for step in range(8)])
+    worst = max(abs(a - b) / abs(b) for a, b in zip(*losses, strict=True))
+    right = worst < _RECORDED if check.on_gpu else None
+    check.say(3, "what cannot be recorded is launched, losses", f"{worst:.1e}", right)
+
+
+def _updates_by_engine(check: Check) -> None:
+    for shape in ("base", "small") if check.on_gpu else ("small",):
+        for stage in _RECORDABLE:
+            found = {}
+            for records, updates in ((False, 30), (True, 200)) if check.on_gpu else ((False, 3), (True, 3)):
+                run = check.setup(stage, _settings(stage, "bf16"), check.encoder(shape), check.device)
+                _choose_engine(run, records)
+                if check.on_gpu:
+                    torch.cuda.empty_cache()
+                    torch.cuda.reset_peak_memory_stats()
+                for step in range(20 if check.on_gpu else 1):
+                    _update(run, step)
+                with _seconds(check) as took:
+                    for step in range(20, 20 + updates):
+                        _update(run, step)
+                peak = torch.cuda.max_memory_reserved() / 1e9 if check.on_gpu else 0.0
+                found[records] = 1000 * took[0] / updates, peak
+                del run
+            (before, held), (after, holds) = found[False], found[True]
+            ratio = f"{before:.1f} launched, {after:.1f} recorded, {before / after:.1f} times as fast"
+            check.say(3, f"{stage} {shape}, ms per update", f"{ratio}; {held:.2f} and {holds:.2f} GB")
 
 
 # -- 4: CT -------------------------------------------------------------------------------------------------------------
 
 
+_MPS = "nvidia-cuda-mps-control"
+
+
 def throughput(check: Check) -> None:
-    """Updates per second of CT, and its memory beside the plan's."""
-    names, updates = (["base", "large"], 40) if check.on_gpu else (["small"], 5)
-    for shape in names:
-        alone, peak = _in_processes(check, shape, 1, updates)[0]
-        check.say(4, f"CT {shape}, one process", f"{alone:.1f} updates/s")
-        if check.on_gpu:
-            size, config = shape_of_model(shapes.config_of(shape)), check.config({})
-            plan = training_need(stages()["ct"], config.ct, size, 32 * 13, gpu=True, bf16=True)
-            off = peak / plan.device - 1
-            found = f"{peak / 1e9:.2f} GB, planned {plan.device / 1e9:.2f} GB ({off:+.0%})"
-            check.say(4, f"CT {shape}, peak memory", found, abs(off) <= _MEMORY)
-        many = 4 if check.on_gpu and shape == "base" else 2
-        together = sum(rate for rate, _ in _in_processes(check, shape, many, updates))
-        check.say(
-            4, f"CT {shape}, {many} processes", f"{together:.1f} updates/s in all, {together / alone:.2f} times one"
-        )
-    _against_peer(check, names[0])
+    """Updates per second of CT by processes that share the device, and its memory beside the plan's."""
+    shape, updates = ("base", 200) if check.on_gpu else ("small", 5)
+    alone, peak = _in_processes(check, shape, 1, updates)[0]
+    _memory(check, shape, alone, peak)
+    if check.on_gpu:
+        _memory(check, "large", *_in_processes(check, "large", 1, 40)[0])
+    several = (4, 8) if check.on_gpu else (2,)
+    for mps in (False, True) if shutil.which(_MPS) and check.on_gpu else (False,):
+        with _mps() if mps else nullcontext():
+            for count in several:
+                together = sum(rate for rate, _ in _in_processes(check, shape, count, updates))
+                what = f"CT {shape}, {count} processes{' with MPS' if mps else ''}"
+                check.say(4, what, f"{together:.1f} updates/s in all, {together / alone:.2f} times one")
+    for figure in ("s1_ct_updates.py", "s2_learner_updates.py"):
+        _against_peer(check, figure, shape)
 
 
-def _against_peer(check: Check, shape: str) -> None:
-    """CT beside that of sentence-transformers at equal precision, by the script of figure S1."""
+def _memory(check: Check, shape: str, rate: float, peak: float) -> None:
+    check.say(4, f"CT {shape}, one process", f"{rate:.1f} updates/s")
+    if check.on_gpu:
+        size, config = shape_of_model(shapes.config_of(shape)), check.config({})
+        plan = training_need(stages()["ct"], config.ct, size, 32 * 13, gpu=True, bf16=True)
+        off = peak / plan.device - 1
+        found = f"{peak / 1e9:.2f} GB, planned {plan.device / 1e9:.2f} GB ({off:+.0%})"
+        check.say(4, f"CT {shape}, peak memory", found, abs(off) <= _MEMORY)
+
+
+@contextmanager
+def _mps() -> Iterator[None]:
+    """Starts the server through which processes use the GPU at the same time instead of in turns."""
+    with tempfile.TemporaryDirectory() as pipes:
+        names = {"CUDA_MPS_PIPE_DIRECTORY": pipes, "CUDA_MPS_LOG_DIRECTORY": pipes}
+        with mock.patch.dict(os.environ, names):
+            subprocess.run([_MPS, "-d"], check=True, timeout=30)
+            try:
+                yield
+            finally:
+                subprocess.run([_MPS], input="quit\n", text=True, check=False, timeout=60)
+
+
+def _against_peer(check: Check, figure: str, shape: str) -> None:
+    """CT or the learner beside that of sentence-transformers at equal precision, by the figure's own script."""
     missing = [name for name in ("sentence_transformers", "datasets", "accelerate") if find_spec(name) is None]
     if missing:
-        return check.say(4, "CT against sentence-transformers", f"skipped: {missing[0]} is not installed")
-    corpus, page = check.directory / "sentences.txt", check.directory / "s1.json"
+        return check.say(4, f"{figure}, beside sentence-transformers", f"skipped: {missing[0]} is not installed")
+    corpus, page = check.directory / "sentences.txt", check.directory / f"{figure}.json"
     corpus.write_text("\n".join(check.sentences), encoding="utf-8")
-    counts = ["--updates", "100", "--warm-up", "20"] if check.on_gpu else ["--updates", "3", "--warm-up", "1"]
-    command = [sys.executable, str(ROOT / "benchmarks/s1_ct_updates.py"), "--device", check.device, "--encoder", shape]
+    counts = ["--updates", "100", "--warm-up", "30"] if check.on_gpu else ["--updates", "3", "--warm-up", "1"]
+    command = [sys.executable, str(ROOT / "benchmarks" / figure), "--device", check.device, "--encoder", shape]
     command += [*counts, "--pairs", "1", "--quality-updates", "0", "--corpus", str(corpus), "--json", str(page)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     if done.returncode:
-        return check.say(4, "CT against sentence-transformers", f"failed: {done.stderr.splitlines()[-1:]}", False)
+        return check.say(4, figure, f"failed: {done.stderr.splitlines()[-1:]}", False)
     rates = {name: samples[0] for name, samples in json.loads(page.read_text())["samples"].items()}
     rates = {name: sample["amount"] / sample["seconds"] for name, sample in rates.items()}
-    times = rates["raysed"] / rates["sentence-transformers"]
-    check.say(4, f"CT {shape} in fp32", f"{times:.2f} times the peer")
+    for precision in ("", " bf16"):
+        times = rates[f"raysed{precision}"] / rates[f"sentence-transformers{precision}"]
+        what = f"{'CT' if figure.startswith('s1') else 'learner'} {shape}{precision or ' fp32'}"
+        check.say(4, f"{what} beside sentence-transformers", f"{times:.2f} times as fast")
 
 
 def _in_processes(check: Check, shape: str, count: int, updates: int) -> list[tuple[float, float]]:
@@ -393,71 +507,40 @@ def _free_port() -> int:
         return found.getsockname()[1]
 
 
-# -- 7: the ceiling ----------------------------------------------------------------------------------------------------
+# -- 7: how much of an update is work ----------------------------------------------------------------------------------
 
 
-def ceiling(check: Check) -> None:
-    """The products of an update of CT alone, one after the other."""
-    shape, precision = ("base", torch.bfloat16) if check.on_gpu else ("small", torch.float32)
-    config, updates = shapes.config_of(shape), 20 if check.on_gpu else 3
-    setup = check.setup("ct", _settings("ct", "bf16" if check.on_gpu else "fp32"), check.encoder(shape), check.device)
-    for step in range(5):
-        setup.engine.update(setup.batch_at(step), 1e-5)
-    with _seconds(check) as training:
-        for step in range(updates):
-            setup.engine.update(setup.batch_at(step), 1e-5)
-    tokens = int(np.mean([_tokens_of(setup.batch_at(step)) for step in range(updates)]))
-    run = _products(config, tokens, precision, check.device)
-    run()
-    with _seconds(check) as products:
-        for _ in range(updates):
-            run()
-    share = products[0] / training[0]
-    found = f"{1000 * products[0] / updates:.2f} of {1000 * training[0] / updates:.2f} ms, {share:.2f}"
-    check.say(7, f"share of the products in an update of CT {shape}", found, share >= _SHARE if check.on_gpu else None)
-
-
-def _tokens_of(batch: Any) -> int:
-    """Places of all packed rows of a batch, which has them somewhere within."""
-    if isinstance(batch, torch.Tensor):
-        return 0
-    if hasattr(batch, "input_ids"):
-        return batch.input_ids.numel()
-    parts = batch if isinstance(batch, tuple | list) else vars(batch).values() if hasattr(batch, "__dict__") else ()
-    return sum(_tokens_of(part) for part in parts)
-
-
-def _products(config: BertConfig, tokens: int, precision: torch.dtype, device: str) -> Callable[[], None]:
-    """The linear layers' products of one forward and two backward passes, as one graph where there are graphs."""
-    width, inner = config.hidden_size, config.intermediate_size
-    sizes = [(width, width)] * 4 + [(width, inner), (inner, width)]
-    made = {"device": device, "dtype": precision}
-    pairs = [(torch.randn(tokens, a, **made), torch.randn(a, b, **made)) for a, b in sizes]
-
-    def products() -> None:
-        for _ in range(3 * config.num_hidden_layers):
-            for x, weight in pairs:
-                x @ weight
-
-    if device != "cuda":
-        return products
-    products()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        products()
-    return graph.replay
+def work_share(check: Check) -> None:
+    """The time in which kernels of CT's updates run, beside the time of the updates."""
+    shape, updates = ("base", 50) if check.on_gpu else ("small", 3)
+    run = check.setup("ct", _settings("ct", "bf16"), check.encoder(shape), check.device)
+    for step in range(20 if check.on_gpu else 1):
+        _update(run, step)
+    with _seconds(check) as took:
+        for step in range(20, 20 + updates):
+            _update(run, step)
+    kinds = [torch.profiler.ProfilerActivity.CPU]
+    kinds += [torch.profiler.ProfilerActivity.CUDA] if check.on_gpu else []
+    with torch.profiler.profile(activities=kinds) as profile:
+        for step in range(20, 20 + updates):
+            _update(run, step)
+    events = [event for event in profile.events() if not check.on_gpu or event.device_type.name == "CUDA"]
+    what, each = "kernels" if check.on_gpu else "operations", 1000 * took[0] / updates
+    check.say(7, f"{what} per update of CT {shape}", f"{len(events) / updates:,.0f}")
+    if check.on_gpu:
+        for name, words in (("products", ("gemm", "cutlass", "cublas", "nvjet")), ("optimizer", ("adam", "lerp"))):
+            part = sum(e.self_device_time_total for e in events if any(word in e.name.lower() for word in words))
+            check.say(7, f"of which {name}", f"{part / updates / 1000:.2f} ms")
+        working = sum(event.self_device_time_total for event in events) / updates / 1000
+        share = working / each
+        check.say(7, "time in which kernels run", f"{working:.2f} of {each:.2f} ms, {share:.2f}", share >= _SHARE)
 
 
 # -- 8: the quickstart -------------------------------------------------------------------------------------------------
 
 
 def quickstart(check: Check) -> None:
-    """The whole run on the GPU, with a worker that is killed while members train."""
-    try:
-        import ray  # noqa: F401
-    except ImportError as error:
-        check.say(8, "quickstart", f"skipped: {error}")
-        return
+    """The whole run on the GPU, with a worker that is killed while members train; without Ray, in one process."""
     if not check.on_gpu:
         check.say(8, "quickstart", "skipped: it is checked by the tests where there is no GPU")
         return
@@ -468,7 +551,7 @@ def quickstart(check: Check) -> None:
         [sys.executable, str(ROOT / "jobs/ensemble_then_distill.py"), *words], stdout=subprocess.PIPE, text=True
     )
     killed = False
-    while job.poll() is None and not killed:
+    while find_spec("ray") and job.poll() is None and not killed:
         time.sleep(0.5)
         for process in psutil.Process(job.pid).children(recursive=True):
             with suppress(psutil.Error):  # one that has ended meanwhile
@@ -486,7 +569,8 @@ def quickstart(check: Check) -> None:
 
 # -- all of it ---------------------------------------------------------------------------------------------------------
 
-PARTS = (objectives, recomputation, activity, throughput, embedding, deepspeed, ceiling, quickstart)
+PARTS = (machine, objectives, recomputation, recorded, throughput, embedding, deepspeed, work_share, quickstart)
+HALVES = {"A": (0, 1, 2, 3, 6, 7), "B": (4, 5, 8)}
 
 
 @contextmanager
@@ -524,7 +608,8 @@ def main(words: Sequence[str] | None = None) -> int:
     """Checks all parts; returns 1 where something is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--parts", type=int, nargs="+", default=list(range(1, len(PARTS) + 1)), help="these alone")
+    parser.add_argument("--half", choices=tuple(HALVES), help="one half alone")
+    parser.add_argument("--parts", type=int, nargs="+", choices=range(len(PARTS)), help="these alone")
     parser.add_argument("--output", type=Path, help="the page; by default one in benchmarks/ for a GPU, none for a CPU")
     options = parser.parse_args(words)
     if options.device == "cuda" and not torch.cuda.is_available():
@@ -532,12 +617,12 @@ def main(words: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         check = Check(options.device, Path(directory))
-        for number in options.parts:
+        for number in options.parts or HALVES.get(options.half) or range(len(PARTS)):
             try:
-                PARTS[number - 1](check)
+                PARTS[number](check)
             except Exception as error:  # the other parts are worth having all the same
                 traceback.print_exc()
-                check.say(number, PARTS[number - 1].__name__, f"failed: {type(error).__name__}: {error}"[:200], False)
+                check.say(number, PARTS[number].__name__, f"failed: {type(error).__name__}: {error}"[:200], False)
     page = report(check, time.monotonic() - began)
     print(f"\n{page}")
     output = options.output

@@ -137,7 +137,9 @@ def sides_of(work: Work) -> dict[str, peers.Side]:
 
 def batches_of(work: Work, seed: int) -> TargetBatches:
     """Returns the learner's batches."""
-    return TargetBatches(work.table, SED.batch_size, seed)
+    batches = TargetBatches(work.table, SED.batch_size, seed)
+    batches.few_shapes = batches.reads_ahead = work.options.device != "cpu"
+    return batches
 
 
 def train_raysed(work: Work, bf16: bool, updates: int, seed: int) -> peers.Trained:

@@ -381,7 +381,7 @@ class MembersConfig(Block):
     evaluate_every: int = Field(500, ge=1)
     """Updates between evaluations on the dev task."""
     checkpoint_every: Annotated[int, NO_EFFECT] = Field(500, ge=1)
-    """Updates between checkpoints, the most a crash costs."""
+    """Updates between checkpoints, the most a crash costs; on a GPU, more where writing takes long (docs/gpu.md)."""
     precision: Precision = "auto"
     """`bf16` (autocast; weights stay fp32), `fp32`, or `auto`: `bf16` on GPUs with hardware support (A100, L4, later)
     and on CPUs where it is measured to be faster, once for each machine and model (docs/speed.md)."""

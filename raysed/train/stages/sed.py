@@ -131,7 +131,7 @@ class SedConfig(TuningConfig):
     precision: Precision = "auto"
     """As `members.precision`, for the learner."""
     checkpoint_every: Annotated[int, NO_EFFECT] = Field(500, ge=1)
-    """Updates between checkpoints."""
+    """As `members.checkpoint_every`."""
     evaluate_every: int = Field(500, ge=1)
     """Updates between evaluations, only shown with `sed.keep: last`."""
     max_retries: Annotated[int, NO_EFFECT] = Field(2, ge=0)
