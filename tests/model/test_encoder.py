@@ -67,6 +67,18 @@ def gradients(module: torch.nn.Module, emb_BD: torch.Tensor) -> dict[str, torch.
     return {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
 
 
+@pytest.mark.parametrize("architecture", ["bert", "roberta"])
+def test_first_tokens_are_pooled_with_all_gradients(make_encoder, architecture):
+    """Wherever their sentences lie, against each sentence alone."""
+    encoder = make_encoder(architecture).eval()
+    encoder.pooling, batch = "cls", make_batch(encoder.transformer.config.pad_token_id)
+    sentences = [batch.input_ids[batch.segments == number] for number in range(len(batch))]
+    alone = torch.cat([encoder.transformer(input_ids=ids[None]).last_hidden_state[:, 0] for ids in sentences])
+    found = encoder(batch)
+    torch.testing.assert_close(found, alone, rtol=0, atol=1e-5)
+    torch.testing.assert_close(gradients(encoder, found), gradients(encoder, alone), rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "distilbert", "mpnet"])
 def test_packed_equals_padded_with_all_gradients(make_encoder, architecture):
     """Each pooling alone, all of them in one pass, and the states of tokens."""
