@@ -17,6 +17,7 @@ from tape import Recorder
 from raysed.data.targets import TargetBatches
 from raysed.store.storage import Storage
 from raysed.train.deepspeed import DeepSpeedEngine, prepare_deepspeed
+from raysed.train.engine import TorchEngine
 from raysed.train.loop import Run
 from raysed.train.selection import Result
 from raysed.train.stage import Plan, warmup_schedule
@@ -89,14 +90,16 @@ def _recorded(work: Work, rank: int, stage: int) -> dict[bool, dict[str, Any]]:
     for bf16 in (False, True):
         plain, recorded = (_fourteen_updates(work, rank, stage, bf16, records) for records in (False, True))
         is_equal = plain[0] == recorded[0] and all(torch.equal(plain[1][name], x) for name, x in recorded[1].items())
-        found[bf16] = {"is_equal": is_equal, "replays": (plain[2], recorded[2])}
+        others = _fourteen_updates(work, rank, None, bf16, records=False)[0]
+        by_torch = np.abs(np.array(plain[0]) - others).max()
+        found[bf16] = {"is_equal": is_equal, "replays": (plain[2], recorded[2]), "by_torch": by_torch}
     return found
 
 
 def _fourteen_updates(
-    work: Work, rank: int, stage: int, bf16: bool, records: bool
+    work: Work, rank: int, stage: int | None, bf16: bool, records: bool
 ) -> tuple[list[float], dict[str, torch.Tensor], int]:
-    """The losses, the state afterwards, and the number of replays."""
+    """The losses, the state afterwards, and the number of replays; without a stage, torch's engine makes them."""
 
     def held() -> Iterator[torch.Tensor]:
         yield from (*objective.parameters(), *objective.buffers())
@@ -105,8 +108,13 @@ def _fourteen_updates(
 
     torch.manual_seed(0)
     objective, recorder = Distillation(tiny_learner(WIDTH), dropout=True).train(), Recorder(held)
-    sed = SedConfig(batch_size=8, zero_stage=stage, clip=0.1)
-    engine = DeepSpeedEngine(objective, sed, 1, bf16, recorder if records else None)
+    sed = SedConfig(batch_size=8, zero_stage=stage or 0, clip=0.1)
+    if stage is None:
+        trained = [p for p in objective.parameters() if p.requires_grad]
+        optimizer = torch.optim.AdamW(trained, weight_decay=0.0, fused=True)
+        engine = TorchEngine(objective, optimizer, sed.clip, bf16)
+    else:
+        engine = DeepSpeedEngine(objective, sed, 1, bf16, recorder if records else None)
     batches, losses = _batches(work, rank), []
     batches.few_shapes = True
     for step in range(14):

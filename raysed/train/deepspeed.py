@@ -77,8 +77,7 @@ class DeepSpeedEngine:
         return mean.item() if self._engine.was_step_applied() else math.nan
 
     def _gradient(self, batch: TargetBatch) -> torch.Tensor:
-        """Compute the gradient and return the loss."""
-        self._engine.zero_grad()
+        """Compute the gradient and return the loss; DeepSpeed's step has dropped the one before."""
         loss = self._engine(batch)
         self._engine.backward(loss)
         return loss.detach()
