@@ -58,7 +58,7 @@ def _secret_in_uri(text: str) -> str | None:
     for name, value in parse_qsl(rest.partition("?")[2], keep_blank_values=True):
         if names_secret(name):
             return f"the URI contains the parameter {name}; {_REMEDY}"
-        if problem := _secret_in_uri(value):  # such as the address of an endpoint
+        if problem := _secret_in_uri(value):  # such as that of S3's endpoint_override
             return problem
     return None
 

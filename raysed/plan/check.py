@@ -100,7 +100,7 @@ def check(config: Config) -> Job:
         except UserError as error:
             raise (error.at("flow.fit_on") if error.setting else error) from None
     inputs["teachers"] = [teacher.identity for teacher in teachers]
-    if made := [*config.search.queries, *(["queries by search.endpoint"] if config.search.endpoint else [])]:
+    if made := config.search.queries:
         for teacher in (teacher for teacher in teachers if teacher.is_stored):
             raise UserError(
                 f"search makes texts ({made[0]}) that {teacher.title}, a file of embeddings, lacks; use models, "

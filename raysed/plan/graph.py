@@ -8,12 +8,12 @@ from typing import Any
 
 from raysed.cluster.execute import Engine, How
 from raysed.cluster.resources import Cluster
-from raysed.config import CorpusConfig, EndpointConfig, derive_seed, dump_config, fitted_on, stable_hash
+from raysed.config import CorpusConfig, derive_seed, dump_config, fitted_on
 from raysed.data.candidates import candidates_summary
 from raysed.data.tokens import tokenize
 from raysed.errors import UserError
 from raysed.graph import Artefact, Given, Graph, Input, Needs, Pick, Tried
-from raysed.make import models, scores, targets, text, written
+from raysed.make import models, scores, targets, text
 from raysed.make.candidates import candidates
 from raysed.make.fidelity import learner_fidelity
 from raysed.make.work import Sentences
@@ -142,8 +142,6 @@ class Plan:
                 settings, say = {**corpus, "corpus": block}, partial(self._say_corpus, name)
                 if self.config.search.is_on:
                     settings |= {"search": self.config.search.of_text(), "prompts": self._prompts}
-                if self.config.search.endpoint:
-                    inputs["written"] = self._write_queries(self.config.search.endpoint, block)
                 self._add(name, name.replace("-", " "), text.sentence_table, "corpus", inputs, settings, say=say)
         for kind, rows in job.pairs.items():
             inputs = {"encoder": self._encoder, "rows": Given(job.inputs[kind], rows)}
@@ -151,18 +149,6 @@ class Plan:
             self._add(f"pairs/{kind}", title, text.labelled_pairs, "pairs", inputs, say=say)
         for kind, rows in job.views.items():
             self._make_views(kind, rows)
-
-    def _write_queries(self, endpoint: EndpointConfig, block: CorpusConfig) -> str:
-        """Add the texts that an endpoint is asked about, and the queries that it writes for them."""
-        source = {"source": Given(self.job.inputs["corpus"])}
-        say = {"say": lambda entry: [written.cost_of_queries(endpoint, entry.meta)]}
-        settings = {"corpus": block, "seed": self.config.seed, "texts": endpoint.texts}
-        self._add("texts", "texts to write queries for", written.texts_to_ask, "queries", source, settings, **say)
-        asked = endpoint.model_copy(update={"texts": None})  # how many there are changes no answer
-        name, kept = f"queries/{stable_hash(asked.identity())}", ({"corpus": "texts"}, {"endpoint": asked})
-        options = {"worker": written.QueryBlocks, "rows": lambda rows: written.TEXTS_PER_BLOCK, "table": "texts"}
-        about = {"by": "blocks", "group": name, "is_intermediate": True, "options": options, "say": _say_written}
-        return self._add(name, "write queries", written.written_queries, "queries", *kept, **about)
 
     def _make_views(self, kind: str, rows: Any) -> None:
         config, name = self.config, f"views/{kind}"
@@ -505,12 +491,6 @@ class Plan:
 
 def _say_summary(what: str, entry: Entry) -> Iterator[str]:
     yield f"{what}: {entry.meta['summary']}"
-
-
-def _say_written(entry: Entry) -> Iterator[str]:
-    texts, queries, without = (entry.meta[name] for name in ("texts", "queries", "without"))
-    left = f"; {without:,} without a usable answer" if without else ""
-    yield f"search.endpoint: {queries:,} queries written for {texts - without:,} of {texts:,} texts{left}"
 
 
 def _say_unfitted(entry: Entry) -> Iterator[str]:

@@ -37,8 +37,8 @@ def write_card(run: Run, path: Path) -> None:
     config, model, chosen, facts = run.config, run.exported, run.choice.model, run.facts
     recipe, base = parse_recipe(chosen.recipe), public_name(config.encoder.path)
     is_cut = config.encoder.keep_layers is not None or "num_hidden_layers" in config.encoder.model_kwargs
-    # Paths of texts stay out, which the card names by content, and so do addresses.
-    texts = {"nli": {"train"}, "sts": {"train"}, "views": {"files"}, "search": {"source", "endpoint"}}
+    # Paths of texts stay out, which the card names by content.
+    texts = {"nli": {"train"}, "sts": {"train"}, "views": {"files"}, "search": {"source"}}
     blocks, known = (settings.model_dump(mode="json", exclude=texts) for settings in (config, Config()))
     settings, defaults = _settings(blocks, recipe), _settings(known, recipe)
     record = {"recipe": recipe.text, "settings": settings, "versions": versions(), "measure": run.scores.measure}
