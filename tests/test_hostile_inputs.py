@@ -104,7 +104,8 @@ sed.learners=1000000000 -> setting sed.learners: input should be less than or eq
 ct.steps -> --set 'ct.steps': write it as block.key=value, for example --set ct.steps=1000
 ct..steps=5 -> --set 'ct..steps=5': write it as block.key=value, ...
 ct.steps=1; ct.steps.x=5 -> --set 'ct.steps.x=5': steps is a value, not a block of settings
-ct.steps=[1 -> --set 'ct.steps=[1': the value is not valid YAML
+ct.steps=[1 -> --set 'ct.steps=[1': the value is not valid YAML: expected ',' or ']', but got '<stream end>'
+ct={steps: 1, steps: 2} -> --set 'ct={steps: 1, steps: 2}': the value is not valid YAML: 'steps' is given twice
 # recipes
 recipes=[] -> recipes is empty; name at least one, for example ct-sed-flow
 recipes=[''] -> recipe '': '' is not a stage; ...
@@ -200,6 +201,8 @@ FILES = r"""
 > run --config %
 c.yaml: ct:\n  steps: [1\nseed: 2\n -> config file c.yaml, line 3 is not valid YAML: expected ',' or ']', but got ':'
 c.yaml: a: b: c\n -> config file c.yaml, line 1 is not valid YAML: mapping values are not allowed here
+c.yaml: ct:\n  steps: 1\nseed: 2\nct:\n  dropout: 0\n -> config file c.yaml, line 4 is not valid YAML: 'ct' is given twice
+c.yaml: ct: {"steps": 1, steps: 2}\n -> config file c.yaml, line 1 is not valid YAML: 'steps' is given twice
 c.yaml: a: \x00\n -> config file c.yaml is not valid YAML: unacceptable character #x0000...
 c.yaml: a: \xff\n -> config file c.yaml is not UTF-8 text
 c.yaml: - ct\n -> config file c.yaml must hold settings as 'key: value', not a list
