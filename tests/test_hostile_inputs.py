@@ -488,6 +488,8 @@ def test_what_somebody_else_wrote_moves_no_cursor(monkeypatch, tmp_path, capfd, 
     status = {"state": "failed", "since": 1, "told": 2, "every": 5, "host": "a", "pid": 1, "error": "\x1b[2J"}
     (tmp_path / "runs/x").mkdir(parents=True)
     (tmp_path / "runs/x/status.json").write_text(json.dumps(status))
+    (tmp_path / "runs/\x1b[2J").mkdir()
+    (tmp_path / "runs/\x1b[2J/status.json").write_text("damaged")
     lines = (json.dumps({"text": f"Sentence {n}.", "\x1b[2J": n}) for n in range(20))
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     monkeypatch.setattr(sys, "argv", ["raysed", *words])
