@@ -32,6 +32,7 @@ from raysed.data.markdown import sections
 from raysed.data.parquet import refuse_code
 from raysed.data.sources import MARKDOWN_ENDINGS, File, Hub, find, local_file, readable
 from raysed.errors import UserError, first_line, need
+from raysed.uris import HALF_CHARACTER, has_half_character
 
 _BLOCK_BYTES = 1 << 18
 _BUFFER_BYTES = 1 << 22
@@ -41,7 +42,6 @@ _ROWS = 4096
 _MAX_SHOWN, _MAX_NAMED = 40, 15
 _LARGEST = 1e30
 """Limit of absolute scores, far below where float64 squares overflow."""
-_HALF_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -204,8 +204,8 @@ def _check_text(block: Rows, name: str, remedy: str) -> None:
         if not isinstance(value, str):
             kind = type(value).__name__
             raise UserError(f"{block.where(place)}: a sentence must be text, not of type {kind}{remedy}")
-        if not value.isascii() and _HALF_SURROGATE.search(value):  # cannot be written as UTF-8
-            raise UserError(f"{block.where(place)}: half a surrogate pair (\\ud800 to \\udfff) is not valid text")
+        if has_half_character(value):
+            raise UserError(f"{block.where(place)}: it contains {HALF_CHARACTER}")
 
 
 def _listed(names: Collection[str]) -> str:
