@@ -283,7 +283,8 @@ class TaskConfig(Block):
     queries: Source | None = None
     """Retrieval: file of queries (`_id`, `text`), unless next to the documents."""
     qrels: Source | None = None
-    """Retrieval: file of relevant documents (`query-id`, `corpus-id`, `score`), unless next to them."""
+    """Retrieval: file of relevant documents (`query-id`, `corpus-id`, `score`; or TREC's four columns), unless next to
+    them."""
     query_prompt: str = ""
     """Prefix for each query, e.g. `"query: "`."""
     document_prompt: str = ""

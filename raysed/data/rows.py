@@ -55,6 +55,7 @@ class Schema:
         bare: fields by position in a `.txt` file, which then has no header. With a single field, a line is its value,
             blank lines count as rows, an empty file needs no header, and Markdown can be read.
         loose: whether `.txt` and `.tsv` files may have a header or not; needs `bare`.
+        blanks: whether any blanks separate columns without a header.
     """
 
     setting: str
@@ -66,6 +67,7 @@ class Schema:
     remedy: str = ""
     bare: Sequence[str] = ()
     loose: bool = False
+    blanks: bool = False
 
     @cached_property
     def fields(self) -> list[str]:
@@ -258,7 +260,8 @@ def _text_records(file: File, lines: Iterator[tuple[int, str]], schema: Schema) 
     if separator == ",":
         cells = _comma_separated(file.name, lines, number)
     else:
-        cells = ((number, line.split("\t") if line.strip() else []) for number, line in lines)
+        between = None if schema.blanks and not separator else "\t"
+        cells = ((number, line.split(between) if line.strip() else []) for number, line in lines)
     if separator:
         _, header = next(cells)
         columns = schema.columns(header, f"{file.name}, line {number}")
