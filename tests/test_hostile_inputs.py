@@ -312,6 +312,7 @@ c/corpus.jsonl:  -> evaluation.tasks.c: c has no queries.jsonl; in BEIR's layout
 """Below each command, `name: content -> sentence`; % is the name. «x»9, here and below, is nine times x."""
 
 BOMB = "a0: &a0 x\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
+ENDLESS_ROW = gzip.compress(b'text\n"' + 70 * (bytes(1 << 20).replace(b"\0", b"x") + b'\n","'), 1)
 BEYOND_9999 = pa.array([0, 3_000_000], pa.int32()).cast(pa.date32())
 FLOATS = pa.list_(pa.float32())
 MADE: list[tuple[str, str, Content, str]] = [
@@ -323,6 +324,7 @@ MADE: list[tuple[str, str, Content, str]] = [
             ("a.txt", lambda path: path.symlink_to("a.txt"), "...a.txt..."),
             ("a.txt", os.mkfifo, "corpus.source: a.txt neither is nor contains a file of sentences; ..."),
             ("a.txt.gz", gzip.compress(bytes(1 << 27)), "a.txt.gz, line 1 is longer than 64 MiB; put one ..."),
+            ("a.csv.gz", ENDLESS_ROW, "a.csv.gz, line 2: a row is longer than 64 MiB; check for quotation marks ..."),
             ("a.parquet", parquet(body=["a"], n=[1]), "a.parquet: columns sentence or ... found body, n; ..."),
             ("a.parquet", parquet(text=[["a"]]), "a.parquet, row 1: a sentence must be text, not of type list; ..."),
             ("a.parquet", parquet(text=BEYOND_9999), "a.parquet, rows 1 to 2: a value cannot be read: ..."),

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 
 from raysed.config import PairSource, TaskConfig
 from raysed.data.markdown import sections
-from raysed.data.parquet import refuse_code
+from raysed.data.parquet import batches, refuse_code
 from raysed.data.sources import MARKDOWN_ENDINGS, File, Hub, find, local_file, readable
 from raysed.errors import UserError, first_line, need
 from raysed.uris import HALF_CHARACTER, has_half_character
@@ -38,7 +38,8 @@ _BLOCK_BYTES = 1 << 18
 _BUFFER_BYTES = 1 << 22
 """Object stores answer one request per buffer."""
 _MAX_LINE_BYTES = 1 << 26
-_ROWS = 4096
+_ROWS, _BLOCK_CHARACTERS = 4096, 1 << 24
+"""Of a block of text, if its last line is left out."""
 _MAX_SHOWN, _MAX_NAMED = 40, 15
 _LARGEST = 1e30
 """Limit of absolute scores, far below where float64 squares overflow."""
@@ -231,9 +232,21 @@ def _read_text(file: File, schema: Schema) -> Iterator[Rows]:
         records = _text_records(file, lines, schema)
     blank = [None] * len(schema.fields)
     counted = ((number, values or blank) for number, values in records if values or is_blank_counted)
-    while block := list(islice(counted, _ROWS)):
+    for block in _in_blocks(counted):
         numbers, values = zip(*block)
         yield Rows(file.name, "line", numbers, dict(zip(schema.fields, map(list, zip(*values)))))
+
+
+def _in_blocks(records: Iterator[tuple[int, list]]) -> Iterator[list[tuple[int, list]]]:
+    block, size = [], 0
+    for record in records:
+        block.append(record)
+        size += sum(map(len, map(str, record[1])))
+        if len(block) == _ROWS or size >= _BLOCK_CHARACTERS:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
 
 
 def _plain_records(file: File, lines: Iterator[tuple[int, str]], schema: Schema) -> Iterator[tuple[int, list]]:
@@ -305,11 +318,21 @@ def _separator(file: File, schema: Schema, first: str, number: int) -> str | Non
 def _comma_separated(name: str, lines: Iterator[tuple[int, str]], number: int) -> Iterator[tuple[int, list[str]]]:
     """Yield the line (counted from `number`) on which each row begins, and its cells."""
     csv.field_size_limit(_MAX_LINE_BYTES)
-    reader, start = csv.reader((f"{line}\n" for _, line in lines), strict=True), number
+    start, size = number, 0
+
+    def fed() -> Iterator[str]:
+        nonlocal size
+        for _, line in lines:
+            size += len(line)
+            if size > _MAX_LINE_BYTES:
+                raise csv.Error(f"a row is longer than {_MAX_LINE_BYTES >> 20} MiB")
+            yield f"{line}\n"
+
+    reader = csv.reader(fed(), strict=True)
     try:
         for row in reader:
             yield start, row
-            start = number + reader.line_num
+            start, size = number + reader.line_num, 0
     except csv.Error as error:
         advice = "check for quotation marks that are not closed or not doubled"
         raise UserError(f"{name}, line {start}: {error}; {advice}") from None
@@ -371,7 +394,7 @@ def _read_parquet(file: File, schema: Schema) -> Iterator[Rows]:
         names = [name for name in dict.fromkeys(columns) if name is not None]
         refuse_code(table.schema_arrow, file.name, names)
         classes = _class_names(table.schema_arrow.metadata or {})
-        for batch in table.iter_batches(_ROWS, columns=names):
+        for batch in batches(table, names, _ROWS):
             try:
                 values = batch.to_pydict()
             except (ValueError, OverflowError, pa.ArrowException) as error:  # such as a date beyond the year 9999
