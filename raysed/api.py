@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
+from urllib.parse import quote
 
-from raysed.config import PYTHON, Config, QueryKind, find_config, load_config, make_config
+from raysed.config import PYTHON, Config, QueryKind, check_task_name, find_config, load_config, make_config
 from raysed.config_text import merge
 from raysed.errors import UserError
 from raysed.store.metrics import notes_shown, quiet_libraries
@@ -425,7 +426,8 @@ def _sources(dev: Any, tasks: Any, directory: str) -> dict[str, str]:
     given += [(f"task-{place}", task) for place, task in enumerate(unnamed, 1) if not is_dev(task)]
     found: dict[str, str] = {}
     for name, task in given:
-        source, *more = source_of(task, f"{directory}/{name}.parquet", f"task {name}")
+        check_task_name(name)
+        source, *more = source_of(task, f"{directory}/{quote(name, safe='')}.parquet", f"task {name}")
         if more:
             raise UserError(f"task {name}: a list of files is not one task; pass each file as a separate task")
         if is_path(task) and name not in tasks:

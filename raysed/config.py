@@ -283,7 +283,8 @@ class TaskConfig(Block):
     queries: Source | None = None
     """Retrieval: file of queries (`_id`, `text`), unless next to the documents."""
     qrels: Source | None = None
-    """Retrieval: file of relevant documents (`query-id`, `corpus-id`, `score`), unless next to them."""
+    """Retrieval: file of relevant documents (`query-id`, `corpus-id`, `score`; or TREC's four columns), unless next to
+    them."""
     query_prompt: str = ""
     """Prefix for each query, e.g. `"query: "`."""
     document_prompt: str = ""
@@ -325,6 +326,13 @@ _COLUMN_NAMES = ("sts-avg", "mean", "max", "std", "n")
 """Of tables of scores, beside those of tasks."""
 
 
+def check_task_name(name: Any) -> None:
+    """Raise `UserError` for a task name that cannot become the name of a directory."""
+    is_name = isinstance(name, str) and name not in ("", ".", "..") and name.isprintable()
+    if not is_name or len(quote(name, safe="")) > _LONGEST_NAME:
+        raise UserError(f"evaluation.tasks has the name {str(name)[:99]!r}; use a short one that can be printed")
+
+
 class EvaluationConfig(Block):
     """What is scored, and how subsets are aggregated."""
 
@@ -349,9 +357,8 @@ class EvaluationConfig(Block):
     def _names_are_tasks(self) -> "EvaluationConfig":
         if not self.tasks:
             raise ValueError("evaluation.tasks is empty; name at least one file of graded sentence pairs")
-        for name in self.tasks:  # becomes the name of a directory
-            if name in ("", ".", "..") or not name.isprintable() or len(quote(name)) > _LONGEST_NAME:
-                raise ValueError(f"evaluation.tasks has the name {name[:99]!r}; use a short one that can be printed")
+        for name in self.tasks:
+            check_task_name(name)
             if name in _COLUMN_NAMES:
                 raise ValueError(f"evaluation.tasks has the name {name!r}, a column of the tables; use another")
         there = f"which is not in evaluation.tasks; name one of {', '.join(self.tasks)}"

@@ -61,11 +61,14 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise UserError(f"config file {path}{where} is not valid YAML: {problem}") from None
+        raise UserError(f"config file {path}{where} is not valid YAML: {_problem(error)}") from None
     if not isinstance(data, dict | None):
         raise UserError(f"config file {path} must hold settings as 'key: value', not a {type(data).__name__}")
     return data or {}
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    return getattr(error, "problem", None) or str(error).splitlines()[0]
 
 
 class _Loader(yaml.SafeLoader):
@@ -77,6 +80,15 @@ class _Loader(yaml.SafeLoader):
             raise yaml.YAMLError("it is nested too deeply")
         node = super().compose_node(parent, index)
         self.depth -= 1
+        return node
+
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        """Refuse a key that is given twice, of which the last one would count."""
+        node, known = super().compose_mapping_node(anchor), set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in known:
+                raise yaml.MarkedYAMLError(problem=f"{_short(key.value)} is given twice", problem_mark=key.start_mark)
+            known.add(key.value)
         return node
 
 
@@ -116,8 +128,8 @@ def apply_override(data: dict[str, Any], item: str) -> None:
         raise UserError(f"--set {_short(item)}: write it as block.key=value, for example --set ct.steps=1000")
     try:
         value = _parse(text)
-    except yaml.YAMLError:
-        raise UserError(f"--set {_short(item)}: the value is not valid YAML") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"--set {_short(item)}: the value is not valid YAML: {_problem(error)}") from None
     *parents, leaf = key.split(".")
     for depth, parent in enumerate(parents):
         data[parent] = {} if data.get(parent) is None else data[parent]  # a block with nothing but comments

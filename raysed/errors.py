@@ -2,11 +2,17 @@
 
 import os
 import re
+import sys
 from importlib.util import find_spec
+
+_NO_MEMORY = ("allocate memory", "out of memory", "_STATUS_ALLOC_FAILED", "bad_alloc")
+"""From torch's CPU allocator and the system, CUDA's runtime, CUDA libraries such as cuBLAS, and C++."""
 
 
 class UserError(ValueError):
     """A mistake that the user can fix: one sentence that says what would be right, and its place.
+
+    No setting or file is to blame for an error that is raised because memory ran out.
 
     >>> error = UserError("there is no such file", setting="corpus.source")
     >>> str(error), str(error.at("flow.fit_on"))
@@ -18,6 +24,8 @@ class UserError(ValueError):
     def __init__(
         self, problem: str, setting: str | None = None, file: str | os.PathLike | None = None, line: int | None = None
     ):
+        if is_out_of_memory(sys.exc_info()[1]) and "not enough memory" not in problem:
+            problem, setting, file, line = not_enough_memory(problem), None, None, None
         super().__init__(problem, setting, file, line)  # pickle recreates it from these
         self.problem, self.setting, self.file, self.line = problem, setting, file, line
 
@@ -28,6 +36,17 @@ class UserError(ValueError):
     def at(self, setting: str) -> "UserError":
         """Return the same error about another setting."""
         return UserError(self.problem, setting, self.file, self.line)
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Return whether an error of a library means that the machine or a GPU ran out of memory."""
+    is_named = type(error).__name__.endswith("MemoryError")  # Python's, torch's, numpy's and Arrow's
+    return not isinstance(error, UserError) and (is_named or any(words in str(error) for words in _NO_MEMORY))
+
+
+def not_enough_memory(problem: object) -> str:
+    """Return a sentence."""
+    return f"there is not enough memory; free some, or use a machine with more ({problem})"
 
 
 def need(library: str, what: str, extra: str) -> None:

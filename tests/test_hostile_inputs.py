@@ -104,7 +104,8 @@ sed.learners=1000000000 -> setting sed.learners: input should be less than or eq
 ct.steps -> --set 'ct.steps': write it as block.key=value, for example --set ct.steps=1000
 ct..steps=5 -> --set 'ct..steps=5': write it as block.key=value, ...
 ct.steps=1; ct.steps.x=5 -> --set 'ct.steps.x=5': steps is a value, not a block of settings
-ct.steps=[1 -> --set 'ct.steps=[1': the value is not valid YAML
+ct.steps=[1 -> --set 'ct.steps=[1': the value is not valid YAML: expected ',' or ']', but got '<stream end>'
+ct={steps: 1, steps: 2} -> --set 'ct={steps: 1, steps: 2}': the value is not valid YAML: 'steps' is given twice
 # recipes
 recipes=[] -> recipes is empty; name at least one, for example ct-sed-flow
 recipes=[''] -> recipe '': '' is not a stage; ...
@@ -157,6 +158,8 @@ teachers=[a, {path: s3://me:hush@b/a}] -> setting teachers.1.path: the URI conta
 encoder.model_kwargs={proxies: {https: s3://me:hush@b/a}} -> setting encoder.model_kwargs: the URI contains ...
 encoder.path=s3://b/a?session_token=hush -> setting encoder.path: the URI contains the parameter session_token; ...
 # what is not there, or cannot be read
+corpus.source="a\ud800" -> setting corpus.source: it contains half a surrogate pair (...), which is not valid text
+teachers=[{path: bundled:encoder, query_prompt: "\ud800"}] -> setting teachers.0.query_prompt: it contains half a ...
 corpus.source="a\0b" -> setting corpus.source: it contains a zero byte, which no name may contain
 corpus.source=/no/x.tsv -> corpus.source: /no/x.tsv does not exist; name an existing file, directory ... hub dataset
 corpus.source=no/*.txt -> corpus.source: no/*.txt does not exist; ...
@@ -200,6 +203,8 @@ FILES = r"""
 > run --config %
 c.yaml: ct:\n  steps: [1\nseed: 2\n -> config file c.yaml, line 3 is not valid YAML: expected ',' or ']', but got ':'
 c.yaml: a: b: c\n -> config file c.yaml, line 1 is not valid YAML: mapping values are not allowed here
+c.yaml: ct:\n  steps: 1\nseed: 2\nct: {}\n -> config file c.yaml, line 4 is not valid YAML: 'ct' is given twice
+c.yaml: ct: {"steps": 1, steps: 2}\n -> config file c.yaml, line 1 is not valid YAML: 'steps' is given twice
 c.yaml: a: \x00\n -> config file c.yaml is not valid YAML: unacceptable character #x0000...
 c.yaml: a: \xff\n -> config file c.yaml is not UTF-8 text
 c.yaml: - ct\n -> config file c.yaml must hold settings as 'key: value', not a list
@@ -228,7 +233,7 @@ a.jsonl: {"text": "a"}\n{"text": \n -> a.jsonl, line 2: not valid JSON: ...
 a.jsonl: {"text": "a"}\n\n["b"]\n -> a.jsonl, line 3: expected an object ..., found a list
 a.jsonl: {"text": "a"}\n{"body": "b"}\n -> a.jsonl, line 2: no field 'text'; found body
 a.jsonl: {"text": "a"}\n{"text": 5}\n -> a.jsonl, line 2: a sentence must be text, ... int; name another ...
-a.jsonl: {"text": "a"}\n{"text": "\\ud83d"}\n -> a.jsonl, line 2: half a surrogate pair ... not valid text
+a.jsonl: {"text": "a"}\n{"text": "\\ud83d"}\n -> a.jsonl, line 2: it contains half a surrogate pair ... not valid text
 a.jsonl: {"\\u001b[2Jx": 1} -> a.jsonl, line 1: columns sentence or text are needed, found ...[2Jx; name ...
 a.csv: id,n\nT-1,5\n -> a.csv, line 1: ... found id, n; name another column in corpus.column
 a.csv: text,n\n"a\nb",1\nc, d,2\n -> a.csv, line 4: 3 fields, but the header has 2; ...
@@ -284,10 +289,10 @@ v.tsv: a\tb\n -> views.files: ...v.tsv has no column split; remove split: train
 > evaluation.tasks.x={source: %, queries: %}
 d.tsv: id\ttext\na\tb\n -> evaluation.tasks.x.qrels is missing; a retrieval task needs documents, queries and qrels
 > evaluate --model bundled:encoder --task b
-b/qrels/test.tsv: QRELSq1\td1\t1\nq9\td1\t1 -> ...test.tsv, line 3: the id 'q9' is not in ...queries.jsonl; add it, ...
-b/qrels/test.tsv: QRELSq1\td7\t1 -> ...test.tsv, line 2: the id 'd7' is not in ...corpus.jsonl; add it, or leave ...
+b/qrels/test.tsv: QRELSq1\td7\t1\nq9\td1\t1 -> ...: ... no document of ... as relevant for a query of ...queries.jsonl
+b/qrels/test.tsv: q1 0 d1 1\nq1 d1 1 -> ...test.tsv, line 2: 3 tab-separated columns instead of 4; ..., or name the ...
 b/qrels/test.tsv: QRELSq1\td1\tmuch -> ...test.tsv, line 2: score 'much' is not a number; write 1 for relevant ...
-b/qrels/test.tsv: QRELSq1\td1\t0 -> evaluation.tasks.b: ... no relevant document for any query of ...queries.jsonl
+b/qrels/test.tsv: QRELSq1\td1\t0 -> evaluation.tasks.b: ... names no document of ... as relevant for a query of ...
 b/corpus.jsonl: «{"_id": "d1", "text": "x"}\n»2 -> ...corpus.jsonl, line 2: the id 'd1' appears twice; every ...
 b/corpus.jsonl:  -> evaluation.tasks.b: ...corpus.jsonl has no documents; it must hold at least one
 b/queries.jsonl: {"text": "a"}\n -> ...queries.jsonl, line 1: columns _id and text are needed, found text
@@ -307,6 +312,7 @@ c/corpus.jsonl:  -> evaluation.tasks.c: c has no queries.jsonl; in BEIR's layout
 """Below each command, `name: content -> sentence`; % is the name. «x»9, here and below, is nine times x."""
 
 BOMB = "a0: &a0 x\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
+ENDLESS_ROW = gzip.compress(b'text\n"' + 70 * (bytes(1 << 20).replace(b"\0", b"x") + b'\n","'), 1)
 BEYOND_9999 = pa.array([0, 3_000_000], pa.int32()).cast(pa.date32())
 FLOATS = pa.list_(pa.float32())
 MADE: list[tuple[str, str, Content, str]] = [
@@ -318,6 +324,7 @@ MADE: list[tuple[str, str, Content, str]] = [
             ("a.txt", lambda path: path.symlink_to("a.txt"), "...a.txt..."),
             ("a.txt", os.mkfifo, "corpus.source: a.txt neither is nor contains a file of sentences; ..."),
             ("a.txt.gz", gzip.compress(bytes(1 << 27)), "a.txt.gz, line 1 is longer than 64 MiB; put one ..."),
+            ("a.csv.gz", ENDLESS_ROW, "a.csv.gz, line 2: a row is longer than 64 MiB; check for quotation marks ..."),
             ("a.parquet", parquet(body=["a"], n=[1]), "a.parquet: columns sentence or ... found body, n; ..."),
             ("a.parquet", parquet(text=[["a"]]), "a.parquet, row 1: a sentence must be text, not of type list; ..."),
             ("a.parquet", parquet(text=BEYOND_9999), "a.parquet, rows 1 to 2: a value cannot be read: ..."),
@@ -371,6 +378,7 @@ evaluate --model package:no_such_one/x -> --model package:no_such_one/x: ... pip
 evaluate --model bundled:encoder --layers 9 -> ...: 9 layers cannot be pooled: ... has 3; choose fewer with --layers ...
 evaluate --model bundled:encoder --layers 0 -> ...: 0 layers cannot be pooled: ...
 evaluate --model bundled:encoder --task no.csv -> --task no.csv: no.csv does not exist; ...
+evaluate --model bundled:encoder --task s3://me:hush@b/a -> --task: the URI contains a password; remove it, ...
 evaluate --model bundled:encoder --output no/o.json -> --output no/o.json: cannot write a file there; name one in ...
 evaluate --model bundled:encoder --output . -> --output .: cannot write a file there; ...
 evaluate --model bundled:encoder --output /dev/full -> --output /dev/full: cannot write a file there; ...
@@ -485,6 +493,8 @@ def test_what_somebody_else_wrote_moves_no_cursor(monkeypatch, tmp_path, capfd, 
     status = {"state": "failed", "since": 1, "told": 2, "every": 5, "host": "a", "pid": 1, "error": "\x1b[2J"}
     (tmp_path / "runs/x").mkdir(parents=True)
     (tmp_path / "runs/x/status.json").write_text(json.dumps(status))
+    (tmp_path / "runs/\x1b[2J").mkdir()
+    (tmp_path / "runs/\x1b[2J/status.json").write_text("damaged")
     lines = (json.dumps({"text": f"Sentence {n}.", "\x1b[2J": n}) for n in range(20))
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     monkeypatch.setattr(sys, "argv", ["raysed", *words])

@@ -29,19 +29,20 @@ import pyarrow.parquet as pq
 
 from raysed.config import PairSource, TaskConfig
 from raysed.data.markdown import sections
-from raysed.data.parquet import refuse_code
+from raysed.data.parquet import batches, refuse_code
 from raysed.data.sources import MARKDOWN_ENDINGS, File, Hub, find, local_file, readable
 from raysed.errors import UserError, first_line, need
+from raysed.uris import HALF_CHARACTER, has_half_character
 
 _BLOCK_BYTES = 1 << 18
 _BUFFER_BYTES = 1 << 22
 """Object stores answer one request per buffer."""
 _MAX_LINE_BYTES = 1 << 26
-_ROWS = 4096
+_ROWS, _BLOCK_CHARACTERS = 4096, 1 << 24
+"""Of a block of text, if its last line is left out."""
 _MAX_SHOWN, _MAX_NAMED = 40, 15
 _LARGEST = 1e30
 """Limit of absolute scores, far below where float64 squares overflow."""
-_HALF_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Schema:
         bare: fields by position in a `.txt` file, which then has no header. With a single field, a line is its value,
             blank lines count as rows, an empty file needs no header, and Markdown can be read.
         loose: whether `.txt` and `.tsv` files may have a header or not; needs `bare`.
+        blanks: whether any blanks separate columns without a header.
     """
 
     setting: str
@@ -66,6 +68,7 @@ class Schema:
     remedy: str = ""
     bare: Sequence[str] = ()
     loose: bool = False
+    blanks: bool = False
 
     @cached_property
     def fields(self) -> list[str]:
@@ -204,8 +207,8 @@ def _check_text(block: Rows, name: str, remedy: str) -> None:
         if not isinstance(value, str):
             kind = type(value).__name__
             raise UserError(f"{block.where(place)}: a sentence must be text, not of type {kind}{remedy}")
-        if not value.isascii() and _HALF_SURROGATE.search(value):  # cannot be written as UTF-8
-            raise UserError(f"{block.where(place)}: half a surrogate pair (\\ud800 to \\udfff) is not valid text")
+        if has_half_character(value):
+            raise UserError(f"{block.where(place)}: it contains {HALF_CHARACTER}")
 
 
 def _listed(names: Collection[str]) -> str:
@@ -229,9 +232,21 @@ def _read_text(file: File, schema: Schema) -> Iterator[Rows]:
         records = _text_records(file, lines, schema)
     blank = [None] * len(schema.fields)
     counted = ((number, values or blank) for number, values in records if values or is_blank_counted)
-    while block := list(islice(counted, _ROWS)):
+    for block in _in_blocks(counted):
         numbers, values = zip(*block)
         yield Rows(file.name, "line", numbers, dict(zip(schema.fields, map(list, zip(*values)))))
+
+
+def _in_blocks(records: Iterator[tuple[int, list]]) -> Iterator[list[tuple[int, list]]]:
+    block, size = [], 0
+    for record in records:
+        block.append(record)
+        size += sum(map(len, map(str, record[1])))
+        if len(block) == _ROWS or size >= _BLOCK_CHARACTERS:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
 
 
 def _plain_records(file: File, lines: Iterator[tuple[int, str]], schema: Schema) -> Iterator[tuple[int, list]]:
@@ -258,7 +273,8 @@ def _text_records(file: File, lines: Iterator[tuple[int, str]], schema: Schema) 
     if separator == ",":
         cells = _comma_separated(file.name, lines, number)
     else:
-        cells = ((number, line.split("\t") if line.strip() else []) for number, line in lines)
+        between = None if schema.blanks and not separator else "\t"
+        cells = ((number, line.split(between) if line.strip() else []) for number, line in lines)
     if separator:
         _, header = next(cells)
         columns = schema.columns(header, f"{file.name}, line {number}")
@@ -302,11 +318,21 @@ def _separator(file: File, schema: Schema, first: str, number: int) -> str | Non
 def _comma_separated(name: str, lines: Iterator[tuple[int, str]], number: int) -> Iterator[tuple[int, list[str]]]:
     """Yield the line (counted from `number`) on which each row begins, and its cells."""
     csv.field_size_limit(_MAX_LINE_BYTES)
-    reader, start = csv.reader((f"{line}\n" for _, line in lines), strict=True), number
+    start, size = number, 0
+
+    def fed() -> Iterator[str]:
+        nonlocal size
+        for _, line in lines:
+            size += len(line)
+            if size > _MAX_LINE_BYTES:
+                raise csv.Error(f"a row is longer than {_MAX_LINE_BYTES >> 20} MiB")
+            yield f"{line}\n"
+
+    reader = csv.reader(fed(), strict=True)
     try:
         for row in reader:
             yield start, row
-            start = number + reader.line_num
+            start, size = number + reader.line_num, 0
     except csv.Error as error:
         advice = "check for quotation marks that are not closed or not doubled"
         raise UserError(f"{name}, line {start}: {error}; {advice}") from None
@@ -368,7 +394,7 @@ def _read_parquet(file: File, schema: Schema) -> Iterator[Rows]:
         names = [name for name in dict.fromkeys(columns) if name is not None]
         refuse_code(table.schema_arrow, file.name, names)
         classes = _class_names(table.schema_arrow.metadata or {})
-        for batch in table.iter_batches(_ROWS, columns=names):
+        for batch in batches(table, names, _ROWS):
             try:
                 values = batch.to_pydict()
             except (ValueError, OverflowError, pa.ArrowException) as error:  # such as a date beyond the year 9999

@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import shutil
+import stat
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +29,7 @@ _Result = TypeVar("_Result")
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0)
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_LASTING = (*_FULL, errno.EROFS, errno.ENAMETOOLONG)
+_LASTING = (*_FULL, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
 """Errors that waiting does not fix."""
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
 _HASH_BYTES = 2**20
@@ -66,6 +67,8 @@ class Files:
         path = self.path(name)
 
         def opened() -> _Result:
+            if self.is_local and not stat.S_ISREG(os.stat(path).st_mode):  # a FIFO would be waited for
+                raise FileNotFoundError(errno.ENOENT, "it is not a file", path)
             with open(path, "rb") if self.is_local else self.fs.open_input_stream(path) as stream:
                 return read(stream)
 
@@ -157,7 +160,10 @@ class Files:
     def directories(self) -> list[str]:
         """Return the sorted names of the subdirectories that are not hidden."""
         infos = self.fs.get_file_info(pafs.FileSelector(self.root.rstrip("/"), allow_not_found=True))
-        names = (info.base_name for info in infos if info.type == pafs.FileType.Directory)
+        names = []
+        for info in infos:
+            with suppress(UnicodeDecodeError):  # of a name that is not UTF-8, which no run has
+                names += [info.base_name] if info.type == pafs.FileType.Directory else []
         return sorted(name for name in names if not name.startswith("."))
 
     def delete(self, name: str) -> None:

@@ -4,8 +4,10 @@ import json
 import re
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -13,12 +15,15 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 from transformers import AutoModel, AutoTokenizer
 
+from raysed.config import EncoderConfig
+from raysed.data.sources import readable
 from raysed.data.tokens import tokenize
 from raysed.errors import UserError
 from raysed.model import library
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
 from raysed.model.load import LibraryModel, NativeModel, load_model
+from raysed.model.pretrained import load_encoder
 from raysed.store import hub
 
 MAX_LENGTH = 12
@@ -149,6 +154,19 @@ def test_directories_that_are_no_models_are_refused(tmp_path, exports, tiny_enco
     for text in ("{", "{}", '[{"type": 5}]', "[]"):
         (path / "modules.json").write_text(text)
         refusal(path)
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("DefaultCPUAllocator: can't allocate memory"), OSError(12, "Cannot allocate memory")]
+)
+def test_no_setting_is_blamed_where_memory_runs_out(monkeypatch, tiny_encoder_dir, error):
+    monkeypatch.setattr(AutoModel, "from_pretrained", Mock(side_effect=error))
+    with pytest.raises(UserError, match=r"^there is not enough memory; free some, .* allocate memory"):
+        load_encoder(EncoderConfig(path=str(tiny_encoder_dir), max_length=9))
+    assert "not enough memory" in refusal(tiny_encoder_dir)
+    with pytest.raises(UserError, match=r"^there is not enough memory; .*\(a.parquet cannot be read: "):
+        with readable("a.parquet"):
+            raise pa.ArrowMemoryError("malloc of size 8 failed")
 
 
 def test_a_hub_model_is_fetched_without_code(monkeypatch, tiny_encoder_dir):

@@ -15,7 +15,8 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 import raysed
-from raysed.config import EncoderConfig, TeacherConfig, stable_hash
+from raysed.config import CorpusConfig, EncoderConfig, TeacherConfig, stable_hash
+from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.errors import UserError
 from raysed.model import teachers
 from raysed.model.formats import check_formats
@@ -69,6 +70,19 @@ def test_a_file_gives_its_own_embeddings(tmp_path, monkeypatch):
     assert groups == [0, 1, 4]
     with pytest.raises(UserError, match=r"has no embedding for 1 of 2 sentences, such as 'a bird'"):
         teacher.embed(["a bird", sentences[0]])
+
+
+def test_a_file_knows_the_lines_of_a_corpus_as_users_have_them(tmp_path):
+    """Blanks, line ends, a byte order mark, non-breaking blanks, and accents in two characters; the first of equals."""
+    lines = ["\ufeffIt  rains.", "A cat. ", "Cafe\u0301\r\n", "a\xa0dog", "\tIt rains. ", "x" * 5000 + "  y"]
+    (tmp_path / "c.txt").write_bytes("\n".join(lines).encode())
+    table = pa.table({"text": lines, "embedding": [[float(number)] for number in range(6)]})
+    pq.write_table(table, tmp_path / "vectors.parquet")
+    teacher = checked(TeacherConfig(path=str(tmp_path / "vectors.parquet")))
+    corpus = CorpusConfig(source=str(tmp_path / "c.txt"), max_characters=9999)
+    texts = [text for _, found in sentence_chunks(corpus, 0, CorpusReport()) for text in found]
+    assert texts == ["It rains.", "A cat.", "Caf\xe9", "a dog", "x" * 5000 + " y"] and teacher.knows(texts)
+    assert teacher.embed([*texts, *lines]).ravel().tolist() == [0, 1, 2, 3, 5, 0, 1, 2, 3, 0, 5]
 
 
 def test_a_file_in_the_home_directory_is_found(tmp_path, monkeypatch):

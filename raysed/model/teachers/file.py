@@ -1,7 +1,7 @@
 """A file of precomputed embeddings as a teacher: memory holds 16 bytes per sentence, row groups are read on demand."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raysed.config import Role
-from raysed.data.parquet import open_table
+from raysed.data.corpus import clean
+from raysed.data.parquet import batches, open_table
 from raysed.errors import UserError
 from raysed.model.teacher import Teacher
 from raysed.store.files import sha256_of
@@ -22,7 +23,7 @@ _BATCH = 4096
 
 
 class EmbeddingFile(Teacher):
-    """A Parquet file with the columns `sentence` (or `text`) and `embedding`; sentences must match exactly."""
+    """A Parquet file with the columns `sentence` (or `text`) and `embedding`; see `clean` for which sentences match."""
 
     is_stored = True
 
@@ -71,17 +72,20 @@ class EmbeddingFile(Teacher):
 
     @cached_property
     def _index(self) -> tuple[np.ndarray, np.ndarray]:
-        """Sorted hashes of sentences, and their rows (ascending if equal). Ten million clash with probability 3e-6."""
+        return self._index_by(_key)
+
+    def _index_by(self, key: Callable[[str | None], str | None]) -> tuple[np.ndarray, np.ndarray]:
+        """Sorted hashes of keys, and their rows (ascending if equal). Ten million clash with probability 3e-6."""
         name = next(name for name in _SENTENCE if name in self._file.schema_arrow.names)
-        batches = self._file.iter_batches(batch_size=_BATCH, columns=[name])
-        hashes_N = np.concatenate([np.empty(0, np.int64), *(_hashes(batch.column(0).to_pylist()) for batch in batches)])
+        parts = [_hashes(map(key, batch.column(0).to_pylist())) for batch in batches(self._file, [name], _BATCH)]
+        hashes_N = np.concatenate([np.empty(0, np.int64), *parts])
         rows_N = np.argsort(hashes_N, kind="stable")
         return hashes_N[rows_N], rows_N
 
     def _rows_of(self, sentences: Sequence[str]) -> np.ndarray:
-        """Return the row of each sentence, -1 if it has none."""
+        """Return the row of each sentence, the first if there are several, -1 if it has none."""
         known_N, rows_N = self._index
-        asked = _hashes(sentences)
+        asked = _hashes(map(_key, sentences))
         places = np.minimum(np.searchsorted(known_N, asked), len(known_N) - 1)
         return np.where(known_N[places] == asked, rows_N[places], -1)
 
@@ -106,7 +110,10 @@ class EmbeddingFile(Teacher):
         return bool((self._rows_of(sentences) >= 0).all())
 
     def check(self) -> None:
-        """Read the whole file: equal widths, finite numbers, one vector per distinct sentence."""
+        """Read the whole file: equal widths, finite numbers, one vector per distinct sentence.
+
+        Of sentences that `clean` makes equal, the first counts, as in a corpus.
+        """
         digests = []
         for start, x_BD in self._vectors(range(self._file.num_row_groups)):
             broken = np.flatnonzero(~np.isfinite(x_BD).all(1))
@@ -118,7 +125,9 @@ class EmbeddingFile(Teacher):
                 raise self._of_other_widths()
             digests.append(_hashes([row.tobytes() for row in x_BD]))
         super().check()
-        known_N, rows_N = self._index  # a repeated sentence is fine if its vector is the same
+        known_N, rows_N = self._index_by(
+            lambda sentence: sentence
+        )  # a repeated sentence is fine if its vector is the same
         sorted_N = np.concatenate(digests)[rows_N]
         differ = np.flatnonzero((known_N[1:] == known_N[:-1]) & (sorted_N[1:] != sorted_N[:-1]))
         if len(differ):
@@ -136,7 +145,7 @@ class EmbeddingFile(Teacher):
         """Yield each batch's first row number and vectors, float32 [B, D]."""
         for group in groups:
             start = sum(self._group_sizes[:group])
-            for batch in self._file.iter_batches(batch_size=_BATCH, row_groups=[group], columns=[_EMBEDDING]):
+            for batch in batches(self._file, [_EMBEDDING], _BATCH, row_groups=[group]):
                 if not len(batch):
                     continue
                 lists = batch.column(0)
@@ -156,5 +165,9 @@ class EmbeddingFile(Teacher):
         return UserError(f"teachers: {self.config.path} {problem}")
 
 
-def _hashes(values: Sequence[str | bytes]) -> np.ndarray:
+def _key(sentence: str | None) -> str:
+    return clean((sentence or "").removeprefix("\ufeff"))
+
+
+def _hashes(values: Iterable[str | bytes | None]) -> np.ndarray:
     return np.array([hash(value) for value in values], np.int64)
