@@ -73,8 +73,8 @@ class Report(dict[str, Any]):
 class Result:
     """What a run has produced."""
 
-    def __init__(self, storage: Storage):
-        self._storage = storage
+    def __init__(self, storage: Storage, trust_remote_code: bool = False):
+        self._storage, self._trusts = storage, trust_remote_code
         self.directory: str = storage.uri("").rstrip("/")
         """The run's directory; a URI on remote storage."""
         texts = [storage.read_text(f"report.{ending}") for ending in ("json", "md")]
@@ -98,8 +98,7 @@ class Result:
         from raysed.model.library import load
 
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        trusts = self.report["config"]["encoder"]["trust_remote_code"]
-        return load(Path(self._storage.fetch("model")), device, trusts) if self.path else None
+        return load(Path(self._storage.fetch("model")), device, self._trusts) if self.path else None
 
     @property
     def scores(self) -> Scores:
@@ -170,7 +169,7 @@ def _run(config: Config, verbose: bool, take_over: bool = False) -> Result:
 
     with shown(verbose), notes_shown(verbose):
         pipeline.run(config, print if verbose else log.info, take_over)
-    return Result(Storage(config.storage, config.run))
+    return Result(Storage(config.storage, config.run), config.encoder.trust_remote_code)
 
 
 def check(config: Config) -> None:

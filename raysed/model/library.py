@@ -31,7 +31,7 @@ from raysed.config import EncoderConfig, Layers
 from raysed.errors import UserError
 from raysed.model.calibration import CalibrationMap, Flow
 from raysed.model.encoder import Encoder, SeesPadding, blocks_of
-from raysed.model.formats import has_own_code, largest_difference
+from raysed.model.formats import largest_difference
 from raysed.model.glow import FlowHead
 from raysed.model.load import NativeModel
 from raysed.model.pretrained import check_size, configuration_of, load_encoder, longest_input, save_encoder
@@ -125,7 +125,7 @@ def after_transformer(directory: Path) -> tuple[str, int | None, list[nn.Module]
         raise NotPackable("its modules do not begin with a transformer and a pooling")
     _check_settings(directory, place)
     wanted = _transformer_settings(directory, place).get("max_seq_length") or sys.maxsize
-    longest = min(wanted, longest_input(AutoConfig.from_pretrained(directory / place), 0))
+    longest = min(wanted, longest_input(AutoConfig.from_pretrained(directory / place, trust_remote_code=False), 0))
     return place, longest, [_module(directory, *rest[0]), *_heads(directory, rest[1:])]
 
 
@@ -156,7 +156,7 @@ def most_tokens(name: str) -> int | None:
 
 def _check_settings(directory: Path, place: str) -> None:
     """Raise NotPackable for settings of the model or its transformer that packed rows do not support."""
-    config = AutoConfig.from_pretrained(directory / place)
+    config = AutoConfig.from_pretrained(directory / place, trust_remote_code=False)
     check_size(str(directory), config)
     path = directory / "config_sentence_transformers.json"
     settings = _read_json(path) if path.is_file() else {}
@@ -261,9 +261,9 @@ def export_model(
     _write_json(path / "config_sentence_transformers.json", {"__version__": versions, **settings})
 
 
-def parity(path: Path, sentences: Sequence[str], expected_ND: np.ndarray) -> float:
+def parity(path: Path, sentences: Sequence[str], expected_ND: np.ndarray, trust_remote_code: bool = False) -> float:
     """Return an export's `largest_difference` from the model in memory; rounding gives 1e-6, whitening up to 1e-5."""
-    model = load(path, trust_remote_code=has_own_code(path))  # this process has run that code already
+    model = load(path, trust_remote_code=trust_remote_code)
     return largest_difference(model.encode(list(sentences), show_progress_bar=False), expected_ND)
 
 

@@ -148,7 +148,7 @@ def check_layers(name: str, poolings: Sequence[Layers], asked_for: bool) -> None
     if (directory / "modules.json").is_file() and not asked_for:
         return
     try:
-        count = getattr(AutoConfig.from_pretrained(directory), "num_hidden_layers", None)
+        count = getattr(AutoConfig.from_pretrained(directory, trust_remote_code=False), "num_hidden_layers", None)
     except LOAD_ERRORS:  # loading will report it; or the transformer is in a subdirectory
         return
     if count is not None:

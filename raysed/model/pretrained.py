@@ -40,11 +40,10 @@ _LARGEST = {"num_hidden_layers": 1000, "hidden_size": 2**17, "intermediate_size"
 
 def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBase]:
     """Load a pre-trained transformer and its tokenizer; UserError if either is incomplete or `max_length` too large."""
-    options = {"trust_remote_code": config.trust_remote_code, **config.model_kwargs}
     try:
         with _silent():
-            check_size(config.path, AutoConfig.from_pretrained(encoder_path(config), **options))
-            transformer, info = _weights(AutoModel, config)
+            check_size(config.path, _read_configuration(config))
+            transformer, info = read_weights(AutoModel, config)
     except UserError:
         raise
     except LOAD_ERRORS as error:
@@ -83,10 +82,10 @@ def _silent() -> Iterator[None]:
         transformers_logging.set_verbosity(verbosity)
 
 
-def _weights(kind: Any, config: EncoderConfig) -> tuple[PreTrainedModel, dict[str, Any]]:
+def read_weights(kind: Any, config: EncoderConfig) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Load a model in float32; return it and transformers' loading info."""
-    options = {"use_safetensors": True, "trust_remote_code": config.trust_remote_code, **config.model_kwargs}
-    return kind.from_pretrained(encoder_path(config), output_loading_info=True, dtype=torch.float32, **options)
+    options = {"use_safetensors": True, "output_loading_info": True, "dtype": torch.float32, **config.model_kwargs}
+    return kind.from_pretrained(encoder_path(config), trust_remote_code=config.trust_remote_code, **options)
 
 
 def load_lm_head(config: EncoderConfig) -> tuple[nn.Linear, nn.LayerNorm, torch.Tensor] | None:
@@ -96,7 +95,7 @@ def load_lm_head(config: EncoderConfig) -> tuple[nn.Linear, nn.LayerNorm, torch.
     """
     try:
         with _silent():
-            model, info = _weights(AutoModelForMaskedLM, config)
+            model, info = read_weights(AutoModelForMaskedLM, config)
     except LOAD_ERRORS:
         return None
     output, base = model.get_output_embeddings(), f"{model.base_model_prefix}."
@@ -124,7 +123,7 @@ def load_tokenizer(config: EncoderConfig, start: Path | None = None) -> PreTrain
         return _padding(AutoTokenizer.from_pretrained(start, trust_remote_code=config.trust_remote_code), config)
     vocabulary = configuration_of(config).vocab_size
     try:
-        tokenizer = AutoTokenizer.from_pretrained(encoder_path(config), **tokenizer_options(config))
+        tokenizer = read_tokenizer(config)
     except LOAD_ERRORS as error:
         raise unloadable(config, error) from None
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # the vocabulary is missing
@@ -149,10 +148,10 @@ def _padding(tokenizer: PreTrainedTokenizerBase, config: EncoderConfig) -> PreTr
     return tokenizer
 
 
-def tokenizer_options(config: EncoderConfig) -> dict[str, Any]:
-    """Return what a tokenizer shares with its model's `model_kwargs`: the commit, and where it is cached."""
+def read_tokenizer(config: EncoderConfig) -> PreTrainedTokenizerBase:
+    """Read the tokenizer of the model's commit, from where that is cached."""
     shared = {name: config.model_kwargs[name] for name in ("revision", "cache_dir") if name in config.model_kwargs}
-    return {"trust_remote_code": config.trust_remote_code, **shared}
+    return AutoTokenizer.from_pretrained(encoder_path(config), trust_remote_code=config.trust_remote_code, **shared)
 
 
 def unloadable(config: EncoderConfig, error: Exception) -> UserError:
@@ -286,14 +285,18 @@ def width_of(config: EncoderConfig) -> int:
 
 def configuration_of(config: EncoderConfig) -> PretrainedConfig:
     """Load the model's own configuration; raise UserError if it cannot be read or its sizes are absurd."""
-    path = encoder_path(config)
     try:
-        found = AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, **config.model_kwargs)
+        found = _read_configuration(config)
     except LOAD_ERRORS as error:
         problem = f"{config.path!r} is neither a model directory nor a hub id that can be reached: {first_line(error)}"
         raise UserError(problem, setting="encoder.path") from None
     check_size(config.path, found)
     return found
+
+
+def _read_configuration(config: EncoderConfig) -> PretrainedConfig:
+    path = encoder_path(config)
+    return AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, **config.model_kwargs)
 
 
 def check_size(path: str, found: PretrainedConfig) -> None:

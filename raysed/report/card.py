@@ -69,7 +69,7 @@ def write_card(run: Run, path: Path) -> None:
         corpus=corpus,
         left_out=sum(name.startswith(f"{recipe.ensemble}/") for name in facts.left_out),
         story=story(recipe, f"some layers of {base}" if is_cut else base, members, teachers, model.encoder.is_static),
-        has_own_code=has_own_code(path),
+        has_own_code=config.encoder.trust_remote_code and has_own_code(path),
         has_flow=isinstance(model.calibration, Flow),
         files=[(backend_of(name), FILES[name]) for name in config.export.formats],
         encoder=model.encoder,

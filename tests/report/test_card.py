@@ -141,7 +141,8 @@ def test_trust_is_asked_for_where_there_is_code(tmp_path):
     text = card(tmp_path, "ct-sed-flow", Flow(16))
     assert 'directory", trust_remote_code=True)' in text and "classifier" in text and "fitted on | the corpus" in text
     (tmp_path / "config.json").write_text('{"auto_map": {}}')
-    assert "has custom code: the Python files" in card(tmp_path)
+    assert "has custom code: the Python files" in card(tmp_path, encoder={"trust_remote_code": True})
+    assert "trust_remote_code" not in card(tmp_path), "it did not run"
 
 
 def test_an_untrained_base_claims_no_training_and_other_formats_say_how_they_are_loaded(tmp_path):

@@ -152,7 +152,7 @@ class OnnxModel(Teacher):
 
     def _tokenizer(self, directory: Path) -> PreTrainedTokenizerBase:
         try:
-            tokenizer = AutoTokenizer.from_pretrained(directory)
+            tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
         except LOAD_ERRORS:
             tokenizer = ()
         if len(tokenizer) == 0 or len(tokenizer) <= len(tokenizer.all_special_ids):  # vocabulary is missing

@@ -12,14 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from tokenizers import decoders
-from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from raysed.config import EncoderConfig, ViewsConfig, derive_seed
 from raysed.errors import UserError
-from raysed.model.pretrained import longest_input, tokenizer_options
+from raysed.model.pretrained import longest_input, read_tokenizer, read_weights
 from raysed.model.views import common
 from raysed.model.views.common import Made, Maker
-from raysed.store.hub import encoder_path
 
 UNIT = "tokens"
 _RESERVED = re.compile(r"\[.+\]|<.+>")
@@ -138,11 +137,8 @@ def _texts_and_kinds(tokenizer: PreTrainedTokenizerBase) -> tuple[list[str], np.
 def _load(views: ViewsConfig, encoder: EncoderConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     ((setting, config),) = models(views, encoder)
     with common.loading(setting, config.path):
-        path, options = encoder_path(config), {"trust_remote_code": config.trust_remote_code}
-        model, info = AutoModelForMaskedLM.from_pretrained(
-            path, output_loading_info=True, use_safetensors=True, dtype=torch.float32, **options, **config.model_kwargs
-        )
-        tokenizer = AutoTokenizer.from_pretrained(path, **tokenizer_options(config))
+        model, info = read_weights(AutoModelForMaskedLM, config)
+        tokenizer = read_tokenizer(config)
     missing = sorted(key for key in info["missing_keys"] if "pooler" not in key)
     problem = None
     if missing:
