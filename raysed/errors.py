@@ -3,7 +3,9 @@
 import os
 import re
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
+from typing import Any
 
 _NO_MEMORY = ("allocate memory", "out of memory", "_STATUS_ALLOC_FAILED", "bad_alloc")
 """From torch's CPU allocator and the system, CUDA's runtime, CUDA libraries such as cuBLAS, and C++."""
@@ -60,6 +62,24 @@ def need(library: str, what: str, extra: str) -> None:
 
 class RunFailed(RuntimeError):
     """A run that cannot continue although its settings are right; jobs print it and exit with code 1."""
+
+
+def call_library(call: Callable[[list[str]], Any], texts: list[str], name: str) -> Any:
+    """Return what another library makes of texts; raise UserError, with a text that fails, for whatever it raises.
+
+    >>> call_library(lambda texts: [int(text) for text in texts], ["1", "a", "2"], "Python")
+    Traceback (most recent call last):
+    raysed.errors.UserError: Python fails on the text 'a': invalid literal for int() with base 10: 'a'
+    """
+    try:
+        return call(texts)
+    except Exception as error:  # libraries raise anything
+        reason = first_line(error)
+    half = len(texts) // 2
+    for some in (texts[:half], texts[half:]) if half else ():
+        call_library(call, some, name)
+    which = f"{len(texts)} texts" if half else f"the text {texts[0][:60]!r}"
+    raise UserError(f"{name} fails on {which}: {reason}")
 
 
 def first_line(error: BaseException) -> str:

@@ -7,6 +7,7 @@ for `raysed run --plan`, which makes every check of a run without starting anyth
 import gzip
 import json
 import os
+import pickle
 import re
 import shlex
 import shutil
@@ -311,6 +312,32 @@ c/corpus.jsonl:  -> evaluation.tasks.c: c has no queries.jsonl; in BEIR's layout
 """
 """Below each command, `name: content -> sentence`; % is the name. «x»9, here and below, is nine times x."""
 
+
+def saved(**changes: dict[str, object]) -> Callable[[Path], object]:
+    """Makes the bundled encoder a model of sentence-transformers, with changes to its files, which have these stems."""
+    types = {"": "Transformer", "1": "Pooling", "2": "Dense"}
+    modules = [
+        {"name": kind, "path": place, "type": f"sentence_transformers.models.{kind}"} for place, kind in types.items()
+    ]
+    dense = {"in_features": 192, "out_features": 2, "activation_function": "torch.nn.modules.linear.Identity"}
+
+    def make(path: Path) -> None:
+        shutil.copytree(bundled.ENCODER, path)
+        for place, settings in (("1", {"word_embedding_dimension": 192}), ("2", dense)):
+            (path / place).mkdir()
+            (path / place / "config.json").write_text(json.dumps(settings))
+        (path / "2/pytorch_model.bin").write_bytes(pickle.dumps(shutil.rmtree, 2))
+        (path / "modules.json").write_text(json.dumps(modules[: 3 - bool(changes)]))
+        for stem, settings in changes.items():
+            file = path / f"{stem}.json"
+            file.write_text(json.dumps({**(json.loads(file.read_text()) if file.exists() else {}), **settings}))
+
+    return make
+
+
+WORDS = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4, "a": 5, "sentence": 9000}
+NUMBERED = {"type": "WordLevel", "vocab": WORDS, "unk_token": "[UNK]"}
+NO_UNKNOWN = {**NUMBERED, "vocab": {**WORDS, "sentence": 6, ".": 7}, "unk_token": "[NONE]"}
 BOMB = "a0: &a0 x\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
 ENDLESS_ROW = gzip.compress(b'text\n"' + 70 * (bytes(1 << 20).replace(b"\0", b"x") + b'\n","'), 1)
 BEYOND_9999 = pa.array([0, 3_000_000], pa.int32()).cast(pa.date32())
@@ -350,6 +377,18 @@ MADE: list[tuple[str, str, Content, str]] = [
             (b"no parquet", "...x.parquet cannot be read as a Parquet file: ..."),
             (os.mkfifo, "...x.parquet is not a file"),
         )
+    ),
+    *(
+        (command, "m", saved(**changes), sentence)
+        for changes, sentence in (
+            ({"sentence_bert_config": {"max_seq_length": -1}}, "...: its transformer has max_seq_length -1; ..."),
+            ({"tokenizer": {"model": NUMBERED}}, "...m' has 9001 tokens, but its model has only 8000; use both ..."),
+            ({"tokenizer": {"model": NO_UNKNOWN}}, "...m' fails on the text ...: WordLevel error: Missing [UNK] ..."),
+            ({"tokenizer_config": {"model_max_length": -1}}, "...m' fails on the text ...: can't convert negative ..."),
+            ({"config_sentence_transformers": {"truncate_dim": "x"}}, "...m' fails on the text '...': slice ..."),
+            ({}, "...: 2/pytorch_model.bin holds not just weights; save it as model.safetensors"),
+        )
+        for command in ("recipes=[teachers-sed]; teachers=[m]", "evaluate --model m")
     ),
     (
         "recipes=[teachers-sed]; teachers=[bundled:encoder, x.parquet]; combination.how=mean",

@@ -17,7 +17,7 @@ from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from raysed.config import EncoderConfig, Layers, Role
 from raysed.data.tokens import tokenize
-from raysed.errors import UserError, first_line
+from raysed.errors import UserError, call_library, first_line
 from raysed.model.encoder import Encoder, blocks_of
 from raysed.model.encoding import encode
 from raysed.model.head import load_head
@@ -81,6 +81,7 @@ class LibraryModel:
     reason: str
     poolings: tuple[Layers, ...] = ()
     prompts: Prompts = field(default_factory=dict)
+    name: str = ""
 
     @property
     def parameters(self) -> int:
@@ -100,7 +101,8 @@ class LibraryModel:
         options = {"prompt": prompt, "convert_to_numpy": True, "show_progress_bar": False}
         for start in range(0, len(sentences), _CHUNK):
             some = list(sentences[start : start + _CHUNK])
-            parts.append(self.model.encode(some, **options).astype(np.float32))
+            x_BD = call_library(lambda texts: self.model.encode(texts, **options), some, f"the model {self.name!r}")
+            parts.append(x_BD.astype(np.float32))
             if on_rows:
                 on_rows(start + len(some))
         return [np.concatenate(parts)]
@@ -128,7 +130,7 @@ def load_model(
             return replace(_load_modules(directory, token_budget, device), prompts=prompts)
         encoder, tokenizer = load_encoder(EncoderConfig(path=str(directory), max_length=3))
         _check_depth(poolings, encoder.transformer.config.num_hidden_layers, place)
-        longest = longest_input(encoder.transformer.config, encoder.position_offset or 0)
+        longest = longest_input(encoder.transformer.config)
         if max_length > longest:
             raise UserError(f"max_length is {max_length}, but it takes at most {longest} tokens")
         encoder.set_head(load_head(directory))  # present if it is a run's learner
@@ -178,7 +180,7 @@ def _load_modules(directory: Path, token_budget: int | None, device: str) -> Nat
     except library.NotPackable as packable:
         reason = str(packable)
     try:
-        return LibraryModel(library.load(directory, device), reason)
+        return LibraryModel(library.load(directory, device), reason, name=str(directory))
     except UserError:
         raise
     except Exception as error:  # its many architectures may raise anything

@@ -24,8 +24,9 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from raysed.config import EncoderConfig
+from raysed.data.tokens import SAMPLE_TEXTS, tokenize
 from raysed.errors import UserError, first_line
-from raysed.model.encoder import Encoder, SeesPadding
+from raysed.model.encoder import Encoder, Unsuited
 from raysed.model.head import load_head, save_head
 from raysed.store.hub import encoder_path
 
@@ -42,7 +43,9 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
     """Load a pre-trained transformer and its tokenizer; UserError if either is incomplete or `max_length` too large."""
     try:
         with _silent():
-            check_size(config.path, _read_configuration(config))
+            found = _read_configuration(config)
+            check_size(config.path, found)
+            _check_input(config, found)
             transformer, info = read_weights(AutoModel, config)
     except UserError:
         raise
@@ -58,16 +61,13 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
         _keep_layers(transformer, config)
     elif kinds := getattr(transformer.config, "layer_types", None):  # `model_kwargs` may leave fewer layers
         transformer.config.layer_types = kinds[: transformer.config.num_hidden_layers]
-    if transformer.config.is_encoder_decoder:
-        raise UserError(f"{config.path!r} has a decoder; use a model that is an encoder alone", setting="encoder.path")
     try:
         encoder = Encoder(transformer)
-    except SeesPadding as error:
+    except Unsuited as error:
         error.setting = "encoder.path"
         raise
     except LOAD_ERRORS as error:  # such as inputs of another kind
         raise unloadable(config, error) from None
-    _check_length(config, transformer.config, encoder.position_offset or 0)
     return encoder, load_tokenizer(config)
 
 
@@ -120,38 +120,45 @@ def load_start(config: EncoderConfig, start: Path | None) -> tuple[Encoder, PreT
 def load_tokenizer(config: EncoderConfig, start: Path | None = None) -> PreTrainedTokenizerBase:
     """Load the tokenizer of an artefact or of the pre-trained encoder; UserError if it is missing or too large."""
     if start is not None:
-        return _padding(AutoTokenizer.from_pretrained(start, trust_remote_code=config.trust_remote_code), config)
+        tokenizer = AutoTokenizer.from_pretrained(start, trust_remote_code=config.trust_remote_code)
+        return make_usable(tokenizer, config.path)
     vocabulary = configuration_of(config).vocab_size
     try:
         tokenizer = read_tokenizer(config)
+        if len(tokenizer) > vocabulary:  # Gemma's has a token for images; where a text has its name, it is text
+            tokenizer = read_tokenizer(config, split_special_tokens=True)
     except LOAD_ERRORS as error:
         raise unloadable(config, error) from None
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # the vocabulary is missing
         problem = f"{config.path!r} has no tokenizer; add its files, such as tokenizer.json"
         raise UserError(problem, setting="encoder.path")
-    if len(tokenizer) > vocabulary:
-        raise UserError(
-            f"the tokenizer of {config.path!r} has {len(tokenizer)} tokens, but its model has only "
-            f"{vocabulary}; use both from the same model",
-            setting="encoder.path",
-        )
-    return _padding(tokenizer, config)
+    return make_usable(tokenizer, config.path, vocabulary)
 
 
-def _padding(tokenizer: PreTrainedTokenizerBase, config: EncoderConfig) -> PreTrainedTokenizerBase:
-    """Give a tokenizer a token for padding, which is masked: sentence-transformers pads."""
+def make_usable(tokenizer: PreTrainedTokenizerBase, path: str, rows: int = sys.maxsize) -> PreTrainedTokenizerBase:
+    """Give a tokenizer a token for padding, which is masked: sentence-transformers pads.
+
+    Raise UserError if it fails on a text, or has ids for which its model's table has no row. Special tokens may lack a
+    row, unless they are added to every text.
+    """
+    special = {index for index, token in getattr(tokenizer, "added_tokens_decoder", {}).items() if token.special}
+    used = tokenize(tokenizer, SAMPLE_TEXTS, sys.maxsize).input_ids
+    highest = max({*tokenizer.get_vocab().values()} - special | {*used.tolist()})
+    if highest >= rows:
+        problem = f"the tokenizer of {path!r} has {highest + 1} tokens, but its model has only {rows}"
+        raise UserError(f"{problem}; use both from the same model", setting="encoder.path")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.sep_token or tokenizer.unk_token
     if tokenizer.pad_token is None:
-        problem = f"the tokenizer of {config.path!r} has no token for padding; add a pad_token to its files"
+        problem = f"the tokenizer of {path!r} has no token for padding; add a pad_token to its files"
         raise UserError(problem, setting="encoder.path")
     return tokenizer
 
 
-def read_tokenizer(config: EncoderConfig) -> PreTrainedTokenizerBase:
+def read_tokenizer(config: EncoderConfig, **options: Any) -> PreTrainedTokenizerBase:
     """Read the tokenizer of the model's commit, from where that is cached."""
-    shared = {name: config.model_kwargs[name] for name in ("revision", "cache_dir") if name in config.model_kwargs}
-    return AutoTokenizer.from_pretrained(encoder_path(config), trust_remote_code=config.trust_remote_code, **shared)
+    options |= {name: config.model_kwargs[name] for name in ("revision", "cache_dir") if name in config.model_kwargs}
+    return AutoTokenizer.from_pretrained(encoder_path(config), trust_remote_code=config.trust_remote_code, **options)
 
 
 def unloadable(config: EncoderConfig, error: Exception) -> UserError:
@@ -175,8 +182,7 @@ def _keep_layers(transformer: PreTrainedModel, config: EncoderConfig) -> None:
     transformer.config.num_hidden_layers = len(kept)
     if kinds := getattr(transformer.config, "layer_types", None):
         transformer.config.layer_types = [kinds[index] for index in kept]
-    with torch.device("meta"):
-        again = type(transformer)(transformer.config)
+    again = without_weights(transformer.config, config.trust_remote_code)
     if again.state_dict().keys() != transformer.state_dict().keys():
         raise UserError(
             f"encoder.keep_layers begins with layer {kept[0]} of {config.path!r}, whose weights are unlike those of "
@@ -242,7 +248,7 @@ def check_encoder(config: EncoderConfig) -> int:
     """Check settings against the model's configuration; return the number of blocks kept (static: 1)."""
     found, keep = configuration_of(config), config.keep_layers
     if config.static is None:  # static vectors have no maximum length
-        _check_length(config, found)
+        _check_input(config, found)
     elif (config.static.width or 1) > found.hidden_size:
         raise UserError(
             f"encoder.static.width is {config.static.width}, but {config.path!r}, from which the vectors start, has "
@@ -264,18 +270,36 @@ def check_encoder(config: EncoderConfig) -> int:
     return count
 
 
-def _check_length(config: EncoderConfig, found: PretrainedConfig, unused_positions: int = 0) -> None:
-    longest = longest_input(found, unused_positions)
+def _check_input(config: EncoderConfig, found: PretrainedConfig) -> None:
+    if getattr(found, "is_encoder_decoder", False) or hasattr(found, "num_decoder_layers"):  # T5's encoder alone, too
+        raise Unsuited(f"{config.path!r} has a decoder; use a model that is an encoder alone", setting="encoder.path")
+    longest = longest_input(found, config.trust_remote_code)
     if config.max_length > longest:
         raise UserError(
             f"encoder.max_length is {config.max_length}, but {config.path!r} takes at most {longest} tokens"
         )
 
 
-def longest_input(found: PretrainedConfig, unused_positions: int) -> int:
-    """Return how many tokens a model has positions for; `sys.maxsize` if it does not limit them."""
+def longest_input(found: PretrainedConfig, trust_remote_code: bool = False) -> int:
+    """Return how many tokens a model has positions for; `sys.maxsize` if it does not limit them.
+
+    RoBERTa and its relatives count positions from the padding id + 1.
+    """
     positions = getattr(found, "max_position_embeddings", None)
-    return positions - unused_positions if positions else sys.maxsize
+    if not positions or positions < 0:  # XLNet says -1
+        return sys.maxsize
+    try:
+        modules = without_weights(found, trust_remote_code).modules()
+    except LOAD_ERRORS:  # loading will report it
+        return positions
+    paddings = [getattr(getattr(module, "position_embeddings", None), "padding_idx", None) for module in modules]
+    return positions - max((padding + 1 for padding in paddings if padding is not None), default=0)
+
+
+def without_weights(found: PretrainedConfig, trust_remote_code: bool = False) -> PreTrainedModel:
+    """Build a configuration's architecture on the meta device, which needs no memory for weights."""
+    with torch.device("meta"):
+        return AutoModel.from_config(found, trust_remote_code=trust_remote_code)
 
 
 def width_of(config: EncoderConfig) -> int:
@@ -291,6 +315,9 @@ def configuration_of(config: EncoderConfig) -> PretrainedConfig:
         problem = f"{config.path!r} is neither a model directory nor a hub id that can be reached: {first_line(error)}"
         raise UserError(problem, setting="encoder.path") from None
     check_size(config.path, found)
+    if lacking := [name for name in ("vocab_size", "hidden_size", "num_hidden_layers") if not hasattr(found, name)]:
+        problem = f"{config.path!r} has no {lacking[0]} in its configuration; use a model that is an encoder of text"
+        raise UserError(problem, setting="encoder.path")
     return found
 
 

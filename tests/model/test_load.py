@@ -1,6 +1,7 @@
 """Any model loaded: what is computed here is what sentence-transformers gives; mistakes are one sentence each."""
 
 import json
+import pickle
 import re
 import shutil
 from pathlib import Path
@@ -10,9 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+import transformers
 from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from tokenizers import models
 from transformers import AutoModel, AutoTokenizer
 
 from raysed.config import EncoderConfig
@@ -114,6 +117,42 @@ def test_the_library_computes_in_fp32_whatever_is_stored(exports, tmp_path):
     assert {weight.dtype for weight in model.parameters()} == {torch.float32}
 
 
+SMALL = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+
+
+@pytest.mark.parametrize("name", ["T5", "MT5", "UMT5"])
+def test_an_encoder_of_t5_saved_again_is_computed_by_the_library(tiny_tokenizer, sentences, tmp_path, name):
+    """Transformers would add a decoder without weights."""
+    config = getattr(transformers, f"{name}Config")(**SMALL, vocab_size=len(tiny_tokenizer))
+    getattr(transformers, f"{name}EncoderModel")(config).save_pretrained(tmp_path / "plain")
+    tiny_tokenizer.save_pretrained(tmp_path / "plain")
+    modules = [Transformer(str(tmp_path / "plain")), Pooling(16)]
+    SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path / "saved"))
+    model = load_model(str(tmp_path / "saved"))
+    assert model.description == "by sentence-transformers (its transformer has a decoder, or sees its padding)"
+    assert np.abs(model.embed(sentences)[0] - by_library(tmp_path / "saved", sentences)).max() < 1e-5
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_a_model_without_a_token_for_padding_pads_with_another(exports, sentences, tmp_path, pooling):
+    """Padding is masked, so its token does not matter; texts are cut to the model's 40 positions."""
+    path = changed_copy(exports["1"], tmp_path, pooling)
+    expected = by_library(path, sentences)
+    change(path / "tokenizer_config.json", pad_token=None, eos_token="[SEP]")
+    change(path / "sentence_bert_config.json", max_seq_length=500)
+    model = load_model(str(path))
+    assert isinstance(model, LibraryModel) == (pooling == "max")
+    short = [len(text.split()) < 9 for text in sentences]
+    assert np.abs(model.embed(sentences)[0] - expected)[short].max() < 1e-5 and sum(short) > 20
+    assert np.isfinite(model.embed(["the cat " * 99])[0]).all()
+
+
+def changed_copy(source: Path, folder: Path, pooling: str) -> Path:
+    path = shutil.copytree(source, folder / "other")
+    change(path / "1_Pooling/config.json", **{**NO_MEAN, f"pooling_mode_{pooling}_tokens": True})
+    return path
+
+
 # -- mistakes --------------------------------------------------------------------------------------------------------
 
 
@@ -123,6 +162,48 @@ def refusal(name: object, poolings: tuple = (1,), max_length: int = MAX_LENGTH) 
     message = str(caught.value)
     assert message.startswith(f"--model {name}: ") and "\n" not in message
     return message
+
+
+MOST = "max_seq_length"
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+@pytest.mark.parametrize(
+    ("file", "settings", "problem"),
+    [
+        ("sentence_bert_config.json", {MOST: -5}, "its transformer has max_seq_length -5; write a number of tokens"),
+        ("sentence_bert_config.json", {MOST: "x"}, "its transformer has max_seq_length 'x'; write a number of tokens"),
+        ("tokenizer_config.json", {"pad_token": None, "sep_token": None, "unk_token": None}, "no token for padding"),
+        ("config.json", {"vocab_size": 30}, "tokens, but its model has only 30; use both from the same model"),
+    ],
+)
+def test_a_tokenizer_or_length_that_does_not_fit_is_refused(exports, tmp_path, pooling, file, settings, problem):
+    path = changed_copy(exports["1"], tmp_path, pooling)
+    if "vocab_size" in settings:
+        model = AutoModel.from_pretrained(path)
+        model.resize_token_embeddings(30)
+        model.save_pretrained(path)
+    change(path / file, **settings)
+    assert problem in refusal(path)
+
+
+def test_what_the_library_raises_names_the_text(exports, sentences, tmp_path):
+    path = changed_copy(exports["1"], tmp_path, "max")
+    model = load_model(str(path))
+    model.model.tokenizer.backend_tokenizer.model = models.WordPiece({"cat": 7}, unk_token="[UNK]")
+    with pytest.raises(UserError, match=r"^the model '.*' fails on the text 'dog': WordPiece error: Missing \[UNK\]"):
+        model.embed([*["cat"] * 20, "dog", *["cat"] * 50])
+    change(path / "config_sentence_transformers.json", truncate_dim="x")
+    with pytest.raises(UserError, match=r"^the model '.*' fails on the text 'A sentence.': slice indices must be "):
+        load_model(str(path)).embed(["A sentence."])
+
+
+@pytest.mark.parametrize("weights", [b"", pickle.dumps(shutil.rmtree, 2)])
+def test_a_pickle_is_not_loaded(exports, tmp_path, weights):
+    path = shutil.copytree(exports["whiten"], tmp_path / "other")
+    (path / "3_Dense/model.safetensors").unlink()
+    (path / "3_Dense/pytorch_model.bin").write_bytes(weights)
+    assert "3_Dense/pytorch_model.bin holds not just weights; save it as model.safetensors" in refusal(path)
 
 
 @pytest.mark.parametrize(

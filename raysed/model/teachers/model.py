@@ -11,6 +11,7 @@ import numpy as np
 from safetensors import safe_open
 
 from raysed.config import Role
+from raysed.data.tokens import SAMPLE_TEXTS
 from raysed.errors import UserError
 from raysed.model.int8 import use_int8, write_int8
 from raysed.model.load import LibraryModel, NativeModel, load_model
@@ -80,7 +81,7 @@ class ModelTeacher(Teacher):
         return self._model.embed(self._with_prompt(sentences, role))[0]
 
     def check(self) -> None:
-        """Load it, embed a sentence and require finite numbers."""
+        """Load it, embed two sentences and require finite numbers."""
         super().check()
-        if not np.isfinite(self.embed(["A sentence."])).all():
+        if not np.isfinite(self.embed(SAMPLE_TEXTS)).all():
             raise UserError(f"teachers: the embeddings of {self.config.path!r} are not finite")

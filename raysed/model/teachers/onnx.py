@@ -14,7 +14,7 @@ from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from raysed.config import Role
-from raysed.data.tokens import TokenTable, batches_by_tokens, tokenize
+from raysed.data.tokens import SAMPLE_TEXTS, TokenTable, batches_by_tokens, tokenize
 from raysed.errors import UserError, first_line
 from raysed.model.encoding import default_token_budget
 from raysed.model.formats import open_session
@@ -39,6 +39,7 @@ class _Graph:
         output: name of the output to read: vectors of tokens, or of sentences.
         following: sentence-transformers modules that turn it into a sentence's vector; if empty, the mean over tokens
             does, unless the output is the sentence's vector already.
+        place: the teacher, for messages.
     """
 
     session: Any
@@ -46,6 +47,7 @@ class _Graph:
     following: nn.Sequential
     tokenizer: PreTrainedTokenizerBase
     max_length: int
+    place: str
 
     def embed(self, table: TokenTable) -> np.ndarray:
         """Return one vector per sentence, computed as one batch padded to the longest; UserError for a bad shape."""
@@ -54,12 +56,17 @@ class _Graph:
         ids_BL[mask_BL] = table.input_ids
         columns = dict(zip(_INPUTS, (ids_BL, mask_BL, np.zeros_like(ids_BL))))
         given = {each.name: columns[each.name].astype(_TYPES[each.type]) for each in self.session.get_inputs()}
-        (found,) = self.session.run([self.output], given)
+        size = "{} sentences of up to {} tokens".format(*mask_BL.shape)
+        try:
+            (found,) = self.session.run([self.output], given)
+        except Exception as error:  # ONNX Runtime may raise anything
+            right = "export it for any number of sentences and tokens, or lower max_length"
+            raise UserError(f"it fails on {size} ({first_line(error)}); {right}", setting=self.place) from None
         expected = mask_BL.shape[: 1 if self.output == _OF_SENTENCE else 2]
         if found.shape[:-1] != expected:
-            size = "{} sentences of up to {} tokens".format(*mask_BL.shape)
             problem = f"its output {self.output} has the shape {list(found.shape)} for {size}"
-            raise UserError(f"{problem}; it must have the shape [{', '.join(map(str, expected))}, width]")
+            right = f"it must have the shape [{', '.join(map(str, expected))}, width]"
+            raise UserError(f"{problem}; {right}", setting=self.place)
         states, mask_BL = torch.from_numpy(found.astype(np.float32)), torch.from_numpy(mask_BL).long()
         if self.output == _OF_SENTENCE:
             features = {_OF_SENTENCE: states}
@@ -124,7 +131,7 @@ class OnnxModel(Teacher):
         ]
         if wrong:
             raise self._refused(f"needs the inputs {', '.join(wrong)}; it may have {', '.join(_INPUTS)}, as integers")
-        place, longest, modules = self._following(directory)
+        where, longest, modules = self._following(directory)
         names = [each.name for each in session.get_outputs()]
         of_tokens = [name for name in _OF_TOKENS if name in names]
         if of_tokens and (modules or _OF_SENTENCE not in names):
@@ -134,9 +141,10 @@ class OnnxModel(Teacher):
         else:
             wanted = f"{', '.join(_OF_TOKENS)} or {_OF_SENTENCE}"
             raise self._refused(f"has the outputs {', '.join(names)}; one must be called {wanted}")
-        tokenizer = self._tokenizer(directory / place)
+        tokenizer = self._tokenizer(directory / where)
         max_length = min(longest, tokenizer.model_max_length) if longest else self.config.max_length
-        return _Graph(session, output, nn.Sequential(*following), tokenizer, max_length)
+        place = f"teachers: {self.config.path!r}"
+        return _Graph(session, output, nn.Sequential(*following), tokenizer, max_length, place)
 
     def _following(self, directory: Path) -> tuple[str, int | None, list[nn.Module]]:
         from raysed.model import library  # takes seconds
@@ -173,18 +181,8 @@ class OnnxModel(Teacher):
         """Load it and embed a short and a long sentence in one batch: it must take any batch size and length."""
         if self.config.layers != 1:
             raise self._refused(f"gives its last layer only, but layers is {self.config.layers}; leave layers out")
-        pair = self._tokens(["A sentence.", "word " * min(self._model.max_length, _LONGEST_TRIED)])
-        try:
-            x_BD = self._model.embed(pair)
-        except UserError as error:
-            raise error.at(f"teachers: {self.config.path!r}") from None
-        except Exception as error:  # ONNX Runtime may raise anything
-            lengths = " and ".join(map(str, pair.lengths))
-            raise self._refused(
-                f"fails on two sentences of {lengths} tokens ({first_line(error)}); export it for any number of "
-                "sentences and tokens, or lower max_length"
-            ) from None
-        if not np.isfinite(x_BD).all():
+        pair = self._tokens([SAMPLE_TEXTS[1], "word " * min(self._model.max_length, _LONGEST_TRIED)])
+        if not np.isfinite(self._model.embed(pair)).all():
             raise self._refused("has embeddings that are not finite")
         super().check()
 

@@ -16,7 +16,7 @@ from transformers.utils import CONFIG_NAME, cached_file
 
 from raysed.config import EncoderConfig, ViewsConfig
 from raysed.errors import UserError
-from raysed.model.pretrained import LOAD_ERRORS, longest_input
+from raysed.model.pretrained import LOAD_ERRORS
 from raysed.model.views import common
 from raysed.model.views.common import Made, Maker
 from raysed.store.hub import encoder_path
@@ -59,7 +59,7 @@ def _translator(config: EncoderConfig, max_length: int, device: str) -> Callable
         model = AutoModelForSeq2SeqLM.from_pretrained(path, trust_remote_code=False, **options)
     model = model.to(device).eval()
     model.generation_config.max_length = None  # avoids a warning per batch that max_new_tokens overrides it
-    positions = longest_input(model.config, common.UNUSED_POSITIONS)
+    positions = model.config.max_position_embeddings - common.UNUSED_POSITIONS
     longest = min(max_length, positions)
     options = dict(num_beams=1, do_sample=False, max_new_tokens=min(2 * max_length, positions))
 
