@@ -26,6 +26,7 @@ from sentence_transformers.util.quantization import quantize_embeddings
 from tokenizers import Tokenizer
 from torch import nn
 from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
+from transformers.utils import find_adapter_config_file
 
 from raysed.config import EncoderConfig, Layers
 from raysed.errors import UserError
@@ -35,6 +36,7 @@ from raysed.model.formats import has_own_code, largest_difference
 from raysed.model.glow import FlowHead
 from raysed.model.load import NativeModel
 from raysed.model.pretrained import check_size, configuration_of, load_encoder, longest_input, save_encoder
+from raysed.model.prompts import SETTINGS, read_settings
 from raysed.store.hub import model_directory
 
 _OWN = "sentence_transformers."
@@ -156,10 +158,11 @@ def most_tokens(name: str) -> int | None:
 
 def _check_settings(directory: Path, place: str) -> None:
     """Raise NotPackable for settings of the model or its transformer that packed rows do not support."""
+    if find_adapter_config_file(directory / place):
+        raise NotPackable("it is a LoRA adapter")
     config = AutoConfig.from_pretrained(directory / place)
     check_size(str(directory), config)
-    path = directory / "config_sentence_transformers.json"
-    settings = _read_json(path) if path.is_file() else {}
+    settings = read_settings(directory / SETTINGS)
     if settings.get("truncate_dim") or settings.get("model_type", "SentenceTransformer") != "SentenceTransformer":
         raise NotPackable("it truncates its vectors, or is not a SentenceTransformer")
     if settings.get("prompts", {}).get(settings.get("default_prompt_name")):
@@ -177,6 +180,8 @@ def _transformer_settings(directory: Path, place: str) -> dict[str, Any]:
 
 def _entries(directory: Path) -> list[tuple[str, str]]:
     """Return class and subdirectory of each module in modules.json; raise UserError for custom code."""
+    if not (directory / "modules.json").is_file():
+        return [(f"{_OWN}models.Transformer", "")]  # to which the library adds a pooling
     found = [(entry["type"], entry["path"]) for entry in _read_json(directory / "modules.json")]
     if not found:
         raise UserError("modules.json lists no modules")
