@@ -40,7 +40,7 @@ Precision = Literal["auto", "fp32", "bf16"]
 """Precision of forward passes; trained weights and optimizer states are always fp32."""
 EncodePrecision = Literal[Precision, "int8"]
 TargetPrecision = Literal["fp32", "fp16"]
-Role = Literal["", "query", "document", "prompted"]
+Role = Literal["", "query", "document", "prompted query", "prompted document"]
 """What a text is in a search, which decides its prompt; empty: neither; `prompted`: its task has put one before it."""
 Rate = Annotated[float, Field(gt=0)]
 PACKAGE = "package:"

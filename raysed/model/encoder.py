@@ -48,6 +48,8 @@ class Encoder(nn.Module):
     def __init__(self, transformer: PreTrainedModel):
         super().__init__()
         self.transformer = transformer
+        if getattr(transformer.config, "use_cache", False):
+            transformer.config.use_cache = False  # of decoders: keys and values, for the next tokens of a text
         self.head: nn.Linear | None = None
         self.pooling: Literal["mean", "cls"] = "mean"
         self.parts = 1

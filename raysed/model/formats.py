@@ -6,7 +6,6 @@ exporter, ONNX Runtime's quantization, OpenVINO and NNCF write the files.
 """
 
 import importlib.util
-import json
 import logging
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from raysed.config import EncoderConfig, Format
 from raysed.errors import UserError, first_line
 from raysed.model.pretrained import configuration_of, load_tokenizer
+from raysed.model.prompts import read_settings
 
 FILES: Mapping[Format, str] = {
     "onnx": "onnx/model.onnx",
@@ -155,8 +155,7 @@ def backend_of(name: Format) -> str:
 
 def has_own_code(path: Path) -> bool:
     """Return whether an exported model's directory contains custom code of its encoder."""
-    config = path / "config.json"
-    return config.is_file() and "auto_map" in json.loads(config.read_text(encoding="utf-8"))
+    return "auto_map" in read_settings(path / "config.json")
 
 
 def largest_difference(found_ND: np.ndarray, expected_ND: np.ndarray) -> float:

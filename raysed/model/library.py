@@ -27,6 +27,7 @@ from sentence_transformers.util.quantization import quantize_embeddings
 from tokenizers import Tokenizer
 from torch import nn
 from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
+from transformers.utils import find_adapter_config_file
 
 from raysed.config import EncoderConfig, Layers
 from raysed.errors import UserError
@@ -36,6 +37,7 @@ from raysed.model.formats import largest_difference
 from raysed.model.glow import FlowHead
 from raysed.model.load import NativeModel
 from raysed.model.pretrained import check_size, configuration_of, load_encoder, longest_input, make_usable, save_encoder
+from raysed.model.prompts import SETTINGS, read_settings
 from raysed.store.hub import model_directory
 
 _OWN = "sentence_transformers."
@@ -157,9 +159,10 @@ def _longest(directory: Path, place: str, default: int = sys.maxsize) -> int:
 
 def _check_settings(directory: Path, place: str) -> None:
     """Raise NotPackable for settings of the model or its transformer that packed rows do not support."""
+    if find_adapter_config_file(directory / place):
+        raise NotPackable("it is a LoRA adapter")
     check_size(str(directory), AutoConfig.from_pretrained(directory / place, trust_remote_code=False))
-    path = directory / "config_sentence_transformers.json"
-    settings = _read_json(path) if path.is_file() else {}
+    settings = read_settings(directory / SETTINGS)
     if settings.get("truncate_dim") or settings.get("model_type", "SentenceTransformer") != "SentenceTransformer":
         raise NotPackable("it truncates its vectors, or is not a SentenceTransformer")
     if settings.get("prompts", {}).get(settings.get("default_prompt_name")):
@@ -179,6 +182,8 @@ def _transformer_settings(directory: Path, place: str) -> dict[str, Any]:
 
 def _entries(directory: Path) -> list[tuple[str, str]]:
     """Return class and subdirectory of each module in modules.json; raise UserError for custom code."""
+    if not (directory / "modules.json").is_file():
+        return [(f"{_OWN}models.Transformer", "")]  # to which the library adds a pooling
     found = [(entry["type"], entry["path"]) for entry in _read_json(directory / "modules.json")]
     if not found:
         raise UserError("modules.json lists no modules")

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import find_adapter_config_file
 from transformers.utils import logging as transformers_logging
 
 from raysed.config import EncoderConfig
@@ -31,10 +33,12 @@ from raysed.model.head import load_head, save_head
 from raysed.store.hub import encoder_path
 
 LOAD_ERRORS = (
-    *(OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RuntimeError, ImportError),
+    *(OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, ImportError),
     *(SafetensorError, StrictDataclassError),
 )
 """What transformers raises for an unusable path, file or setting."""
+_OF_EACH_LAYER = ("layer_types", "attention_window", "no_rope_layers")
+"""Settings of an architecture that are lists, with an element for each layer."""
 _LARGEST = {"num_hidden_layers": 1000, "hidden_size": 2**17, "intermediate_size": 2**20, "vocab_size": 2**25}
 """Upper limits on sizes. Ten million layers would take hours to build before their weights turn out to be missing."""
 
@@ -59,8 +63,8 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
         nn.init.zeros_(transformer.get_parameter(name))
     if config.keep_layers is not None:
         _keep_layers(transformer, config)
-    elif kinds := getattr(transformer.config, "layer_types", None):  # `model_kwargs` may leave fewer layers
-        transformer.config.layer_types = kinds[: transformer.config.num_hidden_layers]
+    elif "num_hidden_layers" in config.model_kwargs:  # the first ones
+        describe_layers(transformer.config, range(transformer.config.num_hidden_layers))
     try:
         encoder = Encoder(transformer)
     except Unsuited as error:
@@ -168,26 +172,41 @@ def unloadable(config: EncoderConfig, error: Exception) -> UserError:
 
 def _keep_layers(transformer: PreTrainedModel, config: EncoderConfig) -> None:
     """Drop all layers but `encoder.keep_layers`, in weights and configuration; the result can be saved as a model."""
-    count = transformer.config.num_hidden_layers
+    found = transformer.config
+    count = found.num_hidden_layers
+    kept = kept_layers(config.keep_layers, count)
+    if getattr(found, "num_hidden_groups", None) == 1:  # ALBERT's one layer, which runs so many times
+        return describe_layers(found, kept)
     stacks = [m for m in transformer.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
     if len(stacks) != 1:
         raise UserError(
-            f"encoder.keep_layers cannot be used with {config.path!r}, whose layers are not one stack; to keep the "
-            "first layers, use encoder.model_kwargs: {num_hidden_layers: 3}"
+            f"the layers of {config.path!r} are not one stack, so encoder.keep_layers cannot be used; to keep the "
+            "first ones, use encoder.model_kwargs: {num_hidden_layers: 3}",
+            setting="encoder.path",
         )
-    kept = kept_layers(config.keep_layers, count)
     for index in reversed(range(count)):
         if index not in kept:
             del stacks[0][index]
-    transformer.config.num_hidden_layers = len(kept)
-    if kinds := getattr(transformer.config, "layer_types", None):
-        transformer.config.layer_types = [kinds[index] for index in kept]
-    again = without_weights(transformer.config, config.trust_remote_code)
+    for index, layer in enumerate(stacks[0]):  # decoders' layers know their place
+        for module in layer.modules():
+            if hasattr(module, "layer_idx"):
+                module.layer_idx = index
+    describe_layers(found, kept)
+    with torch.device("meta"):
+        again = type(transformer)(found)
     if again.state_dict().keys() != transformer.state_dict().keys():
         raise UserError(
             f"encoder.keep_layers begins with layer {kept[0]} of {config.path!r}, whose weights are unlike those of "
             "layer 0; keep that one, too"
         )
+
+
+def describe_layers(found: PretrainedConfig, kept: Sequence[int]) -> None:
+    """Make a configuration that of a model with these layers only."""
+    found.num_hidden_layers = len(kept)
+    for name in _OF_EACH_LAYER:
+        if isinstance(kinds := vars(found).get(name), list):
+            setattr(found, name, [kinds[index] for index in kept])
 
 
 def kept_layers(keep: int | str | Sequence[int], count: int) -> list[int]:
@@ -309,15 +328,19 @@ def width_of(config: EncoderConfig) -> int:
 
 def configuration_of(config: EncoderConfig) -> PretrainedConfig:
     """Load the model's own configuration; raise UserError if it cannot be read or its sizes are absurd."""
+    path = encoder_path(config)
+    found, what = None, "is a LoRA adapter: save what peft's merge_and_unload makes of it, and name that"
     try:
-        found = _read_configuration(config)
+        if find_adapter_config_file(path) is None:
+            found, what = _read_configuration(config), "is not an encoder of text"
     except LOAD_ERRORS as error:
-        problem = f"{config.path!r} is neither a model directory nor a hub id that can be reached: {first_line(error)}"
-        raise UserError(problem, setting="encoder.path") from None
+        what = "is neither a model directory nor a hub id that can be reached"
+        if os.path.isfile(os.path.join(path, "modules.json")):  # of sentence-transformers, such as a Router
+            what = "does not begin with a transformer"
+        what = f"{what}: {first_line(error)}"
+    if found is None or not all(hasattr(found, name) for name in ("vocab_size", "hidden_size", "num_hidden_layers")):
+        raise UserError(f"{config.path!r} {what}", setting="encoder.path")
     check_size(config.path, found)
-    if lacking := [name for name in ("vocab_size", "hidden_size", "num_hidden_layers") if not hasattr(found, name)]:
-        problem = f"{config.path!r} has no {lacking[0]} in its configuration; use a model that is an encoder of text"
-        raise UserError(problem, setting="encoder.path")
     return found
 
 

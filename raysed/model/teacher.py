@@ -95,7 +95,7 @@ class Teacher(ABC):
         return stable_hash([digests, settings, self.prompts])
 
     def _with_prompt(self, sentences: Sequence[str], role: Role) -> list[str]:
-        prompt = "" if role == "prompted" else self.prompts.get(role, self.config.prompt)
+        prompt = "" if role.startswith("prompted") else self.prompts.get(role, self.config.prompt)
         return [f"{prompt}{sentence}" for sentence in sentences]
 
     def unload(self) -> None:

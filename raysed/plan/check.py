@@ -11,7 +11,7 @@ from raysed.data.pairs import PairRows, entailment, load_nli, load_views
 from raysed.data.queries import queries_fingerprint
 from raysed.errors import UserError
 from raysed.model.formats import check_formats, check_packages
-from raysed.model.pretrained import check_encoder, load_tokenizer, width_of
+from raysed.model.pretrained import check_encoder, load_encoder, load_tokenizer, width_of
 from raysed.model.teacher import Teacher, load_teacher
 from raysed.model.views import KINDS
 from raysed.model.views.synonyms import wordnet_version
@@ -72,7 +72,7 @@ def check(config: Config) -> Job:
     recipes = check_settings(config)
     config = with_absolute_paths(config)
     teachers, widths = check_teachers(config)  # before the encoder, which may be half of the first teacher
-    check_depths(config, check_encoder(config.encoder))
+    _check_start(config)
     if config.sed.widths:
         check_width(config, width_of(config.encoder))
     check_formats(config.export.formats, config.encoder)
@@ -120,6 +120,18 @@ def check(config: Config) -> Job:
             f"has none; leave {stage} out, or use an encoder that was trained with one"
         )
     return Job(config, recipes, evaluation, inputs, pairs, views, teachers, widths, unscored)
+
+
+def _check_start(config: Config) -> None:
+    """Check the encoder; with teachers, it is loaded: it is needed only after they have embedded the corpus."""
+    try:
+        check_depths(config, check_encoder(config.encoder))
+        if config.teachers:
+            load_encoder(config.encoder.model_copy(update={"max_length": 3}))  # a static learner has no limit
+    except UserError as error:
+        if error.setting != "encoder.path" or config.encoder.path not in [block.path for block in config.teachers]:
+            raise
+        raise UserError(f"{error.problem}; name another learner (encoder.path)", setting="teachers") from None
 
 
 def load_evaluation(config: Config) -> Evaluation:

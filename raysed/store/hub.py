@@ -1,5 +1,6 @@
 """Where models are: in a directory, in a package, or on the hub and in its local cache. Imports no torch."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,14 @@ def cached_commit(model: str, options: Mapping[str, Any]) -> str | None:
 
 
 def encoder_path(config: EncoderConfig) -> str:
-    """Return the directory or hub id behind `encoder.path`."""
+    """Return the directory or hub id of a transformer, which the first releases of sentence-transformers put deeper."""
+    found = _located(config)
+    outer = Path(os.path.expanduser(found))
+    has_own = [os.path.isfile(folder / "config.json") for folder in (outer, outer / "0_Transformer")]
+    return str(outer / "0_Transformer") if has_own == [False, True] else found
+
+
+def _located(config: EncoderConfig) -> str:
     if config.path.startswith(PACKAGE):
         return package_folder(config.path)
     if not config.path.startswith(PREFIX):
@@ -38,7 +46,7 @@ def model_directory(name: str, place: str | None = None) -> Path:
     """Return the local directory of a model, downloading it if `name` is a hub id; errors name the setting `place`."""
     place = place or f"--model {name}"
     try:
-        path = Path(encoder_path(EncoderConfig(path=name))).expanduser()
+        path = Path(_located(EncoderConfig(path=name))).expanduser()
         if path.is_dir():
             return path
         if path.is_absolute() or name.startswith((".", "~")) or len(path.parts) > 2:

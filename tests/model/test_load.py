@@ -1,5 +1,6 @@
 """Any model loaded: what is computed here is what sentence-transformers gives; mistakes are one sentence each."""
 
+import importlib.util
 import json
 import pickle
 import re
@@ -13,12 +14,18 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import save_file
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTransformer, SparseEncoder
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Router, Transformer
 from tokenizers import models
-from transformers import AutoModel, AutoTokenizer
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertForSequenceClassification,
+)
 
-from raysed.config import EncoderConfig
+from raysed.config import EncoderConfig, TeacherConfig
 from raysed.data.sources import readable
 from raysed.data.tokens import tokenize
 from raysed.errors import UserError
@@ -26,7 +33,8 @@ from raysed.model import library
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
 from raysed.model.load import LibraryModel, NativeModel, load_model
-from raysed.model.pretrained import load_encoder
+from raysed.model.pretrained import check_encoder, load_encoder
+from raysed.model.teacher import load_teacher
 from raysed.store import hub
 
 MAX_LENGTH = 12
@@ -104,7 +112,7 @@ def test_other_modules_are_computed_as_the_library_does(exports, sentences, tmp_
 def test_texts_that_a_task_has_given_a_prompt_get_no_other(exports, sentences, tmp_path):
     path = shutil.copytree(exports["whiten"], tmp_path / "other")
     change(path / "config_sentence_transformers.json", **PROMPT)
-    (found,) = load_model(str(path)).embed(sentences, role="prompted")
+    (found,) = load_model(str(path)).embed(sentences, role="prompted query")
     expected = by_library(exports["whiten"], sentences)
     assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max()
 
@@ -151,6 +159,123 @@ def changed_copy(source: Path, folder: Path, pooling: str) -> Path:
     path = shutil.copytree(source, folder / "other")
     change(path / "1_Pooling/config.json", **{**NO_MEAN, f"pooling_mode_{pooling}_tokens": True})
     return path
+
+
+# -- other kinds of models -------------------------------------------------------------------------------------------
+
+
+def encoder_of(path: Path) -> list[torch.nn.Module]:
+    return [Transformer(str(path), max_seq_length=MAX_LENGTH), Pooling(16, "mean")]
+
+
+@pytest.mark.parametrize("prompts", [{}, {"query": "the cat "}, {"other": "a bird "}])
+def test_queries_and_documents_go_through_encoders_of_their_own(
+    make_transformer, tiny_tokenizer, tiny_encoder_dir, sentences, tmp_path, prompts
+):
+    make_transformer("bert", seed=1).save_pretrained(tmp_path / "other")
+    tiny_tokenizer.save_pretrained(tmp_path / "other")
+    router = Router.for_query_document(encoder_of(tmp_path / "other"), encoder_of(tiny_encoder_dir))
+    default = "other" if "other" in prompts else None
+    model = SentenceTransformer(modules=[router], prompts=prompts, default_prompt_name=default, device="cpu")
+    model.save(str(tmp_path / "router"))
+    loaded, teacher = load_model(str(tmp_path / "router")), load_teacher(TeacherConfig(path=str(tmp_path / "router")))
+    queries, documents = model.encode_query(sentences), model.encode_document(sentences)
+    prompted = {f"prompted {role}": model.encode(sentences, prompt="", task=role) for role in ("query", "document")}
+    expected = {"": model.encode(sentences), "query": queries, "document": documents, **prompted}
+    for role, expected_ND in expected.items():
+        for found_ND in (loaded.embed(sentences, role=role)[0], teacher.embed(sentences, role)):
+            np.testing.assert_allclose(found_ND, expected_ND, atol=1e-5, err_msg=role)
+    assert not np.allclose(queries, documents, atol=0.1)
+    asked = load_teacher(TeacherConfig(path=str(tmp_path / "router"), query_prompt="she ", prompt="we "))
+    np.testing.assert_allclose(asked.embed(["ran"], "query"), model.encode_query(["ran"], prompt="she "), atol=1e-5)
+    with pytest.raises(UserError, match=r"^encoder\.path: .*router' does not begin with a transformer: "):
+        check_encoder(EncoderConfig(path=str(tmp_path / "router")))
+
+
+@pytest.fixture
+def with_head(tiny_encoder_dir, tiny_tokenizer, tmp_path):
+    """Saves the tiny encoder with a head of a kind."""
+
+    def save(kind: type) -> Path:
+        kind.from_pretrained(tiny_encoder_dir).save_pretrained(tmp_path / "head")
+        tiny_tokenizer.save_pretrained(tmp_path / "head")
+        return tmp_path / "head"
+
+    return save
+
+
+@pytest.mark.parametrize(
+    ("kind", "head"),
+    [
+        (CrossEncoder, AutoModelForSequenceClassification),
+        (SparseEncoder, AutoModelForMaskedLM),
+        (MultiVectorEncoder, AutoModel),
+    ],
+)
+def test_a_model_of_another_kind_is_refused(with_head, tmp_path, kind, head):
+    path, model = tmp_path / "model", kind(str(with_head(head)), device="cpu")
+    model.save_pretrained(str(path))
+    assert f"it is a {kind.__name__}, which gives no sentence embeddings; name a sentence-" in refusal(path)
+    with pytest.raises(UserError, match=f"^teachers: .*: it is a {kind.__name__}, which gives no"):
+        load_teacher(TeacherConfig(path=str(path))).check()
+    load_encoder(EncoderConfig(path=str(path), max_length=MAX_LENGTH))  # training may start from its transformer
+
+
+@pytest.mark.parametrize("mark", ["sentence_transformers", "sbert_ce_default_activation_function"])
+def test_a_cross_encoder_of_an_older_release_is_refused_and_its_bi_encoder_is_not(with_head, tmp_path, mark):
+    path = with_head(AutoModelForSequenceClassification)
+    change(path / "config.json", **{mark: {"version": "4.1.0"}})
+    assert "it is a CrossEncoder" in refusal(path)
+    SentenceTransformer(modules=encoder_of(path), device="cpu").save(str(tmp_path / "both"))
+    assert mark in json.loads((tmp_path / "both/config.json").read_text())
+    load_model(str(tmp_path / "both"))
+
+
+def test_a_head_that_is_not_used_is_named(with_head, tiny_encoder_dir, caplog):
+    for path, names in ((tiny_encoder_dir, []), (with_head(BertForSequenceClassification), ["BertForSequence"])):
+        caplog.clear()
+        load_model(str(path), (1,), MAX_LENGTH)
+        assert [name in record.getMessage() for name in names for record in caplog.records] == [True] * len(names)
+
+
+@pytest.mark.parametrize("has_modules", [True, False])
+@pytest.mark.parametrize("has_base", [True, False])
+def test_an_adapter_is_not_taken_for_its_base(
+    exports, tiny_encoder_dir, tmp_path, monkeypatch, sentences, has_base, has_modules
+):
+    """Peft is no package that the tests need: without it, the adapter is refused."""
+    path = shutil.copytree(exports["1"] if has_modules else tiny_encoder_dir, tmp_path / "adapter")
+    settings = {"peft_type": "LORA", "base_model_name_or_path": str(tiny_encoder_dir), "target_modules": ["query"]}
+    (path / "adapter_config.json").write_text(json.dumps({**settings, "r": 2}))
+    weights = {f"lora_{side}.weight": torch.randn(shape) for side, shape in {"A": (2, 16), "B": (16, 2)}.items()}
+    layers = [f"base_model.model.encoder.layer.{index}.attention.self.query." for index in range(3)]
+    every = {layer + name: weight.clone() for layer in layers for name, weight in weights.items()}
+    save_file(every, path / "adapter_model.safetensors", {"format": "pt"})
+    if not has_base:
+        for name in ("config.json", "model.safetensors"):
+            (path / name).unlink()
+    with pytest.raises(UserError, match=r"^encoder\.path: .* is a LoRA adapter: save what peft's merge_and_unload"):
+        check_encoder(EncoderConfig(path=str(path)))
+    if importlib.util.find_spec("peft"):
+        found_ND = load_model(str(path)).embed(sentences)[0]
+        np.testing.assert_allclose(found_ND, by_library(path, sentences), atol=1e-5)
+        assert not np.allclose(found_ND, by_library(exports["1"], sentences), atol=0.1)
+        monkeypatch.setattr("sentence_transformers.base.modules.transformer.is_peft_available", lambda: False)
+    assert re.search(r"it is a LoRA adapter, and .* cannot load it: .* requires .*pip install peft", refusal(path))
+
+
+def test_the_layout_of_the_first_releases_is_a_start_too(exports, tmp_path):
+    path = shutil.copytree(exports["1"], tmp_path / "old")
+    inner = path / "0_Transformer"
+    inner.mkdir()
+    for file in path.iterdir():
+        if file.is_file() and file.name not in ("modules.json", "config_sentence_transformers.json"):
+            file.rename(inner / file.name)
+    first, *rest = json.loads((path / "modules.json").read_text())
+    (path / "modules.json").write_text(json.dumps([{**first, "path": "0_Transformer"}, *rest]))
+    config = EncoderConfig(path=str(path), max_length=MAX_LENGTH, keep_layers="half", layers=1)
+    assert check_encoder(config) == load_encoder(config)[0].transformer.config.num_hidden_layers == 1
+    assert load_model(str(path)).embed(["a cat"])[0] == pytest.approx(by_library(exports["1"], ["a cat"]), abs=1e-5)
 
 
 # -- mistakes --------------------------------------------------------------------------------------------------------

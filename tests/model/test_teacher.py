@@ -37,7 +37,7 @@ def test_a_prompt_is_put_before_every_sentence(tiny_encoder_dir):
         for prompt in ("", "the big ")
     )
     np.testing.assert_array_equal(asked.embed(["cat sat"]), plain.embed(["the big cat sat"]))
-    np.testing.assert_array_equal(asked.embed(["cat sat"], "prompted"), plain.embed(["cat sat"]))
+    np.testing.assert_array_equal(asked.embed(["cat sat"], "prompted query"), plain.embed(["cat sat"]))
     assert plain.parameters > 0 and plain.weights_bytes() == 4 * plain.parameters
 
 
@@ -219,7 +219,7 @@ def test_paths_and_blocks_stay_as_they_are():
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        (7, r"7 is not a teacher; pass a path, "),
+        (7, r"int is not a teacher; pass a path, "),
         (lambda texts: by_letters(texts)[1:], r"lambda must return .* of 33 sentences, but returned .* \[32, 5\]"),
         (lambda texts: [1.0] * len(texts), r"but returned a list of shape \[33\]"),
         (lambda texts: [[1.0] * (1 + len(text) % 2) for text in texts], r"of equal width .* but returned a list"),

@@ -3,12 +3,22 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+import transformers
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 from raysed.config import dump_config, load_config, make_config, with_absolute_paths
+from raysed.data.tokens import pack, tokenize
 from raysed.errors import UserError
+from raysed.model.encoding import encode
+from raysed.model.pretrained import load_checkpoint, load_encoder, write_checkpoint
+from raysed.model.shape import shape_of
+from raysed.model.teacher import default_learner
 from raysed.plan.check import check
 
 PAIRS = "subset\tscore\tsentence1\tsentence2\nall\t1\ta cat\ta dog\nall\t2\ta\tb\nall\t4\ta bird\tthe bird\n"
@@ -141,3 +151,95 @@ def test_made_queries_need_teachers_that_can_embed_them(inputs):
     with pytest.raises(UserError, match=r"search makes texts \(crops\) that v, a file of embeddings, lacks"):
         check(config(**settings, search={"queries": ["crops"]}))
     assert check(config(**settings, search={"source": "asked.txt"})).inputs["corpus"]["queries"]
+
+
+# -- the learner that a teacher gives by default ---------------------------------------------------------------------
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 32}
+SIZES |= {"max_position_embeddings": 42, "initializer_range": 0.3, "pad_token_id": 0}
+DECODER = {**SIZES, "num_key_value_heads": 1, "head_dim": 8, "use_cache": True}
+LATE = {**SIZES, "pad_token_id": 1}
+SMALL = {**SIZES, "embedding_size": 8}
+WINDOW = {"sliding_window": 8, "layer_types": ["sliding_attention"] * 3 + ["full_attention"]}
+ARCHITECTURES = {
+    "Bert": SIZES,
+    "Roberta": LATE,
+    "XLMRoberta": LATE,
+    "MPNet": LATE,
+    "DistilBert": {"dim": 16, "n_layers": 4, "n_heads": 2, "hidden_dim": 32, "max_position_embeddings": 42},
+    "Albert": SMALL,
+    "Electra": SMALL,
+    "DebertaV2": {**SIZES, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
+    "ModernBert": {**SIZES, **{f"{name}_token_id": 2 for name in ("cls", "sep", "bos", "eos")}},
+    "NomicBert": SIZES,
+    "EuroBert": DECODER,
+    "Longformer": {**SIZES, "attention_window": [8, 8, 4, 4]},
+    "Qwen2": DECODER,
+    "Qwen3": DECODER,
+    "Gemma3Text": {**DECODER, **WINDOW},
+    "Llama": DECODER,
+    "Mistral": DECODER,
+    "SmolLM3": {**DECODER, "no_rope_layers": [1, 1, 0, 1]},
+    "GPT2": {"n_embd": 16, "n_layer": 4, "n_head": 2, "n_positions": 42},
+}
+
+
+def save_teacher(name: str, tokenizer, path: Path, **settings) -> None:
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(vocab_size=len(tokenizer) + 1, **settings)
+    model = getattr(transformers, f"{name}Model")(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+
+
+def distilling(*teachers: str, **encoder):
+    blocks = [{"path": path, "max_length": 16} for path in teachers]
+    encoder = {**default_learner(teachers), "max_length": 16, "layers": 1, **encoder}
+    tasks = {"tasks": {"mine": "pairs.tsv"}, "dev": "mine", "layers": [1]}
+    return config(teachers=blocks, encoder=encoder, recipes=["teachers-sed"], evaluation=tasks)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_half_of_a_teacher_of_any_architecture_learns(inputs, tiny_tokenizer, name):
+    """It is checked, trained for an update, saved and loaded."""
+    save_teacher(name, tiny_tokenizer, inputs / "teacher", **ARCHITECTURES[name])
+    settings = check(distilling("teacher")).config.encoder
+    encoder, tokenizer = load_encoder(settings)
+    assert encoder.transformer.config.num_hidden_layers == shape_of(settings).layers == 2
+    assert not getattr(encoder.transformer.config, "use_cache", False)
+    tokens = tokenize(tokenizer, ["the cat sat on a big tree", "she ran"], 16)
+    before_ND = encode(encoder, tokens)[0]
+    optimizer = torch.optim.SGD(encoder.parameters(), 1e-3)
+    encoder(pack(tokens, row_tokens=16)).square().sum().backward()
+    optimizer.step()
+    found_ND = encode(encoder, tokens)[0]
+    write_checkpoint(encoder, tokenizer, inputs / "learner", {}, [])
+    np.testing.assert_allclose(encode(load_checkpoint(inputs / "learner"), tokens)[0], found_ND, atol=1e-5)
+    assert np.isfinite(found_ND).all() and not np.allclose(found_ND, before_ND, atol=1e-5)
+
+
+def test_a_teacher_that_no_learner_can_start_from_is_refused_at_the_start(inputs, tiny_tokenizer):
+    """As is another learner, although it is needed only after all teachers have embedded the corpus."""
+    model = SentenceTransformer(modules=[StaticEmbedding(tiny_tokenizer.backend_tokenizer, embedding_dim=8)])
+    model.save(str(inputs / "static"))
+    save_teacher("Albert", tiny_tokenizer, inputs / "groups", **SMALL, num_hidden_groups=2)
+    named = r"; name another learner \(encoder\.path\)$"
+    for teacher, problem in (
+        ("static", r"^teachers: .*/static' does not begin with a transformer: .*" + named),
+        ("groups", r"^teachers: the layers of .*/groups' are not one stack, so encoder\.keep_layers cannot .*" + named),
+    ):
+        with pytest.raises(UserError, match=problem):
+            check(distilling(teacher))
+        check(distilling(teacher, path="encoder"))
+    check(distilling("groups", keep_layers=None))
+    save_teacher("ConvBert", tiny_tokenizer, inputs / "padded", **SMALL)
+    transformers.CLIPConfig().save_pretrained(inputs / "pictures")
+    for learner, problem in (
+        ("padded", "ConvBertModel gives a sentence other vectors beside"),
+        ("pictures", ".*/pictures' is not an encoder of text$"),
+    ):
+        with pytest.raises(UserError, match=rf"^encoder\.path: {problem}"):
+            check(distilling("encoder", path=learner, keep_layers=None))

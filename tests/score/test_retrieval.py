@@ -67,11 +67,12 @@ def test_equal_documents_tie_and_prompts_are_embedded(monkeypatch):
     assert task.metrics(task.outcome(x_UD))["map"] == pytest.approx(by_trec_eval(task, scores_QN)["map"], abs=1e-6)
 
 
-def test_a_text_that_is_asked_and_found_is_two_sentences_unless_the_task_has_prompts():
+def test_a_text_that_is_asked_and_found_is_two_sentences():
     texts, gains = ["a cat", "a dog", "a bird"], [{1: 1.0}, {0: 1.0}]
     plain, own = (Retrieval("toy", texts[:2], texts, list("abc"), gains, query_prompt=prompt) for prompt in ("", "q: "))
     assert plain.roles == ["query"] * 2 + ["document"] * 3 and plain.sentences == [*texts[:2], *texts]
-    assert own.roles == ["prompted"] * 5 and own.sentences == ["q: a cat", "q: a dog", *texts]
+    assert own.roles == [f"prompted {role}" for role in plain.roles]
+    assert own.sentences == ["q: a cat", "q: a dog", *texts]
     # As a query, each of the two has the vector of the other as a document.
     x_UD = np.array([[0, 1, 0], [1, 0, 0], *np.eye(3)])
     assert Evaluation([plain]).score(x_UD)["toy"]["ndcg@10"] == 100

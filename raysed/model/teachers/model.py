@@ -76,9 +76,8 @@ class ModelTeacher(Teacher):
 
     def embed(self, sentences: Sequence[str], role: Role = "") -> np.ndarray:
         """Return one vector per sentence, float32 [N, D]."""
-        if role in self.prompts or role == "prompted":
-            return self._model.embed(sentences, role=role)[0]
-        return self._model.embed(self._with_prompt(sentences, role))[0]
+        texts = sentences if role in self.prompts else self._with_prompt(sentences, role)
+        return self._model.embed(texts, role=role)[0]
 
     def check(self) -> None:
         """Load it, embed two sentences and require finite numbers."""

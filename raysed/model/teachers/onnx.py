@@ -155,7 +155,7 @@ class OnnxModel(Teacher):
             raise self._refused(error.problem) from None
         except library.NotPackable as error:
             raise self._refused(f"cannot be used as an ONNX file: {error}") from None
-        except (*LOAD_ERRORS, IndexError) as error:
+        except LOAD_ERRORS as error:
             raise self._refused(f"has modules that cannot be read: {first_line(error)}") from None
 
     def _tokenizer(self, directory: Path) -> PreTrainedTokenizerBase:

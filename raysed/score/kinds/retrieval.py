@@ -125,7 +125,7 @@ class Retrieval(Task):
         without = f" ({left_out:,} more have no relevant document)" if left_out else ""
         self.size = f"{len(queries):,} queries{without}, {len(documents):,} documents"
         has_prompts = query_prompt or document_prompt
-        roles: tuple[Role, Role] = ("prompted", "prompted") if has_prompts else ("query", "document")
+        roles: tuple[Role, Role] = ("prompted query", "prompted document") if has_prompts else ("query", "document")
         asked = [(roles[0], query_prompt + query) for query in queries]
         found = [(roles[1], document_prompt + text) for text in documents]
         row = {text: i for i, text in enumerate(dict.fromkeys([*asked, *found]))}
