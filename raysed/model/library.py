@@ -64,8 +64,8 @@ def load(directory: Path, device: str = "cpu", trust_remote_code: bool = False) 
     if any(kind == _FLOW for kind, _ in entries):  # the library would run the directory's glow.py
         modules = [_module(directory, *entry, trust_remote_code) for entry in entries]
         return SentenceTransformer(modules=modules, device=device).eval()
-    options = {"local_files_only": True, "trust_remote_code": trust_remote_code, "model_kwargs": _WEIGHTS}
-    model = SentenceTransformer(str(directory), device=device, **options)
+    options = {"local_files_only": True, "model_kwargs": _WEIGHTS}
+    model = SentenceTransformer(str(directory), device=device, trust_remote_code=trust_remote_code, **options)
     for module in model.modules():
         if isinstance(module, Transformer) and module.tokenizer is not None:
             config = module.auto_model.config
