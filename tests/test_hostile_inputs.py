@@ -33,9 +33,10 @@ AROUND: dict[str, dict[str, Content]] = {
         "b/qrels/test.tsv": b"query-id\tcorpus-id\tscore\nq1\td1\t1\n",
     },
     "d": {f"d/{n}.txt": b"x\n\ny\n" for n in range(4)},
+    "o": {"o/onnx/model.onnx": b"", "o/tokenizer.json": b"{}"},
     "s": {"s/STS.input.s.txt": b"a\tb\n", "s/STS.gs.s.txt": b"1\n"},
 }
-"""What else is in a directory: a model, a task in BEIR's layout, a corpus, a task in SentEval's."""
+"""What else is in a directory: a model, a task in BEIR's layout, a corpus, an ONNX model, a task in SentEval's."""
 
 
 def rows(table: str) -> Iterator[list[str]]:
@@ -306,6 +307,14 @@ c/corpus.jsonl:  -> evaluation.tasks.c: c has no queries.jsonl; in BEIR's layout
 """
 """Below each command, `name: content -> sentence`; % is the name. «x»9, here and below, is nine times x."""
 
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + 64 * b"0" + b"\nsize 90868376\n"
+
+
+def pipe(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
 BOMB = "a0: &a0 x\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
 BEYOND_9999 = pa.array([0, 3_000_000], pa.int32()).cast(pa.date32())
 FLOATS = pa.list_(pa.float32())
@@ -316,7 +325,8 @@ MADE: list[tuple[str, str, Content, str]] = [
         for name, content, sentence in (
             ("a.txt", lambda path: path.symlink_to("/dev/zero"), "...a.txt..."),
             ("a.txt", lambda path: path.symlink_to("a.txt"), "...a.txt..."),
-            ("a.txt", os.mkfifo, "corpus.source: a.txt neither is nor contains a file of sentences; ..."),
+            ("a.txt", pipe, "corpus.source: a.txt is neither a file nor a directory; name one of these"),
+            ("a.jsonl", POINTER, "corpus.source: a.jsonl is a Git LFS pointer; run git lfs pull to get the file"),
             ("a.txt.gz", gzip.compress(bytes(1 << 27)), "a.txt.gz, line 1 is longer than 64 MiB; put one ..."),
             ("a.parquet", parquet(body=["a"], n=[1]), "a.parquet: columns sentence or ... found body, n; ..."),
             ("a.parquet", parquet(text=[["a"]]), "a.parquet, row 1: a sentence must be text, not of type list; ..."),
@@ -341,8 +351,41 @@ MADE: list[tuple[str, str, Content, str]] = [
             (vectors([[True], [False]]), "... must hold lists of numbers in its column embedding, ..."),
             (parquet(sentence=["a"]), "... needs the columns sentence (or text) and embedding; it has sentence"),
             (b"no parquet", "...x.parquet cannot be read as a Parquet file: ..."),
-            (os.mkfifo, "...x.parquet is not a file"),
+            (pipe, "...x.parquet is not a file"),
+            (POINTER, "...x.parquet is a Git LFS pointer; run git lfs pull to get the file"),
         )
+    ),
+    *(
+        (command, name, content, f"{setting}...{name} {sentence}")
+        for content, sentence in (
+            (pipe, "is neither a file nor a directory; name one of these"),
+            (POINTER, "is a Git LFS pointer; run git lfs pull to get the file"),
+        )
+        for command, name, setting in (
+            ("init 'd/*.txt'", "d/4.txt", "corpus.source"),
+            ("encoder.path=m; recipes=[base]", "m/config.json", "encoder.path"),
+            ("recipes=[teachers-sed]; teachers=[m]", "m/model.safetensors", "teachers: ...m'"),
+            ("recipes=[teachers-sed]; teachers=[o]", "o/tokenizer.json", "teachers: ...o'"),
+            ("recipes=[teachers-sed]; teachers=[o/onnx/model.onnx]", "o/model.onnx.data", "teachers: ...model.onnx'"),
+            ("recipes=[bsl]; bsl.views=[mlm]; views.mlm_model=m", "m/vocab.txt", "views.mlm_model"),
+            ("evaluate --model m", "m/tokenizer.json", "--model m"),
+            ("evaluate --model bundled:encoder --task s", "s/STS.gs.s.txt", ""),
+            (f"{MINE}=s", "s/STS.input.s.txt", ""),
+            (
+                f"{MINE}={{source: b/corpus.jsonl, queries: b/queries.jsonl, qrels: b/x.tsv}}",
+                "b/x.tsv",
+                f"{MINE}.qrels",
+            ),
+        )
+    ),
+    *(
+        (
+            command,
+            "saved/train/data-00000-of-00001.arrow",
+            b"",
+            f"{setting}: ... was written by ...save_to_disk; write ...",
+        )
+        for command, setting in (("init saved", "corpus.source"), (f"{MINE}=saved", MINE))
     ),
     (
         "recipes=[teachers-sed]; teachers=[bundled:encoder, x.parquet]; combination.how=mean",

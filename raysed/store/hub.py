@@ -7,8 +7,9 @@ from typing import Any
 from huggingface_hub import snapshot_download, try_to_load_from_cache
 
 from raysed.bundled import ENCODERS, PREFIX
-from raysed.config import PACKAGE, EncoderConfig, package_folder
+from raysed.config import PACKAGE, EncoderConfig, package_folder, stable_hash
 from raysed.errors import UserError, first_line
+from raysed.store.files import check_content, digest_of
 
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 """What to download of a hub model: no code and no pickled weights."""
@@ -21,17 +22,27 @@ def cached_commit(model: str, options: Mapping[str, Any]) -> str | None:
     return Path(found).parent.name if isinstance(found, str) else None
 
 
+def model_identity(config: EncoderConfig) -> dict[str, Any]:
+    """Return what identifies weights, wherever they are: a digest of local files, or the commit on the hub."""
+    path = Path(encoder_path(config))
+    if not path.is_dir():
+        return {"id": config.path, "commit": cached_commit(config.path, config.model_kwargs)}
+    files = [p for p in path.iterdir() if p.suffix in (".json", ".safetensors", ".txt", ".model", ".py", ".spm")]
+    return {"files": stable_hash({file.name: digest_of(file) for file in files if file.is_file()})}
+
+
 def encoder_path(config: EncoderConfig) -> str:
-    """Return the directory or hub id behind `encoder.path`."""
-    if config.path.startswith(PACKAGE):
-        return package_folder(config.path)
-    if not config.path.startswith(PREFIX):
-        return config.path
-    directory = ENCODERS.get(config.path.removeprefix(PREFIX))
-    if directory is None:
-        known = " and ".join(PREFIX + name for name in ENCODERS)
-        raise UserError(f"{config.path!r} is unknown; the bundled models are {known}", setting="encoder.path")
-    return str(directory)
+    """Return the directory, after `check_content`, or hub id behind `encoder.path`."""
+    path = config.path
+    if path.startswith(PACKAGE):
+        path = package_folder(path)
+    elif path.startswith(PREFIX):
+        if path.removeprefix(PREFIX) not in ENCODERS:
+            known = " and ".join(PREFIX + name for name in ENCODERS)
+            raise UserError(f"{path!r} is unknown; the bundled models are {known}", setting="encoder.path")
+        path = str(ENCODERS[path.removeprefix(PREFIX)])
+    check_content(Path(path).expanduser(), "encoder.path")
+    return path
 
 
 def model_directory(name: str, place: str | None = None) -> Path:
