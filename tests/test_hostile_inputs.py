@@ -34,9 +34,10 @@ AROUND: dict[str, dict[str, Content]] = {
         "b/qrels/test.tsv": b"query-id\tcorpus-id\tscore\nq1\td1\t1\n",
     },
     "d": {f"d/{n}.txt": b"x\n\ny\n" for n in range(4)},
+    "o": {"o/onnx/model.onnx": b"", "o/tokenizer.json": b"{}"},
     "s": {"s/STS.input.s.txt": b"a\tb\n", "s/STS.gs.s.txt": b"1\n"},
 }
-"""What else is in a directory: a model, a task in BEIR's layout, a corpus, a task in SentEval's."""
+"""What else is in a directory: a model, a task in BEIR's layout, a corpus, an ONNX model, a task in SentEval's."""
 
 
 def rows(table: str) -> Iterator[list[str]]:
@@ -338,6 +339,14 @@ def saved(**changes: dict[str, object]) -> Callable[[Path], object]:
 WORDS = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4, "a": 5, "sentence": 9000}
 NUMBERED = {"type": "WordLevel", "vocab": WORDS, "unk_token": "[UNK]"}
 NO_UNKNOWN = {**NUMBERED, "vocab": {**WORDS, "sentence": 6, ".": 7}, "unk_token": "[NONE]"}
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + 64 * b"0" + b"\nsize 90868376\n"
+
+
+def pipe(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
 BOMB = "a0: &a0 x\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
 ENDLESS_ROW = gzip.compress(b'text\n"' + 70 * (bytes(1 << 20).replace(b"\0", b"x") + b'\n","'), 1)
 BEYOND_9999 = pa.array([0, 3_000_000], pa.int32()).cast(pa.date32())
@@ -349,7 +358,8 @@ MADE: list[tuple[str, str, Content, str]] = [
         for name, content, sentence in (
             ("a.txt", lambda path: path.symlink_to("/dev/zero"), "...a.txt..."),
             ("a.txt", lambda path: path.symlink_to("a.txt"), "...a.txt..."),
-            ("a.txt", os.mkfifo, "corpus.source: a.txt neither is nor contains a file of sentences; ..."),
+            ("a.txt", pipe, "corpus.source: a.txt is neither a file nor a directory; name one of these"),
+            ("a.jsonl", POINTER, "corpus.source: a.jsonl is a Git LFS pointer; run git lfs pull to get the file"),
             ("a.txt.gz", gzip.compress(bytes(1 << 27)), "a.txt.gz, line 1 is longer than 64 MiB; put one ..."),
             ("a.csv.gz", ENDLESS_ROW, "a.csv.gz, line 2: a row is longer than 64 MiB; check for quotation marks ..."),
             ("a.parquet", parquet(body=["a"], n=[1]), "a.parquet: columns sentence or ... found body, n; ..."),
@@ -375,7 +385,8 @@ MADE: list[tuple[str, str, Content, str]] = [
             (vectors([[True], [False]]), "... must hold lists of numbers in its column embedding, ..."),
             (parquet(sentence=["a"]), "... needs the columns sentence (or text) and embedding; it has sentence"),
             (b"no parquet", "...x.parquet cannot be read as a Parquet file: ..."),
-            (os.mkfifo, "...x.parquet is not a file"),
+            (pipe, "...x.parquet is not a file"),
+            (POINTER, "...x.parquet is a Git LFS pointer; run git lfs pull to get the file"),
         )
     ),
     *(
@@ -389,6 +400,38 @@ MADE: list[tuple[str, str, Content, str]] = [
             ({}, "...: 2/pytorch_model.bin holds not just weights; save it as model.safetensors"),
         )
         for command in ("recipes=[teachers-sed]; teachers=[m]", "evaluate --model m")
+    ),
+    *(
+        (command, name, content, f"{setting}...{name} {sentence}")
+        for content, sentence in (
+            (pipe, "is neither a file nor a directory; name one of these"),
+            (POINTER, "is a Git LFS pointer; run git lfs pull to get the file"),
+        )
+        for command, name, setting in (
+            ("init 'd/*.txt'", "d/4.txt", "corpus.source"),
+            ("encoder.path=m; recipes=[base]", "m/config.json", "encoder.path"),
+            ("recipes=[teachers-sed]; teachers=[m]", "m/model.safetensors", "teachers: ...m'"),
+            ("recipes=[teachers-sed]; teachers=[o]", "o/tokenizer.json", "teachers: ...o'"),
+            ("recipes=[teachers-sed]; teachers=[o/onnx/model.onnx]", "o/model.onnx.data", "teachers: ...model.onnx'"),
+            ("recipes=[bsl]; bsl.views=[mlm]; views.mlm_model=m", "m/vocab.txt", "views.mlm_model"),
+            ("evaluate --model m", "m/tokenizer.json", "--model m"),
+            ("evaluate --model bundled:encoder --task s", "s/STS.gs.s.txt", ""),
+            (f"{MINE}=s", "s/STS.input.s.txt", ""),
+            (
+                f"{MINE}={{source: b/corpus.jsonl, queries: b/queries.jsonl, qrels: b/x.tsv}}",
+                "b/x.tsv",
+                f"{MINE}.qrels",
+            ),
+        )
+    ),
+    *(
+        (
+            command,
+            "saved/train/data-00000-of-00001.arrow",
+            b"",
+            f"{setting}: ... was written by ...save_to_disk; write ...",
+        )
+        for command, setting in (("init saved", "corpus.source"), (f"{MINE}=saved", MINE))
     ),
     (
         "recipes=[teachers-sed]; teachers=[bundled:encoder, x.parquet]; combination.how=mean",

@@ -145,7 +145,7 @@ class BlockWorker:
         """Return the rows with what the model adds; the first call loads it."""
         if self._worker is None:
             self._worker = self._kind(self._task.received(self._storage), self._task.settings, self._work)
-        return self._worker(rows)
+        return self._task.checked(self._worker(rows))
 
 
 def blocks_of(stream: Stream, task: Task, storage: Storage) -> list[tuple[Callable[[], Path], dict[str, Any]]]:

@@ -244,6 +244,7 @@ class Executor:
         for name, reason in failed.items():
             if not self._graph.artefacts[name].needs.may_fail:
                 raise UserError(f"{name}: {reason}")
+            self.state.task(name).checked(None)
             self.state.failures[name] = reason, True
             self._say(f"left out: {name}: {reason}")
 

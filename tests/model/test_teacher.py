@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
 
 import raysed
 from raysed.config import CorpusConfig, EncoderConfig, TeacherConfig, stable_hash
@@ -48,6 +49,20 @@ def test_a_teacher_is_known_by_its_files_and_by_how_it_is_asked(tiny_encoder_dir
     assert checked(tiny.model_copy(update={"prompt": "the "})).identity != identity
     with pytest.raises(UserError, match=r"^teachers: .*: max_length is 75, but it takes at most 40 tokens"):
         checked(TeacherConfig(path=str(tiny_encoder_dir)))
+
+
+def test_modules_that_are_kept_as_pickles_are_part_of_a_teacher(tiny_encoder_dir, tmp_path):
+    """Only transformers are required to have safetensors."""
+    transformer, vectors, identities = Transformer(str(tiny_encoder_dir), max_seq_length=20), [], []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        model, place = SentenceTransformer(modules=[transformer, Pooling(16), Dense(16, 4)]), tmp_path / str(seed)
+        model.save(str(place), safe_serialization=False)
+        shutil.copytree(tiny_encoder_dir, place, dirs_exist_ok=True)
+        assert [file.name for file in place.glob("2_Dense/*.bin")] == ["pytorch_model.bin"]
+        vectors.append(SentenceTransformer(str(place)).encode("the cat sat"))
+        identities.append(load_teacher(TeacherConfig(path=str(place))).identity)
+    assert np.abs(vectors[0] - vectors[1]).max() > 1e-3 and identities[0] != identities[1]
 
 
 def test_a_file_gives_its_own_embeddings(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from raysed.data.corpus import clean
 from raysed.data.parquet import batches, open_table
 from raysed.errors import UserError
 from raysed.model.teacher import Teacher
-from raysed.store.files import sha256_of
+from raysed.store.files import check_content, digest_of
 
 _SENTENCE, _EMBEDDING = ("sentence", "text"), "embedding"
 _BATCH = 4096
@@ -35,7 +35,7 @@ class EmbeddingFile(Teacher):
     @cached_property
     def identity(self) -> str:
         """Digest of the file."""
-        return sha256_of(self._path)[:16]
+        return digest_of(self._path)[:16]
 
     @cached_property
     def width(self) -> int:
@@ -44,14 +44,16 @@ class EmbeddingFile(Teacher):
             return x_BD.shape[1]
         raise self._refused("has no rows")
 
-    @property
+    @cached_property
     def _path(self) -> Path:
-        return Path(os.path.expanduser(self.config.path))
+        path = Path(os.path.expanduser(self.config.path))
+        if not path.is_file():
+            raise self._refused("is not a file")
+        check_content(path, "teachers")
+        return path
 
     @cached_property
     def _file(self) -> pq.ParquetFile:
-        if not self._path.is_file():
-            raise self._refused("is not a file")
         try:
             file = open_table(self._path)
         except (OSError, pa.ArrowException) as error:

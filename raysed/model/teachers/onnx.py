@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from threading import TIMEOUT_MAX, Timer
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from raysed.model.encoding import default_token_budget
 from raysed.model.formats import open_session
 from raysed.model.pretrained import LOAD_ERRORS
 from raysed.model.teacher import Teacher
+from raysed.store.files import check_content, files_of_model
 
 _SUFFIX, _USUAL = ".onnx", "model.onnx"
 _NOT_READ = {_SUFFIX, ".md", ".metadata", ".lock"}
@@ -27,6 +29,7 @@ _NOT_READ = {_SUFFIX, ".md", ".metadata", ".lock"}
 _OF_TOKENS, _OF_SENTENCE = ("last_hidden_state", "token_embeddings"), "sentence_embedding"
 _TYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+_MAX_TRY_S = 60.0
 _LONGEST_TRIED = 1024
 """`check` tries a model with a sentence of at most this many tokens."""
 
@@ -49,19 +52,31 @@ class _Graph:
     max_length: int
     place: str
 
-    def embed(self, table: TokenTable) -> np.ndarray:
-        """Return one vector per sentence, computed as one batch padded to the longest; UserError for a bad shape."""
+    def embed(self, table: TokenTable, seconds: float = TIMEOUT_MAX) -> np.ndarray:
+        """Return one vector per sentence, computed as one batch padded to the longest; UserError for a bad shape.
+
+        After `seconds` ONNX Runtime raises an error: a file may have endless loops.
+        """
+        from onnxruntime import RunOptions
+
         mask_BL = np.arange(table.lengths.max()) < table.lengths[:, None]
         ids_BL = np.full(mask_BL.shape, self.tokenizer.pad_token_id or 0)
         ids_BL[mask_BL] = table.input_ids
         columns = dict(zip(_INPUTS, (ids_BL, mask_BL, np.zeros_like(ids_BL))))
         given = {each.name: columns[each.name].astype(_TYPES[each.type]) for each in self.session.get_inputs()}
         size = "{} sentences of up to {} tokens".format(*mask_BL.shape)
+        options = RunOptions()
+        options.log_severity_level = 4  # the error says it, too
+        timer = Timer(seconds, setattr, (options, "terminate", True))
+        timer.start()
         try:
-            (found,) = self.session.run([self.output], given)
+            (found,) = self.session.run([self.output], given, options)
         except Exception as error:  # ONNX Runtime may raise anything
-            right = "export it for any number of sentences and tokens, or lower max_length"
+            limit = f", and to take less than {seconds:g} s for these" if seconds < TIMEOUT_MAX else ""
+            right = f"export it for any number of sentences and tokens{limit}, or lower max_length"
             raise UserError(f"it fails on {size} ({first_line(error)}); {right}", setting=self.place) from None
+        finally:
+            timer.cancel()
         expected = mask_BL.shape[: 1 if self.output == _OF_SENTENCE else 2]
         if found.shape[:-1] != expected:
             problem = f"its output {self.output} has the shape {list(found.shape)} for {size}"
@@ -112,14 +127,14 @@ class OnnxModel(Teacher):
     def identity(self) -> str:
         """Digest of its files and settings."""
         file, directory = self._places
-        paths = [path for path in sorted(directory.rglob("*")) if path.suffix not in _NOT_READ and path.is_file()]
-        return self._digest({str(path.relative_to(directory)): path for path in [*paths, file]})
+        return self._digest([file, *files_of_model(directory, lambda suffix: suffix not in _NOT_READ)])
 
     @cached_property
     def _model(self) -> _Graph:
         if importlib.util.find_spec("onnxruntime") is None:
             raise self._refused("needs ONNX Runtime, which is not installed: run pip install 'raysed[onnx]'")
         file, directory = self._places
+        check_content(directory, f"teachers: {self.config.path!r}")
         try:
             session = open_session(file)
         except Exception as error:  # ONNX Runtime may raise anything
@@ -182,7 +197,7 @@ class OnnxModel(Teacher):
         if self.config.layers != 1:
             raise self._refused(f"gives its last layer only, but layers is {self.config.layers}; leave layers out")
         pair = self._tokens([SAMPLE_TEXTS[1], "word " * min(self._model.max_length, _LONGEST_TRIED)])
-        if not np.isfinite(self._model.embed(pair)).all():
+        if not np.isfinite(self._model.embed(pair, _MAX_TRY_S)).all():
             raise self._refused("has embeddings that are not finite")
         super().check()
 
@@ -191,4 +206,5 @@ class OnnxModel(Teacher):
 
 
 def _files(directory: Path) -> list[Path]:
-    return sorted([*directory.glob(f"*{_SUFFIX}"), *directory.glob(f"onnx/*{_SUFFIX}")])
+    found = [*directory.glob(f"*{_SUFFIX}"), *directory.glob(f"onnx/*{_SUFFIX}")]
+    return sorted(path for path in found if path.is_file())
