@@ -42,7 +42,7 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
     """Load a pre-trained transformer and its tokenizer; UserError if either is incomplete or `max_length` too large."""
     try:
         with _silent():
-            check_size(config.path, _read_configuration(config))
+            check_size(config.path, _read_configuration(encoder_path(config), config))
             transformer, info = read_weights(AutoModel, config)
     except UserError:
         raise
@@ -285,8 +285,9 @@ def width_of(config: EncoderConfig) -> int:
 
 def configuration_of(config: EncoderConfig) -> PretrainedConfig:
     """Load the model's own configuration; raise UserError if it cannot be read or its sizes are absurd."""
+    path = encoder_path(config)
     try:
-        found = _read_configuration(config)
+        found = _read_configuration(path, config)
     except LOAD_ERRORS as error:
         problem = f"{config.path!r} is neither a model directory nor a hub id that can be reached: {first_line(error)}"
         raise UserError(problem, setting="encoder.path") from None
@@ -294,8 +295,7 @@ def configuration_of(config: EncoderConfig) -> PretrainedConfig:
     return found
 
 
-def _read_configuration(config: EncoderConfig) -> PretrainedConfig:
-    path = encoder_path(config)
+def _read_configuration(path: str, config: EncoderConfig) -> PretrainedConfig:
     return AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, **config.model_kwargs)
 
 
