@@ -47,7 +47,7 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
     """Load a pre-trained transformer and its tokenizer; UserError if either is incomplete or `max_length` too large."""
     try:
         with _silent():
-            found = _read_configuration(config)
+            found = _read_configuration(encoder_path(config), config)
             check_size(config.path, found)
             _check_input(config, found)
             transformer, info = read_weights(AutoModel, config)
@@ -332,7 +332,7 @@ def configuration_of(config: EncoderConfig) -> PretrainedConfig:
     found, what = None, "is a LoRA adapter: save what peft's merge_and_unload makes of it, and name that"
     try:
         if find_adapter_config_file(path) is None:
-            found, what = _read_configuration(config), "is not an encoder of text"
+            found, what = _read_configuration(path, config), "is not an encoder of text"
     except LOAD_ERRORS as error:
         what = "is neither a model directory nor a hub id that can be reached"
         if os.path.isfile(os.path.join(path, "modules.json")):  # of sentence-transformers, such as a Router
@@ -344,8 +344,7 @@ def configuration_of(config: EncoderConfig) -> PretrainedConfig:
     return found
 
 
-def _read_configuration(config: EncoderConfig) -> PretrainedConfig:
-    path = encoder_path(config)
+def _read_configuration(path: str, config: EncoderConfig) -> PretrainedConfig:
     return AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, **config.model_kwargs)
 
 

@@ -259,7 +259,7 @@ def test_a_graph_that_never_ends_is_refused_as_well(looked_up, monkeypatch):
     model.graph.output[0].name = "last_hidden_state"
     save(model, file)
     with pytest.raises(
-        UserError, match=r"fails on two sentences of .*terminate.*take less than 0\.2 s for these, or low"
+        UserError, match=r"fails on 2 sentences of .*terminate.*take less than 0\.2 s for these, or low"
     ):
         asked(file.parent)
 
