@@ -19,13 +19,15 @@ import pyarrow.parquet as pq
 import pytest
 from started_jobs import small_tasks
 
+import raysed
 from raysed import bundled, cli
 from raysed.config import CorpusConfig, SearchConfig
 from raysed.data.corpus import CorpusReport, text_chunks
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 ASKS = EXAMPLES / "write_queries.py"
-NAMES = sorted(path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb") and path != ASKS)
+WITH_ARGUMENTS = {ASKS.name, "mteb_scores.py"}
+NAMES = sorted({path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")} - WITH_ARGUMENTS)
 KEY = "sk-a-secret-1234"
 
 
@@ -50,6 +52,32 @@ def test_an_example_runs(name, tmp_path, monkeypatch, capsys):
     for cell in cells:
         exec("".join(cell["source"]), names)
     assert (tmp_path / "runs/notebook/model/model.safetensors").exists()
+
+
+def test_mteb_scores_a_model_as_raysed_does(monkeypatch, capsys):
+    """A task that is made here: nothing is fetched."""
+    mteb = pytest.importorskip("mteb", reason="needs mteb, of the extra test")
+    import datasets
+    from mteb.abstasks import AbsTaskSTS
+    from mteb.abstasks.task_metadata import TaskMetadata
+
+    about = {"name": "Everyday", "description": "the bundled pairs", "dataset": {"path": "no/where", "revision": "1"}}
+    about |= {"type": "STS", "eval_langs": ["eng-Latn"], "main_score": "cosine_spearman", "eval_splits": ["test"]}
+    pairs = bundled.pairs("test")[:40]
+
+    class Everyday(AbsTaskSTS):
+        metadata = TaskMetadata(**about)
+
+        def load_data(self, **options):
+            columns = dict(zip(("score", "sentence1", "sentence2"), map(list, zip(*pairs))))
+            self.dataset = datasets.DatasetDict({"test": datasets.Dataset.from_dict(columns)})
+            self.data_loaded = True
+
+    monkeypatch.setattr(mteb, "get_tasks", lambda tasks: [Everyday()])
+    monkeypatch.setattr("sys.argv", ["mteb_scores.py", str(bundled.ENCODER), "Everyday"])
+    runpy.run_path(str(EXAMPLES / "mteb_scores.py"), run_name="__main__")
+    mine = raysed.evaluate({"path": str(bundled.ENCODER), "layers": 1}, {"mine": [(*pair, s) for s, *pair in pairs]})
+    assert float(capsys.readouterr().out.split(": ")[1]) == pytest.approx(mine["mine"]["spearman"], abs=0.01)
 
 
 # -- queries that a language model writes ----------------------------------------------------------------------------
