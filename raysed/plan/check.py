@@ -135,7 +135,7 @@ def _check_start(config: Config) -> None:
     except UserError as error:
         if error.setting != "encoder.path" or config.encoder.path not in [block.path for block in config.teachers]:
             raise
-        raise UserError(f"{error.problem}; name another learner (encoder.path)", setting="teachers") from None
+        raise UserError(f"{error.problem.rstrip('.')}; name another learner", setting="teachers") from None
 
 
 def load_evaluation(config: Config) -> Evaluation:
