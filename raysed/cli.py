@@ -93,7 +93,7 @@ def main_of(
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        print(f"failed: {not_enough_memory(_one_line(error))}", file=sys.stderr)
+        print(f"failed: {not_enough_memory(_one_line(error) or type(error).__name__)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         interrupts.notice()

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from raysed.config import Role
 from raysed.data.corpus import clean
-from raysed.data.parquet import batches, open_table
+from raysed.data.parquet import open_table
 from raysed.errors import UserError
 from raysed.model.teacher import Teacher
 from raysed.store.files import sha256_of
@@ -77,7 +77,8 @@ class EmbeddingFile(Teacher):
     def _index_by(self, key: Callable[[str | None], str | None]) -> tuple[np.ndarray, np.ndarray]:
         """Sorted hashes of keys, and their rows (ascending if equal). Ten million clash with probability 3e-6."""
         name = next(name for name in _SENTENCE if name in self._file.schema_arrow.names)
-        parts = [_hashes(map(key, batch.column(0).to_pylist())) for batch in batches(self._file, [name], _BATCH)]
+        batches = self._file.iter_batches(batch_size=_BATCH, columns=[name])
+        parts = [_hashes(map(key, batch.column(0).to_pylist())) for batch in batches]
         hashes_N = np.concatenate([np.empty(0, np.int64), *parts])
         rows_N = np.argsort(hashes_N, kind="stable")
         return hashes_N[rows_N], rows_N
@@ -145,7 +146,7 @@ class EmbeddingFile(Teacher):
         """Yield each batch's first row number and vectors, float32 [B, D]."""
         for group in groups:
             start = sum(self._group_sizes[:group])
-            for batch in batches(self._file, [_EMBEDDING], _BATCH, row_groups=[group]):
+            for batch in self._file.iter_batches(batch_size=_BATCH, row_groups=[group], columns=[_EMBEDDING]):
                 if not len(batch):
                     continue
                 lists = batch.column(0)
