@@ -16,7 +16,6 @@ _SECRET = re.compile(
 """Parameter names in lower case: those of S3, Google and Azure, and what users of other tools try."""
 
 _LONGEST = 2_000
-_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 HALF_CHARACTER = r"half a surrogate pair (\ud800 to \udfff), which is not valid text"
 """What is wrong with a text that cannot be written as UTF-8, such as a file name in Latin-1."""
 
@@ -48,7 +47,7 @@ def secret_in(value: Any) -> str | None:
 
 def has_half_character(text: str) -> bool:
     """Whether a text contains half a surrogate pair, which cannot be written as UTF-8."""
-    return not text.isascii() and bool(_HALF_CHARACTER.search(text))
+    return not text.isascii() and bool(re.search("[\ud800-\udfff]", text))
 
 
 def names_secret(name: str) -> bool:

@@ -333,14 +333,14 @@ MADE: list[tuple[str, str, Content, str]] = [
     *(
         ("recipes=[teachers-sed]; teachers=[x.parquet]", "x.parquet", content, f"teachers: {sentence}")
         for content, sentence in (
-            (vectors([[1.0], [2.0]], ["a", "a"]), "rows 1 and 2 of ... have the same sentence and different ..."),
             (
-                vectors([[1.0, 2.0, 3.0], [4.0]]),
-                "the embeddings of ... must all have the same width, with none missing",
+                vectors([[1.0], [2.0]], ["a", "a"]),
+                "...x.parquet has different embeddings of one sentence in rows 1 and 2; ...",
             ),
-            (vectors([[1.0], None]), "the embeddings of ... must all have the same width, ..."),
-            (vectors([[1.0], [1e300]]), "row 2 of ...x.parquet has an embedding that is not finite"),
-            (vectors([[1.0], [None]]), "row 2 of ...x.parquet has an embedding that is not finite"),
+            (vectors([[1.0, 2.0], [4.0]]), "...x.parquet must have embeddings of the same width, with none missing"),
+            (vectors([[1.0], None]), "...x.parquet must have embeddings of the same width, ..."),
+            (vectors([[1.0], [1e300]]), "...x.parquet has an embedding that is not finite in row 2"),
+            (vectors([[1.0], [None]]), "...x.parquet has an embedding that is not finite in row 2"),
             (vectors(pa.array([[], []], FLOATS)), "'...x.parquet' has embeddings of width 0"),
             (vectors(pa.array([], FLOATS), pa.array([], pa.string())), "...x.parquet has no rows"),
             (vectors([[1.0], [2.0]], [1, 2]), "... needs text in its column sentence, which has the type int64"),

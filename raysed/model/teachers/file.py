@@ -18,6 +18,7 @@ from raysed.model.teacher import Teacher
 from raysed.store.files import sha256_of
 
 _SENTENCE, _EMBEDDING = ("sentence", "text"), "embedding"
+_WIDTHS = "must have embeddings of the same width, with none missing"
 _BATCH = 4096
 """Rows to decode at a time."""
 
@@ -95,10 +96,8 @@ class EmbeddingFile(Teacher):
         rows = self._rows_of(sentences)
         missing = np.flatnonzero(rows < 0)
         if len(missing):
-            raise UserError(
-                f"teachers: {self.config.path} has no embedding for {len(missing):,} of {len(sentences):,} "
-                f"sentences, such as {sentences[missing[0]][:60]!r}"
-            )
+            example = f"such as {sentences[missing[0]][:60]!r}"
+            raise self._refused(f"has no embedding for {len(missing):,} of {len(sentences):,} sentences, {example}")
         x_ND = np.empty((len(sentences), self.width), np.float32)
         groups = np.unique(np.searchsorted(np.cumsum(self._group_sizes), rows, side="right"))
         for start, x_BD in self._vectors(groups.tolist()):
@@ -119,11 +118,9 @@ class EmbeddingFile(Teacher):
         for start, x_BD in self._vectors(range(self._file.num_row_groups)):
             broken = np.flatnonzero(~np.isfinite(x_BD).all(1))
             if len(broken):
-                raise UserError(
-                    f"teachers: row {start + broken[0] + 1} of {self.config.path} has an embedding that is not finite"
-                )
+                raise self._refused(f"has an embedding that is not finite in row {start + broken[0] + 1}")
             if x_BD.shape[1] != self.width:
-                raise self._of_other_widths()
+                raise self._refused(_WIDTHS)
             digests.append(_hashes([row.tobytes() for row in x_BD]))
         super().check()
         known_N, rows_N = self._index_by(
@@ -133,10 +130,7 @@ class EmbeddingFile(Teacher):
         differ = np.flatnonzero((known_N[1:] == known_N[:-1]) & (sorted_N[1:] != sorted_N[:-1]))
         if len(differ):
             one, two = rows_N[differ[0]] + 1, rows_N[differ[0] + 1] + 1
-            raise UserError(
-                f"teachers: rows {one} and {two} of {self.config.path} have the same sentence and different "
-                "embeddings; keep one of them"
-            )
+            raise self._refused(f"has different embeddings of one sentence in rows {one} and {two}; keep one of them")
 
     @cached_property
     def _group_sizes(self) -> list[int]:
@@ -152,15 +146,11 @@ class EmbeddingFile(Teacher):
                 lists = batch.column(0)
                 lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False)  # NaN for null
                 if (lengths != lengths[0]).any():
-                    raise self._of_other_widths()
+                    raise self._refused(_WIDTHS)
                 with np.errstate(over="ignore"):
                     flat = lists.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
                 yield start, flat.reshape(len(lists), -1)
                 start += len(batch)
-
-    def _of_other_widths(self) -> UserError:
-        path = self.config.path
-        return UserError(f"teachers: the embeddings of {path} must all have the same width, with none missing")
 
     def _refused(self, problem: str) -> UserError:
         return UserError(f"teachers: {self.config.path} {problem}")
