@@ -32,7 +32,7 @@ from raysed.data.markdown import sections
 from raysed.data.parquet import refuse_code
 from raysed.data.sources import MARKDOWN_ENDINGS, File, Hub, find, local_file, readable
 from raysed.errors import UserError, first_line, need
-from raysed.uris import HALF_CHARACTER, has_half_character
+from raysed.uris import half_character_in
 
 _BLOCK_BYTES = 1 << 18
 _BUFFER_BYTES = 1 << 22
@@ -167,13 +167,11 @@ def read(source: File | Hub, schema: Schema) -> Rows:
 
 def rows(source: File | Hub, schema: Schema) -> Iterator[Rows]:
     """Yield a source's rows in non-empty blocks of some thousand."""
-    if isinstance(source, Hub):
-        records = _read_hub(source, schema)
-    else:
-        records = (_read_parquet if source.ending == ".parquet" else _read_text)(source, schema)
-    unit = "row" if isinstance(source, Hub) or source.ending == ".parquet" else "line"
-    for numbers, values in _in_blocks(records):
-        block = Rows(source.name, unit, numbers, dict(zip(schema.fields, map(list, zip(*values)))))
+    is_text = isinstance(source, File) and source.ending != ".parquet"
+    records = _read_text if is_text else _read_hub if isinstance(source, Hub) else _read_parquet
+    for numbers, values in _in_blocks(records(source, schema)):
+        columns = dict(zip(schema.fields, map(list, zip(*values))))
+        block = Rows(source.name, "line" if is_text else "row", numbers, columns)
         for name in schema.text:
             _check_text(block, name, schema.remedy)
         yield block
@@ -225,8 +223,8 @@ def _check_text(block: Rows, name: str, remedy: str) -> None:
         if not isinstance(value, str):
             kind = type(value).__name__
             raise UserError(f"{block.where(place)}: a sentence must be text, not of type {kind}{remedy}")
-        if has_half_character(value):
-            raise UserError(f"{block.where(place)}: it contains {HALF_CHARACTER}")
+        if problem := half_character_in(value):
+            raise UserError(f"{block.where(place)}: {problem}")
 
 
 def _listed(names: Collection[str]) -> str:
@@ -321,20 +319,11 @@ def _separator(file: File, schema: Schema, first: str, number: int) -> str | Non
 def _comma_separated(name: str, lines: Iterator[tuple[int, str]], number: int) -> Iterator[tuple[int, list[str]]]:
     """Yield the line (counted from `number`) on which each row begins, and its cells."""
     csv.field_size_limit(_MAX_LINE_BYTES)
-    start, size = number, 0
-
-    def fed() -> Iterator[str]:
-        nonlocal size
-        for _, line in lines:
-            if (size := size + len(line)) > _MAX_LINE_BYTES:
-                raise csv.Error(f"a row is longer than {_MAX_LINE_BYTES >> 20} MiB")
-            yield f"{line}\n"
-
-    reader = csv.reader(fed(), strict=True)
+    reader, start = csv.reader((f"{line}\n" for _, line in lines), strict=True), number
     try:
         for row in reader:
             yield start, row
-            start, size = number + reader.line_num, 0
+            start = number + reader.line_num
     except csv.Error as error:
         advice = "check for quotation marks that are not closed or not doubled"
         raise UserError(f"{name}, line {start}: {error}; {advice}") from None
