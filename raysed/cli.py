@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysed import interrupts
-from raysed.errors import RunFailed, UserError, is_out_of_memory, not_enough_memory
+from raysed.errors import RunFailed, UserError, first_line
 from raysed.store.metrics import notes_shown
 from raysed.store.text import printable
 
@@ -90,10 +90,8 @@ def main_of(
     except RunFailed as error:
         print(f"failed: {_one_line(error)}", file=sys.stderr)
         return 1
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        print(f"failed: {not_enough_memory(_one_line(error))}", file=sys.stderr)
+    except MemoryError as error:
+        print(f"failed: {_one_line(UserError(first_line(error)))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         interrupts.notice()

@@ -61,14 +61,11 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
-        raise UserError(f"config file {path}{where} is not valid YAML: {_problem(error)}") from None
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise UserError(f"config file {path}{where} is not valid YAML: {problem}") from None
     if not isinstance(data, dict | None):
         raise UserError(f"config file {path} must hold settings as 'key: value', not a {type(data).__name__}")
     return data or {}
-
-
-def _problem(error: yaml.YAMLError) -> str:
-    return getattr(error, "problem", None) or str(error).splitlines()[0]
 
 
 class _Loader(yaml.SafeLoader):
@@ -128,8 +125,8 @@ def apply_override(data: dict[str, Any], item: str) -> None:
         raise UserError(f"--set {_short(item)}: write it as block.key=value, for example --set ct.steps=1000")
     try:
         value = _parse(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"--set {_short(item)}: the value is not valid YAML: {_problem(error)}") from None
+    except yaml.YAMLError:
+        raise UserError(f"--set {_short(item)}: the value is not valid YAML") from None
     *parents, leaf = key.split(".")
     for depth, parent in enumerate(parents):
         data[parent] = {} if data.get(parent) is None else data[parent]  # a block with nothing but comments

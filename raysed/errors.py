@@ -27,7 +27,8 @@ class UserError(ValueError):
         self, problem: str, setting: str | None = None, file: str | os.PathLike | None = None, line: int | None = None
     ):
         if is_out_of_memory(sys.exc_info()[1]) and "not enough memory" not in problem:
-            problem, setting, file, line = not_enough_memory(problem), None, None, None
+            problem = f"there is not enough memory; free some, or use a machine with more ({problem})"
+            setting, file, line = None, None, None
         super().__init__(problem, setting, file, line)  # pickle recreates it from these
         self.problem, self.setting, self.file, self.line = problem, setting, file, line
 
@@ -44,11 +45,6 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     """Return whether an error of a library means that the machine or a GPU ran out of memory."""
     is_named = type(error).__name__.endswith("MemoryError")  # Python's, torch's, numpy's and Arrow's
     return not isinstance(error, UserError) and (is_named or any(words in str(error) for words in _NO_MEMORY))
-
-
-def not_enough_memory(problem: object) -> str:
-    """Return a sentence."""
-    return f"there is not enough memory; free some, or use a machine with more ({problem})"
 
 
 def need(library: str, what: str, extra: str) -> None:

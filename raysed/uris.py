@@ -16,9 +16,6 @@ _SECRET = re.compile(
 """Parameter names in lower case: those of S3, Google and Azure, and what users of other tools try."""
 
 _LONGEST = 2_000
-_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
-HALF_CHARACTER = r"half a surrogate pair (\ud800 to \udfff), which is not valid text"
-"""What is wrong with a text that cannot be written as UTF-8, such as a file name in Latin-1."""
 
 
 def refuse_secret(uri: str, setting: str) -> None:
@@ -39,16 +36,16 @@ def secret_in(value: Any) -> str | None:
     >>> secret_in("hdfs://user@host:8020/b@c.tsv")
     """
     if isinstance(value, str):
-        if has_half_character(value):
-            return f"it contains {HALF_CHARACTER}"
-        return "it contains a zero byte, which no name may contain" if "\0" in value else _secret_in_uri(value)
+        zero = "it contains a zero byte, which no name may contain" if "\0" in value else None
+        return zero or half_character_in(value) or _secret_in_uri(value)
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
     return next(filter(None, map(secret_in, parts)), None)
 
 
-def has_half_character(text: str) -> bool:
-    """Whether a text contains half a surrogate pair, which cannot be written as UTF-8."""
-    return not text.isascii() and bool(_HALF_CHARACTER.search(text))
+def half_character_in(text: str) -> str | None:
+    """Return what is wrong with a text that UTF-8 cannot hold, such as a file name in Latin-1, or None."""
+    is_half = not text.isascii() and re.search("[\ud800-\udfff]", text)
+    return r"it contains half a surrogate pair (\ud800 to \udfff), which is not valid text" if is_half else None
 
 
 def names_secret(name: str) -> bool:

@@ -106,8 +106,8 @@ sed.learners=1000000000 -> setting sed.learners: input should be less than or eq
 ct.steps -> --set 'ct.steps': write it as block.key=value, for example --set ct.steps=1000
 ct..steps=5 -> --set 'ct..steps=5': write it as block.key=value, ...
 ct.steps=1; ct.steps.x=5 -> --set 'ct.steps.x=5': steps is a value, not a block of settings
-ct.steps=[1 -> --set 'ct.steps=[1': the value is not valid YAML: expected ',' or ']', but got '<stream end>'
-ct={steps: 1, steps: 2} -> --set 'ct={steps: 1, steps: 2}': the value is not valid YAML: 'steps' is given twice
+ct.steps=[1 -> --set 'ct.steps=[1': the value is not valid YAML
+ct={steps: 1, steps: 2} -> --set 'ct={steps: 1, steps: 2}': the value is not valid YAML
 # recipes
 recipes=[] -> recipes is empty; name at least one, for example ct-sed-flow
 recipes=[''] -> recipe '': '' is not a stage; ...
@@ -291,10 +291,10 @@ v.tsv: a\tb\n -> views.files: ...v.tsv has no column split; remove split: train
 > evaluation.tasks.x={source: %, queries: %}
 d.tsv: id\ttext\na\tb\n -> evaluation.tasks.x.qrels is missing; a retrieval task needs documents, queries and qrels
 > evaluate --model bundled:encoder --task b
-b/qrels/test.tsv: QRELSq1\td7\t1\nq9\td1\t1 -> ...: ... no document of ... as relevant for a query of ...queries.jsonl
+b/qrels/test.tsv: QRELSq1\td7\t1\nq9\td1\t1 -> ...: no query of b/queries.jsonl has a relevant document in b/...
 b/qrels/test.tsv: q1 0 d1 1\nq1 d1 1 -> ...test.tsv, line 2: 3 tab-separated columns instead of 4; ..., or name the ...
 b/qrels/test.tsv: QRELSq1\td1\tmuch -> ...test.tsv, line 2: score 'much' is not a number; write 1 for relevant ...
-b/qrels/test.tsv: QRELSq1\td1\t0 -> evaluation.tasks.b: ... names no document of ... as relevant for a query of ...
+b/qrels/test.tsv: QRELSq1\td1\t0 -> evaluation.tasks.b: no query of b/queries.jsonl has a relevant document in ...
 b/corpus.jsonl: «{"_id": "d1", "text": "x"}\n»2 -> ...corpus.jsonl, line 2: the id 'd1' appears twice; every ...
 b/corpus.jsonl:  -> evaluation.tasks.b: ...corpus.jsonl has no documents; it must hold at least one
 b/queries.jsonl: {"text": "a"}\n -> ...queries.jsonl, line 1: columns _id and text are needed, found text
@@ -348,7 +348,6 @@ def pipe(path: Path) -> None:
 
 
 BOMB = "a0: &a0 x\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
-ENDLESS_ROW = gzip.compress(b'text\n"' + 70 * (bytes(1 << 20).replace(b"\0", b"x") + b'\n","'), 1)
 BEYOND_9999 = pa.array([0, 3_000_000], pa.int32()).cast(pa.date32())
 FLOATS = pa.list_(pa.float32())
 MADE: list[tuple[str, str, Content, str]] = [
@@ -361,7 +360,6 @@ MADE: list[tuple[str, str, Content, str]] = [
             ("a.txt", pipe, "corpus.source: a.txt is neither a file nor a directory; name one of these"),
             ("a.jsonl", POINTER, "corpus.source: a.jsonl is a Git LFS pointer; run git lfs pull to get the file"),
             ("a.txt.gz", gzip.compress(bytes(1 << 27)), "a.txt.gz, line 1 is longer than 64 MiB; put one ..."),
-            ("a.csv.gz", ENDLESS_ROW, "a.csv.gz, line 2: a row is longer than 64 MiB; check for quotation marks ..."),
             ("a.parquet", parquet(body=["a"], n=[1]), "a.parquet: columns sentence or ... found body, n; ..."),
             ("a.parquet", parquet(text=[["a"]]), "a.parquet, row 1: a sentence must be text, not of type list; ..."),
             ("a.parquet", parquet(text=BEYOND_9999), "a.parquet, rows 1 to 2: a value cannot be read: ..."),
@@ -370,14 +368,10 @@ MADE: list[tuple[str, str, Content, str]] = [
     *(
         ("recipes=[teachers-sed]; teachers=[x.parquet]", "x.parquet", content, f"teachers: {sentence}")
         for content, sentence in (
-            (vectors([[1.0], [2.0]], ["a", "a"]), "rows 1 and 2 of ... have the same sentence and different ..."),
-            (
-                vectors([[1.0, 2.0, 3.0], [4.0]]),
-                "the embeddings of ... must all have the same width, with none missing",
-            ),
-            (vectors([[1.0], None]), "the embeddings of ... must all have the same width, ..."),
-            (vectors([[1.0], [1e300]]), "row 2 of ...x.parquet has an embedding that is not finite"),
-            (vectors([[1.0], [None]]), "row 2 of ...x.parquet has an embedding that is not finite"),
+            (vectors([[1.0, 2.0], [4.0]]), "...x.parquet must have embeddings of the same width, with none missing"),
+            (vectors([[1.0], None]), "...x.parquet must have embeddings of the same width, ..."),
+            (vectors([[1.0], [1e300]]), "...x.parquet has an embedding that is not finite in row 2"),
+            (vectors([[1.0], [None]]), "...x.parquet has an embedding that is not finite in row 2"),
             (vectors(pa.array([[], []], FLOATS)), "'...x.parquet' has embeddings of width 0"),
             (vectors(pa.array([], FLOATS), pa.array([], pa.string())), "...x.parquet has no rows"),
             (vectors([[1.0], [2.0]], [1, 2]), "... needs text in its column sentence, which has the type int64"),

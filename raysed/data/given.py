@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysed.errors import UserError, first_line
-from raysed.uris import HALF_CHARACTER
+from raysed.uris import half_character_in
 
 _ROWS = 10_000
 
@@ -83,7 +83,7 @@ def _write(items: Iterator[Any], path: Path, setting: str) -> None:
     except pa.ArrowException as error:
         raise UserError(f"rows are not alike: {error}", setting=setting) from None
     except UnicodeEncodeError as error:
-        raise UserError(f"{error.object[:60]!r} contains {HALF_CHARACTER}", setting=setting) from None
+        raise UserError(f"{error.object[:60]!r}: {half_character_in(error.object)}", setting=setting) from None
     finally:
         if writer:
             writer.close()

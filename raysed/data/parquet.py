@@ -4,9 +4,8 @@ Importing Ray Data makes pyarrow unpickle objects of a type that it registers, a
 objects; and tables may come from someone else, or lie where others can write.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +15,6 @@ from raysed.errors import UserError
 
 _BUFFER_BYTES = 1 << 20
 """Read size per column; pyarrow would otherwise buffer a whole row group of it, which may be the whole file."""
-_BATCH_BYTES = 1 << 26
 
 
 def open_table(path: Path) -> pq.ParquetFile:
@@ -24,15 +22,6 @@ def open_table(path: Path) -> pq.ParquetFile:
     file = pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
     refuse_code(file.schema_arrow, str(path))
     return file
-
-
-def batches(table: pq.ParquetFile, columns: Sequence[str], most: int, **options: Any) -> Iterator[pa.RecordBatch]:
-    """Yield some columns in batches of at most `most` rows, fewer if they are long; options are pyarrow's."""
-    groups = [table.metadata.row_group(index) for index in range(table.num_row_groups)]
-    chunks = [group.column(index) for group in groups for index in range(group.num_columns)]
-    size = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema.startswith(tuple(columns)))
-    most = max(1, min(most, _BATCH_BYTES * table.metadata.num_rows // max(size, 1)))
-    return table.iter_batches(batch_size=most, columns=list(columns), **options)
 
 
 class RowGroups:

@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import shutil
-import stat
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -72,7 +71,7 @@ class Files:
         path = self.path(name)
 
         def opened() -> _Result:
-            if self.is_local and not stat.S_ISREG(os.stat(path).st_mode):  # a FIFO would be waited for
+            if self.is_local and os.path.exists(path) and not os.path.isfile(path):  # a FIFO would be waited for
                 raise FileNotFoundError(errno.ENOENT, "it is not a file", path)
             with open(path, "rb") if self.is_local else self.fs.open_input_stream(path) as stream:
                 return read(stream)

@@ -65,7 +65,7 @@ def test_the_same_rows_leave_the_file_as_it_is(tmp_path):
         ([], "sentences: nothing was given"),
         (["It rains.", 7], "sentences: item 1 is '7'; each must be a sentence, .*"),
         ([("a", "b", "c")], "sentences: item 0 is .*"),
-        (["It rains.", "b\ud800"], r"sentences: 'b\\ud800' contains half a surrogate pair"),
+        (["It rains.", "b\ud800"], r"sentences: 'b\\ud800': it contains half a surrogate pair"),
         ([{"a": 1}, {"a": "It rains."}], "sentences: rows are not alike: .*"),
         (["It rains.", {"text": 3}], "sentences: rows have sentence, but one has text"),
     ],

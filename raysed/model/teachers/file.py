@@ -1,7 +1,8 @@
 """A file of precomputed embeddings as a teacher: memory holds 16 bytes per sentence, row groups are read on demand."""
 
+import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -12,12 +13,15 @@ import pyarrow.parquet as pq
 
 from raysed.config import Role
 from raysed.data.corpus import clean
-from raysed.data.parquet import batches, open_table
+from raysed.data.parquet import open_table
 from raysed.errors import UserError
 from raysed.model.teacher import Teacher
 from raysed.store.files import check_content, digest_of
 
+log = logging.getLogger(__name__)
+
 _SENTENCE, _EMBEDDING = ("sentence", "text"), "embedding"
+_WIDTHS = "must have embeddings of the same width, with none missing"
 _BATCH = 4096
 """Rows to decode at a time."""
 
@@ -74,12 +78,13 @@ class EmbeddingFile(Teacher):
 
     @cached_property
     def _index(self) -> tuple[np.ndarray, np.ndarray]:
-        return self._index_by(_key)
+        """Sorted hashes of clean sentences, and their rows (ascending if equal).
 
-    def _index_by(self, key: Callable[[str | None], str | None]) -> tuple[np.ndarray, np.ndarray]:
-        """Sorted hashes of keys, and their rows (ascending if equal). Ten million clash with probability 3e-6."""
+        Ten million clash with probability 3e-6.
+        """
         name = next(name for name in _SENTENCE if name in self._file.schema_arrow.names)
-        parts = [_hashes(map(key, batch.column(0).to_pylist())) for batch in batches(self._file, [name], _BATCH)]
+        batches = self._file.iter_batches(batch_size=_BATCH, columns=[name])
+        parts = [_hashes(map(_key, batch.column(0).to_pylist())) for batch in batches]
         hashes_N = np.concatenate([np.empty(0, np.int64), *parts])
         rows_N = np.argsort(hashes_N, kind="stable")
         return hashes_N[rows_N], rows_N
@@ -96,10 +101,8 @@ class EmbeddingFile(Teacher):
         rows = self._rows_of(sentences)
         missing = np.flatnonzero(rows < 0)
         if len(missing):
-            raise UserError(
-                f"teachers: {self.config.path} has no embedding for {len(missing):,} of {len(sentences):,} "
-                f"sentences, such as {sentences[missing[0]][:60]!r}"
-            )
+            example = f"such as {sentences[missing[0]][:60]!r}"
+            raise self._refused(f"has no embedding for {len(missing):,} of {len(sentences):,} sentences, {example}")
         x_ND = np.empty((len(sentences), self.width), np.float32)
         groups = np.unique(np.searchsorted(np.cumsum(self._group_sizes), rows, side="right"))
         for start, x_BD in self._vectors(groups.tolist()):
@@ -112,32 +115,16 @@ class EmbeddingFile(Teacher):
         return bool((self._rows_of(sentences) >= 0).all())
 
     def check(self) -> None:
-        """Read the whole file: equal widths, finite numbers, one vector per distinct sentence.
-
-        Of sentences that `clean` makes equal, the first counts, as in a corpus.
-        """
-        digests = []
+        """Read the whole file: equal widths, finite numbers. Of equal sentences the first counts, as in a corpus."""
         for start, x_BD in self._vectors(range(self._file.num_row_groups)):
             broken = np.flatnonzero(~np.isfinite(x_BD).all(1))
             if len(broken):
-                raise UserError(
-                    f"teachers: row {start + broken[0] + 1} of {self.config.path} has an embedding that is not finite"
-                )
+                raise self._refused(f"has an embedding that is not finite in row {start + broken[0] + 1}")
             if x_BD.shape[1] != self.width:
-                raise self._of_other_widths()
-            digests.append(_hashes([row.tobytes() for row in x_BD]))
+                raise self._refused(_WIDTHS)
         super().check()
-        known_N, rows_N = self._index_by(
-            lambda sentence: sentence
-        )  # a repeated sentence is fine if its vector is the same
-        sorted_N = np.concatenate(digests)[rows_N]
-        differ = np.flatnonzero((known_N[1:] == known_N[:-1]) & (sorted_N[1:] != sorted_N[:-1]))
-        if len(differ):
-            one, two = rows_N[differ[0]] + 1, rows_N[differ[0] + 1] + 1
-            raise UserError(
-                f"teachers: rows {one} and {two} of {self.config.path} have the same sentence and different "
-                "embeddings; keep one of them"
-            )
+        if repeated := len(self._index[0]) - len(np.unique(self._index[0])):
+            log.info("%s: %d rows repeat an earlier sentence, whose vector counts", self.config.path, repeated)
 
     @cached_property
     def _group_sizes(self) -> list[int]:
@@ -147,21 +134,17 @@ class EmbeddingFile(Teacher):
         """Yield each batch's first row number and vectors, float32 [B, D]."""
         for group in groups:
             start = sum(self._group_sizes[:group])
-            for batch in batches(self._file, [_EMBEDDING], _BATCH, row_groups=[group]):
+            for batch in self._file.iter_batches(batch_size=_BATCH, row_groups=[group], columns=[_EMBEDDING]):
                 if not len(batch):
                     continue
                 lists = batch.column(0)
                 lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False)  # NaN for null
                 if (lengths != lengths[0]).any():
-                    raise self._of_other_widths()
+                    raise self._refused(_WIDTHS)
                 with np.errstate(over="ignore"):
                     flat = lists.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
                 yield start, flat.reshape(len(lists), -1)
                 start += len(batch)
-
-    def _of_other_widths(self) -> UserError:
-        path = self.config.path
-        return UserError(f"teachers: the embeddings of {path} must all have the same width, with none missing")
 
     def _refused(self, problem: str) -> UserError:
         return UserError(f"teachers: {self.config.path} {problem}")
@@ -171,5 +154,5 @@ def _key(sentence: str | None) -> str:
     return clean((sentence or "").removeprefix("\ufeff"))
 
 
-def _hashes(values: Iterable[str | bytes | None]) -> np.ndarray:
+def _hashes(values: Iterable[str]) -> np.ndarray:
     return np.array([hash(value) for value in values], np.int64)

@@ -83,15 +83,6 @@ def _by_id(rows: Rows) -> dict[str, int]:
     return found
 
 
-def _note_unknown(judgements: Rows, column: str, known: Mapping[str, int], file: str, effect: str) -> None:
-    places = [place for place, value in enumerate(judgements.columns[column]) if str(value) not in known]
-    if places:
-        first = f"{judgements.where(places[0])}, names {judgements.columns[column][places[0]]!r}"
-        log.info(
-            "%s: %d judgements are of ids that %s lacks; %s (%s)", judgements.name, len(places), file, effect, first
-        )
-
-
 class Retrieval(Task):
     """Scores models by how they rank the documents that answer a query; only embedded texts get prompts.
 
@@ -156,8 +147,11 @@ class Retrieval(Task):
         document_of, query_of = _by_id(documents), _by_id(queries)
         if not document_of:
             raise UserError(f"{setting}: {documents.name} has no documents; it must hold at least one")
-        _note_unknown(judgements, "query", query_of, queries.name, "they are left out")
-        _note_unknown(judgements, "document", document_of, documents.name, "they count as never found")
+        effects = (("query", query_of, "it is not asked"), ("document", document_of, "it counts as never found"))
+        for column, known, effect in effects:
+            if lacking := [value for value in judgements.columns[column] if str(value) not in known]:
+                facts = judgements.name, len(lacking), column, lacking[0], effect
+                log.info("%s: %d judgements name a %s that is not there, such as %r; %s", *facts)
         scores = judgements.numbers_of("score", "write 1 for relevant and 0 for not")
         gains: dict[str, dict[int, float]] = {}
         place_of = dict(document_of)
@@ -167,10 +161,7 @@ class Retrieval(Task):
                 gains.setdefault(str(query), {})[place] = 1.0 if gain is None else gain
         kept = [query for query in query_of if query in gains]
         if not any(min(gains[query]) < len(document_of) for query in kept):
-            problem = (
-                f"{judgements.name} names no document of {documents.name} as relevant for a query of {queries.name}"
-            )
-            raise UserError(problem, setting=setting)
+            raise UserError(f"{setting}: no query of {queries.name} has a relevant document in {documents.name}")
         texts = [f"{title} {text}".strip() for title, text in zip(documents.texts("title"), documents.texts("text"))]
         asked = queries.texts("text")
         asked, judged = [asked[query_of[query]] for query in kept], [gains[query] for query in kept]
@@ -234,14 +225,12 @@ class Retrieval(Task):
 
 def ranks_among(scores_N: np.ndarray, relevant: Sequence[int], place_N: np.ndarray) -> np.ndarray:
     """Return the ranks, from 1, of a few documents among all; with so few, counting beats sorting."""
-    ranks = []
-    for row in relevant:
-        if row >= len(scores_N):
-            ranks.append(np.inf)
-            continue
-        level = scores_N == scores_N[row]
-        ranks.append(1 + (scores_N > scores_N[row]).sum() + (place_N[level] < place_N[row]).sum())
-    return np.array(ranks)
+    rank_J = np.full(len(relevant), np.inf)
+    for place, row in enumerate(relevant):
+        if row < len(scores_N):
+            level = scores_N == scores_N[row]
+            rank_J[place] = 1 + (scores_N > scores_N[row]).sum() + (place_N[level] < place_N[row]).sum()
+    return rank_J
 
 
 def measures_of(rank_J: np.ndarray, gain_J: np.ndarray) -> tuple[float, ...]:
