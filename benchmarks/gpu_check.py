@@ -105,7 +105,7 @@ class Check:
     rows: list[Row] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.tokenizer = AutoTokenizer.from_pretrained(ENCODER)
+        self.tokenizer = AutoTokenizer.from_pretrained(ENCODER, trust_remote_code=False)
         text = (ENCODER.parent / "corpus.txt").read_text(encoding="utf-8")
         self.sentences = text.splitlines()[: 2000 if self.on_gpu else 512]
         self.data = self._tables()

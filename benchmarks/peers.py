@@ -134,7 +134,7 @@ def load(path: Path, device: str, dropout: bool = False) -> SentenceTransformer:
         dropout: whether the model has the dropout that its configuration names, or none.
     """
     off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    model = SentenceTransformer(str(path), device=device, config_kwargs={} if dropout else off)
+    model = SentenceTransformer(str(path), trust_remote_code=False, device=device, config_kwargs={} if dropout else off)
     model.max_seq_length = MAX_LENGTH
     return model
 
@@ -216,7 +216,9 @@ def _loading_seconds(trainer: SentenceTransformerTrainer, count: int) -> float:
 
 def plain_model(path: Path, device: str, dropout: bool = False) -> PreTrainedModel:
     """Loads the transformer alone, in fp32."""
-    model = AutoModel.from_pretrained(path, dtype=torch.float32, add_pooling_layer=False).to(device)
+    model = AutoModel.from_pretrained(path, trust_remote_code=False, dtype=torch.float32, add_pooling_layer=False).to(
+        device
+    )
     return model.train(dropout)
 
 
@@ -240,7 +242,7 @@ def fastembed(path: Path, file: str, threads: int) -> Callable[[list[str]], np.n
     from fastembed import TextEmbedding
     from fastembed.common.model_description import ModelSource, PoolingType
 
-    width = AutoConfig.from_pretrained(path).hidden_size
+    width = AutoConfig.from_pretrained(path, trust_remote_code=False).hidden_size
     about = {"pooling": PoolingType.MEAN, "normalization": True, "dim": width, "model_file": file}
     TextEmbedding.add_custom_model(model=str(path), sources=ModelSource(url="https://localhost"), **about)
     model = TextEmbedding(str(path), specific_model_path=str(path), threads=threads)

@@ -130,7 +130,7 @@ def train_raysed(work: Work, bf16: bool, updates: int, seed: int) -> peers.Train
     update(work.options.warm_up)
     with harness.timed() as seconds:
         update(updates)
-    tokenizer = AutoTokenizer.from_pretrained(work.encoder)
+    tokenizer = AutoTokenizer.from_pretrained(work.encoder, trust_remote_code=False)
     models = setup.objective.candidates()
     return peers.Trained(seconds[0], tuple(harness.embedder(models[name], tokenizer) for name in ("first", "second")))
 
@@ -147,7 +147,7 @@ def _train_peer(work: Work, dropout: bool, bf16: bool, updates: int, seed: int) 
 
 def _train_plain(work: Work, updates: int, seed: int) -> peers.Trained:
     torch.manual_seed(seed)
-    tokenizer = AutoTokenizer.from_pretrained(work.encoder)
+    tokenizer = AutoTokenizer.from_pretrained(work.encoder, trust_remote_code=False)
     models = [peers.plain_model(work.encoder, work.options.device, work.options.dropout) for _ in range(2)]
     parameters = [parameter for model in models for parameter in model.parameters()]
     optimizer = torch.optim.RMSprop(parameters, lr=CT.learning_rates[0], alpha=0.9, eps=1e-7, foreach=True)

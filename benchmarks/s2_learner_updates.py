@@ -177,7 +177,7 @@ def _train_peer(work: Work, labelled: datasets.Dataset, bf16: bool, updates: int
 
 def _train_plain(work: Work, updates: int, seed: int) -> peers.Trained:
     torch.manual_seed(seed)
-    tokenizer = AutoTokenizer.from_pretrained(work.encoder)
+    tokenizer = AutoTokenizer.from_pretrained(work.encoder, trust_remote_code=False)
     model = peers.plain_model(work.encoder, work.options.device, work.options.dropout)
     optimizer = torch.optim.AdamW(model.parameters(), lr=SED.learning_rate, weight_decay=0.0, fused=True)
     size = min(SED.batch_size, len(work.sentences))

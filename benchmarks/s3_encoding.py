@@ -75,7 +75,7 @@ def _model(path: Path, encoder: str, sentences: list[str]) -> Path:
     """Writes the model in all formats as a sentence-transformers directory, which is returned."""
     has_modules = (Path(encoder) / "modules.json").is_file()
     source = encoder if has_modules else harness.encoder_directory(path.parent / "encoder", encoder)
-    model = SentenceTransformer(str(source), device="cpu")
+    model = SentenceTransformer(str(source), trust_remote_code=False, device="cpu")
     model.max_seq_length = harness.MAX_LENGTH
     model.save_pretrained(str(path))
     write_formats(path, ["onnx", "int8", "openvino", "openvino_int8"], _some(sentences, CALIBRATION))
@@ -109,13 +109,15 @@ def _sides(options: argparse.Namespace, path: Path, sentences: list[str]) -> dic
 
 def _peers(path: Path, device: str) -> dict[str, SentenceTransformer]:
     def on(kind: type, name: str) -> SentenceTransformer:
-        model = SentenceTransformer(str(path), device="cpu")
+        model = SentenceTransformer(str(path), trust_remote_code=False, device="cpu")
         model[0].model = kind(path / FILES[name], model[0].config)  # as its backend does
         return model
 
-    rounded = SentenceTransformer(str(path), device=device, model_kwargs={"dtype": torch.bfloat16})
+    rounded = SentenceTransformer(
+        str(path), trust_remote_code=False, device=device, model_kwargs={"dtype": torch.bfloat16}
+    )
     return {
-        "PyTorch": SentenceTransformer(str(path), device=device),
+        "PyTorch": SentenceTransformer(str(path), trust_remote_code=False, device=device),
         "PyTorch in bf16": rounded,
         "ONNX": on(OnnxTransformer, "onnx"),
         "ONNX in int8": on(OnnxTransformer, "int8"),

@@ -76,7 +76,7 @@ def score(model: SentenceTransformer, dev: Path, batch_size: int) -> float:
 
 def load(options: argparse.Namespace) -> SentenceTransformer:
     """Loads the encoder with mean pooling."""
-    model = SentenceTransformer(options.model, device=options.device)
+    model = SentenceTransformer(options.model, trust_remote_code=False, device=options.device)
     model.max_seq_length = 75
     return model
 

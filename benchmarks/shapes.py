@@ -22,7 +22,9 @@ def config_of(shape: str, **changes: object) -> BertConfig:
         shape: one of `SHAPES`.
         changes: to it.
     """
-    return BertConfig(**{**SHAPES[shape], **changes}, vocab_size=len(AutoTokenizer.from_pretrained(ENCODER)))
+    return BertConfig(
+        **{**SHAPES[shape], **changes}, vocab_size=len(AutoTokenizer.from_pretrained(ENCODER, trust_remote_code=False))
+    )
 
 
 def write(shape: str, path: Path) -> None:
@@ -34,4 +36,4 @@ def write(shape: str, path: Path) -> None:
     """
     torch.manual_seed(0)
     BertModel(config_of(shape)).save_pretrained(path)
-    AutoTokenizer.from_pretrained(ENCODER).save_pretrained(path)
+    AutoTokenizer.from_pretrained(ENCODER, trust_remote_code=False).save_pretrained(path)

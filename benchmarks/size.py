@@ -122,7 +122,7 @@ def write_encoder(directory: Path, shape: Mapping[str, int]) -> dict[str, object
     from raysed import bundled
 
     BertModel(BertConfig(**shape)).save_pretrained(directory)
-    AutoTokenizer.from_pretrained(bundled.ENCODER).save_pretrained(directory)
+    AutoTokenizer.from_pretrained(bundled.ENCODER, trust_remote_code=False).save_pretrained(directory)
     return {"path": str(directory), "model_kwargs": {}}  # all of its layers
 
 

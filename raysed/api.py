@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
+from urllib.parse import quote
 
-from raysed.config import PYTHON, Config, QueryKind, find_config, load_config, make_config
+from raysed.config import PYTHON, Config, QueryKind, check_task_name, find_config, load_config, make_config
 from raysed.config_text import merge
 from raysed.errors import UserError
 from raysed.store.metrics import notes_shown, quiet_libraries
@@ -72,8 +73,8 @@ class Report(dict[str, Any]):
 class Result:
     """What a run has produced."""
 
-    def __init__(self, storage: Storage):
-        self._storage = storage
+    def __init__(self, storage: Storage, trust_remote_code: bool = False):
+        self._storage, self._trusts = storage, trust_remote_code
         self.directory: str = storage.uri("").rstrip("/")
         """The run's directory; a URI on remote storage."""
         texts = [storage.read_text(f"report.{ending}") for ending in ("json", "md")]
@@ -97,8 +98,7 @@ class Result:
         from raysed.model.library import load
 
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        trusts = self.report["config"]["encoder"]["trust_remote_code"]
-        return load(Path(self._storage.fetch("model")), device, trusts) if self.path else None
+        return load(Path(self._storage.fetch("model")), device, self._trusts) if self.path else None
 
     @property
     def scores(self) -> Scores:
@@ -169,7 +169,7 @@ def _run(config: Config, verbose: bool, take_over: bool = False) -> Result:
 
     with shown(verbose), notes_shown(verbose):
         pipeline.run(config, print if verbose else log.info, take_over)
-    return Result(Storage(config.storage, config.run))
+    return Result(Storage(config.storage, config.run), config.encoder.trust_remote_code)
 
 
 def check(config: Config) -> None:
@@ -425,7 +425,8 @@ def _sources(dev: Any, tasks: Any, directory: str) -> dict[str, str]:
     given += [(f"task-{place}", task) for place, task in enumerate(unnamed, 1) if not is_dev(task)]
     found: dict[str, str] = {}
     for name, task in given:
-        source, *more = source_of(task, f"{directory}/{name}.parquet", f"task {name}")
+        check_task_name(name)
+        source, *more = source_of(task, f"{directory}/{quote(name, safe='')}.parquet", f"task {name}")
         if more:
             raise UserError(f"task {name}: a list of files is not one task; pass each file as a separate task")
         if is_path(task) and name not in tasks:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysed import interrupts
-from raysed.errors import RunFailed, UserError
+from raysed.errors import RunFailed, UserError, first_line
 from raysed.store.metrics import notes_shown
 from raysed.store.text import printable
 
@@ -89,6 +89,9 @@ def main_of(
         return 2
     except RunFailed as error:
         print(f"failed: {_one_line(error)}", file=sys.stderr)
+        return 1
+    except MemoryError as error:
+        print(f"failed: {_one_line(UserError(first_line(error)))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         interrupts.notice()

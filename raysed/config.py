@@ -40,7 +40,7 @@ Precision = Literal["auto", "fp32", "bf16"]
 """Precision of forward passes; trained weights and optimizer states are always fp32."""
 EncodePrecision = Literal[Precision, "int8"]
 TargetPrecision = Literal["fp32", "fp16"]
-Role = Literal["", "query", "document", "prompted"]
+Role = Literal["", "query", "document", "prompted query", "prompted document"]
 """What a text is in a search, which decides its prompt; empty: neither; `prompted`: its task has put one before it."""
 Rate = Annotated[float, Field(gt=0)]
 PACKAGE = "package:"
@@ -283,7 +283,8 @@ class TaskConfig(Block):
     queries: Source | None = None
     """Retrieval: file of queries (`_id`, `text`), unless next to the documents."""
     qrels: Source | None = None
-    """Retrieval: file of relevant documents (`query-id`, `corpus-id`, `score`), unless next to them."""
+    """Retrieval: file of relevant documents (`query-id`, `corpus-id`, `score`; or TREC's four columns), unless next to
+    them."""
     query_prompt: str = ""
     """Prefix for each query, e.g. `"query: "`."""
     document_prompt: str = ""
@@ -325,6 +326,13 @@ _COLUMN_NAMES = ("sts-avg", "mean", "max", "std", "n")
 """Of tables of scores, beside those of tasks."""
 
 
+def check_task_name(name: Any) -> None:
+    """Raise `UserError` for a task name that cannot become the name of a directory."""
+    is_name = isinstance(name, str) and name not in ("", ".", "..") and name.isprintable()
+    if not is_name or len(quote(name, safe="")) > _LONGEST_NAME:
+        raise UserError(f"evaluation.tasks has the name {str(name)[:99]!r}; use a short one that can be printed")
+
+
 class EvaluationConfig(Block):
     """What is scored, and how subsets are aggregated."""
 
@@ -349,9 +357,8 @@ class EvaluationConfig(Block):
     def _names_are_tasks(self) -> "EvaluationConfig":
         if not self.tasks:
             raise ValueError("evaluation.tasks is empty; name at least one file of graded sentence pairs")
-        for name in self.tasks:  # becomes the name of a directory
-            if name in ("", ".", "..") or not name.isprintable() or len(quote(name)) > _LONGEST_NAME:
-                raise ValueError(f"evaluation.tasks has the name {name[:99]!r}; use a short one that can be printed")
+        for name in self.tasks:
+            check_task_name(name)
             if name in _COLUMN_NAMES:
                 raise ValueError(f"evaluation.tasks has the name {name!r}, a column of the tables; use another")
         there = f"which is not in evaluation.tasks; name one of {', '.join(self.tasks)}"
@@ -488,49 +495,6 @@ def named_apart(teachers: list[TeacherConfig]) -> list[TeacherConfig]:
 QueryKind = Literal["titles", "first_sentences", "questions", "crops"]
 
 
-def _is_address(url: str) -> str:
-    if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", url):
-        raise ValueError("write it as http://HOST:PORT/v1 or https://HOST/v1")
-    return url
-
-
-def _asks_about_a_text(prompt: str) -> str:
-    if "{text}" not in prompt:
-        raise ValueError("it must contain {text}, which stands for the text")
-    return prompt
-
-
-def _is_no_key(name: str) -> str:
-    if not re.fullmatch("[A-Z_][A-Z0-9_]*", name):  # few keys are in capitals; and none is repeated in a message
-        raise PydanticCustomError(SECRET, "name an environment variable, in capitals; the key itself belongs there")
-    return name
-
-
-class EndpointConfig(Block):
-    """An OpenAI-compatible endpoint whose language model writes queries for the texts of the corpus."""
-
-    url: Annotated[str, AfterValidator(_is_address)]
-    """Base address, such as `http://localhost:8000/v1`; requests go to `/chat/completions` below it."""
-    model: str
-    """Name of the model at the endpoint."""
-    queries: int = Field(2, ge=1, le=100)
-    """Queries to ask for per text."""
-    texts: int | None = Field(1000, ge=1)
-    """Most texts to ask about, drawn uniformly; raising it keeps the queries that are there, as long as the texts
-    stay the same. `null`: all."""
-    prompt: Annotated[str, AfterValidator(_asks_about_a_text)] = (
-        "Write {queries} short search queries that a user may type to find the text below, in the language of the "
-        "text. Write one query per line, and nothing else. The text: {text}"
-    )
-    """What the model is asked; `{text}` and `{queries}` are replaced."""
-    key_variable: Annotated[str, NO_EFFECT, AfterValidator(_is_no_key)] = "OPENAI_API_KEY"
-    """Environment variable with the key, which is written nowhere. If it is not set, none is sent."""
-    concurrency: Annotated[int, NO_EFFECT] = Field(8, ge=1, le=MOST)
-    """Requests at a time."""
-    timeout_seconds: Annotated[float, NO_EFFECT] = Field(60.0, gt=0)
-    """Seconds to wait for an answer. A request is repeated three times before the run ends."""
-
-
 class SearchConfig(Block):
     """Queries for the texts of the corpus, with which a learner of `teachers` trains for search. See docs/search.md."""
 
@@ -541,8 +505,6 @@ class SearchConfig(Block):
     """Column of the corpus with users' own queries for the text: text, or a list."""
     source: Source | None = None
     """File of users' queries for which no text is known, with a column `query` or `text`, or one per line."""
-    endpoint: EndpointConfig | None = None
-    """Language model that writes queries: the settings below. `null`: none is asked."""
     negatives: int = Field(2, ge=0, le=64)
     """Texts per query that are near it, but answer worse than its own."""
     margin: float = Field(0.1, ge=0, lt=1)
@@ -557,15 +519,11 @@ class SearchConfig(Block):
     @property
     def is_on(self) -> bool:
         """Whether there are queries."""
-        return bool(self.queries or self.column or self.source or self.endpoint)
-
-    def identity(self) -> dict[str, Any]:
-        """Return what results depend on, without the endpoint: the queries that it has written count instead."""
-        return {name: value for name, value in super().identity().items() if name != "endpoint"}
+        return bool(self.queries or self.column or self.source)
 
     def of_text(self) -> "SearchConfig":
         """Return it with only the settings that decide which queries there are."""
-        return SearchConfig(queries=self.queries, column=self.column, source=self.source, endpoint=self.endpoint)
+        return SearchConfig(queries=self.queries, column=self.column, source=self.source)
 
     def of_candidates(self) -> "SearchConfig":
         """Return it with only the settings that decide what queries are compared with."""

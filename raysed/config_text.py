@@ -79,6 +79,15 @@ class _Loader(yaml.SafeLoader):
         self.depth -= 1
         return node
 
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        """Refuse a key that is given twice, of which the last one would count."""
+        node, known = super().compose_mapping_node(anchor), set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in known:
+                raise yaml.MarkedYAMLError(problem=f"{_short(key.value)} is given twice", problem_mark=key.start_mark)
+            known.add(key.value)
+        return node
+
 
 def _parse(text: str) -> Any:
     """Parse YAML; refuse text so long, deep or repetitive that reading it would never end."""

@@ -2,11 +2,19 @@
 
 import os
 import re
+import sys
+from collections.abc import Callable
 from importlib.util import find_spec
+from typing import Any
+
+_NO_MEMORY = ("allocate memory", "out of memory", "_STATUS_ALLOC_FAILED", "bad_alloc")
+"""From torch's CPU allocator and the system, CUDA's runtime, CUDA libraries such as cuBLAS, and C++."""
 
 
 class UserError(ValueError):
     """A mistake that the user can fix: one sentence that says what would be right, and its place.
+
+    No setting or file is to blame for an error that is raised because memory ran out.
 
     >>> error = UserError("there is no such file", setting="corpus.source")
     >>> str(error), str(error.at("flow.fit_on"))
@@ -18,6 +26,9 @@ class UserError(ValueError):
     def __init__(
         self, problem: str, setting: str | None = None, file: str | os.PathLike | None = None, line: int | None = None
     ):
+        if is_out_of_memory(sys.exc_info()[1]) and "not enough memory" not in problem:
+            problem = f"there is not enough memory; free some, or use a machine with more ({problem})"
+            setting, file, line = None, None, None
         super().__init__(problem, setting, file, line)  # pickle recreates it from these
         self.problem, self.setting, self.file, self.line = problem, setting, file, line
 
@@ -28,6 +39,12 @@ class UserError(ValueError):
     def at(self, setting: str) -> "UserError":
         """Return the same error about another setting."""
         return UserError(self.problem, setting, self.file, self.line)
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Return whether an error of a library means that the machine or a GPU ran out of memory."""
+    is_named = type(error).__name__.endswith("MemoryError")  # Python's, torch's, numpy's and Arrow's
+    return not isinstance(error, UserError) and (is_named or any(words in str(error) for words in _NO_MEMORY))
 
 
 def need(library: str, what: str, extra: str) -> None:
@@ -41,6 +58,24 @@ def need(library: str, what: str, extra: str) -> None:
 
 class RunFailed(RuntimeError):
     """A run that cannot continue although its settings are right; jobs print it and exit with code 1."""
+
+
+def call_library(call: Callable[[list[str]], Any], texts: list[str], name: str) -> Any:
+    """Return what another library makes of texts; raise UserError, with a text that fails, for whatever it raises.
+
+    >>> call_library(lambda texts: [int(text) for text in texts], ["1", "a", "2"], "Python")
+    Traceback (most recent call last):
+    raysed.errors.UserError: Python fails on the text 'a': invalid literal for int() with base 10: 'a'
+    """
+    try:
+        return call(texts)
+    except Exception as error:  # libraries raise anything
+        reason = first_line(error)
+    half = len(texts) // 2
+    for some in (texts[:half], texts[half:]) if half else ():
+        call_library(call, some, name)
+    which = f"{len(texts)} texts" if half else f"the text {texts[0][:60]!r}"
+    raise UserError(f"{name} fails on {which}: {reason}")
 
 
 def first_line(error: BaseException) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 from raysed.config import Block, stable_hash
 from raysed.store.checkpoints import Checkpoints
+from raysed.store.files import Watched
 from raysed.store.storage import Entry, Storage
 
 LISTS = "lists"
@@ -24,10 +25,11 @@ _STATE = 2  # format of training states, see `raysed.train.state`
 
 @dataclass(frozen=True)
 class Given:
-    """An input from outside the run: the identity of its content, and the value that the maker receives."""
+    """An input from outside the run: the identity of its content, what the maker receives, and the files it reads."""
 
     identity: Any
     value: Any = field(default=None, repr=False)
+    watched: Sequence[Watched] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,8 @@ class Task:
     settings: Mapping[str, Any]
     inputs: Mapping[str, Any]
     """By role: artefacts as `Ref`, values as they are or as `Shared`, and lists of these."""
+    watched: Sequence[Watched] = ()
+    """Files that it is made from."""
 
     @property
     def fingerprint(self) -> str:
@@ -158,7 +162,13 @@ class Task:
     def run(self, storage: Storage, work: Any) -> Entry:
         """Make the artefact and publish it."""
         inputs = self.received(storage)
-        return self.publish(storage, lambda out: self.make(out, inputs, self.settings, work))
+        return self.publish(storage, lambda out: self.checked(self.make(out, inputs, self.settings, work)))
+
+    def checked(self, made: Any) -> Any:
+        """Return what was made; UserError if a file that was read for it is not what `depends` says."""
+        for files in self.watched:
+            files.check()
+        return made
 
     def publish(self, storage: Storage, write: Callable[[Path], Mapping[str, Any] | None]) -> Entry:
         """Commit what `write` writes, with the facts it returns."""
@@ -240,7 +250,8 @@ class State:
             depends = {"make": f"{make.__name__} {getattr(make, 'version', 1)}", **_plain(artefact.settings)}
             depends |= {role: resolved[role][0] for role in artefact.inputs}
             inputs = {role: value for role, (_, value) in resolved.items()}
-            task = Task(name, artefact.title, make, depends, artefact.settings, inputs)
+            watched = [files for value in given.values() if isinstance(value, Given) for files in value.watched]
+            task = Task(name, artefact.title, make, depends, artefact.settings, inputs, watched)
             if any(isinstance(value, Tried) for value in artefact.inputs.values()):
                 return task  # what was found may still change
             self._tasks[name] = task

@@ -14,7 +14,6 @@ from raysed.report.scores import display_name
 from raysed.report.sections.unlabelled import neighbours_table, unlabelled_table
 from raysed.score.intervals import Difference, interval, resample
 from raysed.score.kinds.classification import part_done
-from raysed.score.leaderboard import score_mteb
 from raysed.score.lexical import baselines
 from raysed.score.tasks import Evaluation, main_score, mean_score
 from raysed.score.unlabelled import CANNOT_BE_TOLD, unlabelled_scores
@@ -36,7 +35,6 @@ class Benchmark:
     resources: ResourcesConfig
     sentences: list[str]
     """Unlabelled ones, for scores that need no labels."""
-    mteb: list[Any]
 
 
 def score_model(name: str, benchmark: Benchmark) -> Row:
@@ -67,8 +65,6 @@ def score_model(name: str, benchmark: Benchmark) -> Row:
     if benchmark.sentences:
         with steps(f"score {name} without labels", 1):
             result["unlabelled"] = unlabelled_scores(benchmark.sentences, lambda some: model.embed(some)[0])
-    if benchmark.mteb:
-        result["mteb"] = score_mteb(model, benchmark.mteb, name)
     return result
 
 
@@ -104,8 +100,6 @@ def describe(words: list[Row], models: list[Row], benchmark: Benchmark) -> Itera
         yield "\n".join(_worth(words, models, benchmark))
     if unlabelled := {row["model"]: row["unlabelled"] for row in models if "unlabelled" in row}:
         yield f"{unlabelled_table(unlabelled).plain()}\n\n{neighbours_table(unlabelled).plain()}\n\n{CANNOT_BE_TOLD}"
-    if benchmark.mteb:
-        yield _table(models, {name: lambda row, n=name: row["mteb"][n] for name in models[0]["mteb"]})
 
 
 def _table(rows: Sequence[Row], columns: Mapping[str, Callable[[Row], float | None]]) -> str:

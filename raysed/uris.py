@@ -36,9 +36,16 @@ def secret_in(value: Any) -> str | None:
     >>> secret_in("hdfs://user@host:8020/b@c.tsv")
     """
     if isinstance(value, str):
-        return "it contains a zero byte, which no name may contain" if "\0" in value else _secret_in_uri(value)
+        zero = "it contains a zero byte, which no name may contain" if "\0" in value else None
+        return zero or half_character_in(value) or _secret_in_uri(value)
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
     return next(filter(None, map(secret_in, parts)), None)
+
+
+def half_character_in(text: str) -> str | None:
+    """Return what is wrong with a text that UTF-8 cannot hold, such as a file name in Latin-1, or None."""
+    is_half = not text.isascii() and re.search("[\ud800-\udfff]", text)
+    return r"it contains half a surrogate pair (\ud800 to \udfff), which is not valid text" if is_half else None
 
 
 def names_secret(name: str) -> bool:
@@ -58,7 +65,7 @@ def _secret_in_uri(text: str) -> str | None:
     for name, value in parse_qsl(rest.partition("?")[2], keep_blank_values=True):
         if names_secret(name):
             return f"the URI contains the parameter {name}; {_REMEDY}"
-        if problem := _secret_in_uri(value):  # such as the address of an endpoint
+        if problem := _secret_in_uri(value):  # such as that of S3's endpoint_override
             return problem
     return None
 

@@ -105,10 +105,15 @@ def test_a_task_may_have_any_name(distillation):
     assert not {task.source for task in config.evaluation.tasks.values()} & set(sources)
 
 
-def test_nothing_is_written_for_a_run_that_cannot_be(distillation, tmp_path):
+def test_nothing_is_written_for_a_run_that_cannot_be_nor_outside_of_a_run(distillation, tmp_path):
     with pytest.raises(UserError, match=r"^setting run: "):
         distillation("A", ["One sentence."], run="../evil")
+    for name in ("..", "\x1b[2J", "x" * 300, 5):
+        with pytest.raises(UserError, match=r"^evaluation.tasks has the name '.+'; use a short one "):
+            distillation("A", tasks={name: PAIRS})
     assert [path.name for path in tmp_path.iterdir()] == ["mine.tsv"]
+    distillation("A", tasks={"../../../../evil": PAIRS})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.tsv", "runs"]
 
 
 def test_a_model_on_remote_storage_has_its_uri(monkeypatch):

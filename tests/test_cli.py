@@ -35,6 +35,7 @@ def command_line(undone):
         (None, 0, ""),
         (UserError("a.b is wrong:\n  because"), 2, "error: a.b is wrong: because\n"),
         (RunFailed("2 of 3 members\nwere trained"), 1, "failed: 2 of 3 members were trained\n"),
+        (MemoryError("1 GB"), 1, "failed: there is not enough memory; free some, or use a machine with more (1 GB)\n"),
         (KeyboardInterrupt(), 130, CONTINUES),
     ],
 )

@@ -104,12 +104,12 @@ def options_in(words: list[str]) -> set[str]:
 
 
 def test_options_exist():
-    of_jobs = {f"jobs/{job.name}": options_of(job) for job in JOBS}
+    of_jobs = {by_name(job): options_of(job) for job in [*JOBS, ROOT / "examples/write_queries.py"]}
     own = set().union(*of_jobs.values(), options_of(ROOT / "papers/transfer.py"), ray_options(["job", "submit"]))
     others = {"tensorboard": {"--logdir"}, "grafana": {"--homepath", "--config"}}
     for line in (line for line in commands() if "--" in line):
         words = shlex.split(line)
-        if jobs := [place for place, word in enumerate(words) if re.fullmatch(r"jobs/\w+\.py", word)]:
+        if jobs := [place for place, word in enumerate(words) if re.fullmatch(r"(jobs|examples)/\w+\.py", word)]:
             assert options_in(words[jobs[0] :]) <= of_jobs[words[jobs[0]]], line
             words = words[: jobs[0]]
         known = next((options for name, options in others.items() if name in words), own | {"--version"})

@@ -1,15 +1,34 @@
-"""The examples run as they are, in a directory of their own, on less text."""
+"""The examples run as they are, in a directory of their own, on less text; one asks a server, here on this machine."""
 
+import csv
+import importlib.util
 import json
 import runpy
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from started_jobs import small_tasks
 
-from raysed import bundled
+import raysed
+from raysed import bundled, cli
+from raysed.config import CorpusConfig, SearchConfig
+from raysed.data.corpus import CorpusReport, text_chunks
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-NAMES = sorted(path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb"))
+ASKS = EXAMPLES / "write_queries.py"
+WITH_ARGUMENTS = {ASKS.name, "mteb_scores.py"}
+NAMES = sorted({path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")} - WITH_ARGUMENTS)
+KEY = "sk-a-secret-1234"
 
 
 @pytest.mark.slow
@@ -33,3 +52,273 @@ def test_an_example_runs(name, tmp_path, monkeypatch, capsys):
     for cell in cells:
         exec("".join(cell["source"]), names)
     assert (tmp_path / "runs/notebook/model/model.safetensors").exists()
+
+
+def test_mteb_scores_a_model_as_raysed_does(monkeypatch, capsys):
+    """A task that is made here: nothing is fetched."""
+    mteb = pytest.importorskip("mteb", reason="needs mteb, of the extra test")
+    import datasets
+    from mteb.abstasks import AbsTaskSTS
+    from mteb.abstasks.task_metadata import TaskMetadata
+
+    about = {"name": "Everyday", "description": "the bundled pairs", "dataset": {"path": "no/where", "revision": "1"}}
+    about |= {"type": "STS", "eval_langs": ["eng-Latn"], "main_score": "cosine_spearman", "eval_splits": ["test"]}
+    pairs = bundled.pairs("test")[:40]
+
+    class Everyday(AbsTaskSTS):
+        metadata = TaskMetadata(**about)
+
+        def load_data(self, **options):
+            columns = dict(zip(("score", "sentence1", "sentence2"), map(list, zip(*pairs))))
+            self.dataset = datasets.DatasetDict({"test": datasets.Dataset.from_dict(columns)})
+            self.data_loaded = True
+
+    monkeypatch.setattr(mteb, "get_tasks", lambda tasks: [Everyday()])
+    monkeypatch.setattr("sys.argv", ["mteb_scores.py", str(bundled.ENCODER), "Everyday"])
+    runpy.run_path(str(EXAMPLES / "mteb_scores.py"), run_name="__main__")
+    mine = raysed.evaluate({"path": str(bundled.ENCODER), "layers": 1}, {"mine": [(*pair, s) for s, *pair in pairs]})
+    assert float(capsys.readouterr().out.split(": ")[1]) == pytest.approx(mine["mine"]["spearman"], abs=0.01)
+
+
+# -- queries that a language model writes ----------------------------------------------------------------------------
+
+
+def good(text: str) -> tuple[int, str]:
+    return 200, f'<think>Hm.</think>Here are two:\n\n1. "what is {text}"\n- **where is {text}**\n3. one too many'
+
+
+@pytest.fixture
+def server(monkeypatch, tmp_path):
+    """`answers(text)` gives a status and what the model says; `asked` has all requests."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            text = request["messages"][0]["content"].partition("The text: ")[2]
+            server.asked.append((text, self.headers.get("Authorization"), self.path))
+            server.writer = self.wfile
+            status, said = server.answers(text)
+            if status == 200 and not said.startswith("<html"):
+                said = json.dumps({"choices": [{"message": {"content": said}}]})
+            self.send_response(status)
+            for name, value in server.headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(said.encode())
+
+        def do_GET(self):  # of one that follows a redirect
+            server.asked.append(("", self.headers.get("Authorization"), self.path))
+            self.send_error(404)
+
+        def log_message(self, *words):
+            pass
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("no_proxy", "*")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.answers, server.asked, server.headers = good, [], {}
+    server.handle_error = lambda *about: None  # such as a client that has given up
+    server.url, server.over = f"http://127.0.0.1:{server.server_port}/v1/", threading.Event()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield server
+    server.over.set()
+    server.shutdown()
+    server.server_close()
+
+
+def command(server, corpus: Path, *words: str) -> list[str]:
+    return [str(corpus), "--url", server.url, "--model", "small", "--yes", *words]
+
+
+@pytest.fixture
+def write(server, monkeypatch, capsys):
+    """Runs the example in this process; returns what it prints."""
+    spec = importlib.util.spec_from_file_location("write_queries", ASKS)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.0)
+
+    def write(corpus: Path, *words: str, **constants: float) -> str:
+        for name, value in constants.items():
+            monkeypatch.setattr(module, name, value)
+        monkeypatch.setattr("sys.argv", ["write_queries.py", *command(server, corpus, *words)])
+        module.main()
+        return capsys.readouterr().out
+
+    write.module = module
+    return write
+
+
+def rows_of(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def save(path: Path, texts: list[str]) -> Path:
+    rows = [{"id": number, "body": text} for number, text in enumerate(texts)]
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("\n".join(map(json.dumps, rows)))
+    elif path.suffix == ".txt":
+        path.write_text("\n".join(texts))
+    else:
+        with open(path, "w", newline="") as file:
+            writer = csv.DictWriter(file, ["id", "body"], delimiter="\t" if path.suffix == ".tsv" else ",")
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+@pytest.mark.parametrize("ending", [".txt", ".jsonl", ".csv", ".tsv", ".parquet"])
+def test_written_queries_are_a_column_that_search_reads(write, server, ending):
+    """Each with its text, whatever the file of texts is."""
+    texts = ["cats, and mats", "dogs", "", "dogs", "birds"]
+    words = [] if ending == ".txt" else ["--column", "body"]
+    printed = write(save(Path(f"a{ending}"), texts), *words)
+    assert "3 texts go to" in printed and sorted(text for text, *_ in server.asked) == [
+        "birds",
+        "cats, and mats",
+        "dogs",
+    ]
+    (line,) = (line for line in printed.splitlines() if "raysed distill" in line)
+    given = shlex.split(line.partition("Train with: ")[2])
+    corpus, settings = given[given.index("--corpus") + 1], [word for word in given if "=" in word]
+    assert settings == ["search.column=queries", *(["corpus.column=body"] if words else [])]
+    config = CorpusConfig(source=corpus, column="body" if words else None)
+    chunks = list(text_chunks(config, 0, CorpusReport(), SearchConfig(column="queries")))
+    rows = [(text, of) for _, some, ofs in chunks for text, of in zip(some, ofs.tolist())]
+    assert [text for text, _ in rows[:3]] == ["cats, and mats", "dogs", "birds"]
+    assert rows[3:] == [(f"{word} is {rows[of][0]}", of) for of in range(3) for word in ("what", "where")]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("blank_pictures")
+def test_the_printed_command_trains_on_written_queries(write, server, monkeypatch):
+    printed = write(save(Path("a.jsonl"), bundled.corpus()[:60]), "--column", "body", "--texts", "40")
+    words = shlex.split(printed.splitlines()[-1].partition("Train with: ")[2].replace("MODEL", "bundled:encoder"))
+    tasks = small_tasks()
+    words += ["--dev", tasks["everyday-dev"], "--task", tasks["everyday-test"], "--set", "resources.engine=local"]
+    monkeypatch.setattr("sys.argv", [*words, "--allow-worse"])
+    assert cli.main() == 0
+    (table,) = Path("runs/distilled/corpus").rglob("part-00000.parquet")
+    rows = pq.read_table(table).to_pylist()
+    asked = [row for row in rows if row["sentence"].startswith("what is")]
+    assert len(asked) == 40 and all(row["sentence"] == f"what is {rows[row['of']]['sentence']}" for row in asked)
+    assert Path("runs/distilled/model/README.md").exists()
+
+
+def test_what_may_pass_is_tried_again_and_the_key_goes_nowhere_else(write, server, monkeypatch):
+    answers, pauses = [(500, "busy"), (429, ""), (408, ""), good("cats")], []
+    server.answers, server.headers = lambda text: answers.pop(0), {"Retry-After": "7"}
+    monkeypatch.setattr(write.module.time, "sleep", pauses.append)
+    assert "1 of 1 texts have queries" in write(save(Path("a.txt"), ["cats"]))
+    assert server.asked == [("cats", f"Bearer {KEY}", "/v1/chat/completions")] * 4 and pauses == [7, 7, 7]
+    assert rows_of(Path("a.queries.jsonl")) == [{"text": "cats", "queries": ["what is cats", "where is cats"]}]
+    assert not [path for path in Path().rglob("*") if KEY.encode() in path.read_bytes()]
+
+
+@pytest.mark.parametrize(
+    ("answer", "requests", "words"),
+    [
+        ((401, f"wrong key\n{KEY}\x1b[2J"), 5, r"status 401, 'wrong key ***\x1b[2J'"),
+        ((302, ""), 5, "status 302, ''"),  # to another address, which is not asked
+        ((503, "over\nloaded"), 20, "status 503, 'over loaded'"),
+        ((200, "<html>no</html>"), 5, "status 200, '<html>no</html>'"),
+        ((200, "<think>cut off\n1. cats"), 5, "status 200, "),
+        (None, 0, "no answer, 'URLError: "),
+    ],
+)
+def test_what_lasts_ends_the_job_and_keeps_what_is_there(write, server, capsys, answer, requests, words):
+    corpus = save(Path("a.txt"), [f"text {number}" for number in range(30)])
+    write(corpus, "--texts", "3")
+    server.asked.clear()
+    server.answers, server.headers = lambda text: answer, {"Location": "/elsewhere"}
+    if answer is None:
+        server.socket.close()
+    with pytest.raises(SystemExit, match=f"^{server.url} gives no queries. Correct that"):
+        write(corpus, AT_ONCE=1)
+    said = capsys.readouterr().err
+    assert said.count("no query for 'text ") == 5 and said.count(words) == 5 and KEY not in said
+    assert requests <= len(server.asked) <= requests + 1  # one may be on its way
+    assert {path for *_, path in server.asked} <= {"/v1/chat/completions"}
+    assert len(write.module.read_answers(Path("a.queries.answers"))) == 3
+
+
+def test_one_text_that_is_refused_does_not_end_the_job(write, server):
+    server.answers = lambda text: (400, "too long") if text == "dogs" else good(text)
+    assert "2 of 3 texts have queries" in write(save(Path("a.txt"), ["cats", "dogs", "birds"]))
+    assert [len(row["queries"]) for row in rows_of(Path("a.queries.jsonl"))] == [2, 0, 2]
+    server.answers = good
+    assert "3 of 3 texts have queries" in write(Path("a.txt"))
+    assert Counter(text for text, *_ in server.asked) == {"cats": 1, "birds": 1, "dogs": 2}
+    server.answers = lambda text: (400, "too long")  # all that are left
+    assert "3 of 4 texts have queries" in write(save(Path("a.txt"), ["cats", "dogs", "birds", "long"]))
+
+
+def test_headers_that_come_byte_by_byte_are_given_up(write, server, capsys):
+    """A socket's timeout, which begins again with each byte, never ends them."""
+
+    def drip(text: str) -> tuple[int, str]:
+        while not server.over.wait(0.02):
+            server.writer.write(b"X")
+        return good(text)
+
+    server.answers, started = drip, time.monotonic()
+    with pytest.raises(SystemExit, match="No text has queries"):
+        write(save(Path("a.txt"), ["cats"]), LONGEST_ANSWER_S=0.2, TRIES=2)
+    assert time.monotonic() - started < 2
+    assert "no query for 'cats': no answer, 'not complete after 0.2 seconds'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def started(server):
+    """Starts the example as a process of its own; it is killed at the end."""
+    jobs = []
+
+    def start(*words: str) -> subprocess.Popen:
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        jobs.append(subprocess.Popen([sys.executable, str(ASKS), *words], **pipes))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.kill()
+        job.communicate()
+
+
+def test_nothing_is_sent_before_somebody_agrees(server, started):
+    words = command(server, save(Path("a.txt"), ["cats"]))
+    said, problem = started(*(word for word in words if word != "--yes")).communicate(timeout=30)
+    assert f"1 texts go to {server.url}: about 40 tokens to read and 40 to write" in said
+    assert problem == "Nothing was sent; answer y, or add --yes.\n" and not server.asked
+
+
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGINT])
+def test_a_stopped_job_continues_and_asks_nothing_twice(server, started, by):
+    """It stops at once, though eight requests wait for answers."""
+    words = command(server, save(Path("a.txt"), [f"text {number}" for number in range(40)]))
+    kept, waiting = Path("a.queries.answers"), set()
+
+    def some(text: str) -> tuple[int, str]:
+        if len(server.asked) > 20:
+            waiting.add(text)
+            server.over.wait(60)
+        return good(text)
+
+    server.answers, job = some, started(*words)
+    while len(waiting) < 8 and job.poll() is None:
+        time.sleep(0.01)
+    begun = time.monotonic()
+    job.send_signal(by)
+    _, problem = job.communicate(timeout=30)
+    assert time.monotonic() - begun < 2 and not Path("a.queries.jsonl").exists()
+    if by == signal.SIGINT:
+        assert job.returncode == 1 and problem.endswith("Stopped; the same command continues.\n")
+    kept.write_bytes(kept.read_bytes() + b'["cut", ["wh')  # as a write that was cut off leaves it
+    server.answers = good
+    said, problem = started(*words).communicate(timeout=30)
+    assert "40 of 40 texts have queries" in said, problem
+    counts = Counter(text for text, *_ in server.asked)
+    assert len(counts) == 40 and {text for text, count in counts.items() if count > 1} <= waiting
+    assert all(len(row["queries"]) == 2 for row in rows_of(Path("a.queries.jsonl")))

@@ -7,6 +7,7 @@ for `raysed run --plan`, which makes every check of a run without starting anyth
 import gzip
 import json
 import os
+import pickle
 import re
 import shlex
 import shutil
@@ -33,9 +34,10 @@ AROUND: dict[str, dict[str, Content]] = {
         "b/qrels/test.tsv": b"query-id\tcorpus-id\tscore\nq1\td1\t1\n",
     },
     "d": {f"d/{n}.txt": b"x\n\ny\n" for n in range(4)},
+    "o": {"o/onnx/model.onnx": b"", "o/tokenizer.json": b"{}"},
     "s": {"s/STS.input.s.txt": b"a\tb\n", "s/STS.gs.s.txt": b"1\n"},
 }
-"""What else is in a directory: a model, a task in BEIR's layout, a corpus, a task in SentEval's."""
+"""What else is in a directory: a model, a task in BEIR's layout, a corpus, an ONNX model, a task in SentEval's."""
 
 
 def rows(table: str) -> Iterator[list[str]]:
@@ -105,6 +107,7 @@ ct.steps -> --set 'ct.steps': write it as block.key=value, for example --set ct.
 ct..steps=5 -> --set 'ct..steps=5': write it as block.key=value, ...
 ct.steps=1; ct.steps.x=5 -> --set 'ct.steps.x=5': steps is a value, not a block of settings
 ct.steps=[1 -> --set 'ct.steps=[1': the value is not valid YAML
+ct={steps: 1, steps: 2} -> --set 'ct={steps: 1, steps: 2}': the value is not valid YAML
 # recipes
 recipes=[] -> recipes is empty; name at least one, for example ct-sed-flow
 recipes=[''] -> recipe '': '' is not a stage; ...
@@ -157,6 +160,8 @@ teachers=[a, {path: s3://me:hush@b/a}] -> setting teachers.1.path: the URI conta
 encoder.model_kwargs={proxies: {https: s3://me:hush@b/a}} -> setting encoder.model_kwargs: the URI contains ...
 encoder.path=s3://b/a?session_token=hush -> setting encoder.path: the URI contains the parameter session_token; ...
 # what is not there, or cannot be read
+corpus.source="a\ud800" -> setting corpus.source: it contains half a surrogate pair (...), which is not valid text
+teachers=[{path: bundled:encoder, query_prompt: "\ud800"}] -> setting teachers.0.query_prompt: it contains half a ...
 corpus.source="a\0b" -> setting corpus.source: it contains a zero byte, which no name may contain
 corpus.source=/no/x.tsv -> corpus.source: /no/x.tsv does not exist; name an existing file, directory ... hub dataset
 corpus.source=no/*.txt -> corpus.source: no/*.txt does not exist; ...
@@ -200,6 +205,8 @@ FILES = r"""
 > run --config %
 c.yaml: ct:\n  steps: [1\nseed: 2\n -> config file c.yaml, line 3 is not valid YAML: expected ',' or ']', but got ':'
 c.yaml: a: b: c\n -> config file c.yaml, line 1 is not valid YAML: mapping values are not allowed here
+c.yaml: ct:\n  steps: 1\nseed: 2\nct: {}\n -> config file c.yaml, line 4 is not valid YAML: 'ct' is given twice
+c.yaml: ct: {"steps": 1, steps: 2}\n -> config file c.yaml, line 1 is not valid YAML: 'steps' is given twice
 c.yaml: a: \x00\n -> config file c.yaml is not valid YAML: unacceptable character #x0000...
 c.yaml: a: \xff\n -> config file c.yaml is not UTF-8 text
 c.yaml: - ct\n -> config file c.yaml must hold settings as 'key: value', not a list
@@ -228,7 +235,7 @@ a.jsonl: {"text": "a"}\n{"text": \n -> a.jsonl, line 2: not valid JSON: ...
 a.jsonl: {"text": "a"}\n\n["b"]\n -> a.jsonl, line 3: expected an object ..., found a list
 a.jsonl: {"text": "a"}\n{"body": "b"}\n -> a.jsonl, line 2: no field 'text'; found body
 a.jsonl: {"text": "a"}\n{"text": 5}\n -> a.jsonl, line 2: a sentence must be text, ... int; name another ...
-a.jsonl: {"text": "a"}\n{"text": "\\ud83d"}\n -> a.jsonl, line 2: half a surrogate pair ... not valid text
+a.jsonl: {"text": "a"}\n{"text": "\\ud83d"}\n -> a.jsonl, line 2: it contains half a surrogate pair ... not valid text
 a.jsonl: {"\\u001b[2Jx": 1} -> a.jsonl, line 1: columns sentence or text are needed, found ...[2Jx; name ...
 a.csv: id,n\nT-1,5\n -> a.csv, line 1: ... found id, n; name another column in corpus.column
 a.csv: text,n\n"a\nb",1\nc, d,2\n -> a.csv, line 4: 3 fields, but the header has 2; ...
@@ -276,7 +283,7 @@ m/modules.json: [{"type": "sentence_transformers.models.Transformer", "path": "\
 m/config.json: «[»100000 -> encoder.path: ...m' is neither a model directory nor ...
 m/config.json: {"model_type": "bert", "num_attention_heads": 0} -> encoder.path: 'm' cannot be loaded: ...
 > recipes=[teachers-sed]; teachers=[m]
-m/config.json: «[»100000 -> teachers: ...m' cannot be loaded: ...
+m/config.json: «[»100000 -> teachers: ...m/config.json: it cannot be read as a JSON object: ...
 > recipes=[nli]; nli.train={source: %, split: test}
 n.tsv: split\tlabel\tpremise\thypothesis\ndev\t0\ta\tb\n\t0\ta\tb\n -> nli.train: ... 'test'; its splits are '', 'dev'
 > recipes=[bsl]; bsl.views=[files]; views.files={source: %, split: train}
@@ -284,10 +291,10 @@ v.tsv: a\tb\n -> views.files: ...v.tsv has no column split; remove split: train
 > evaluation.tasks.x={source: %, queries: %}
 d.tsv: id\ttext\na\tb\n -> evaluation.tasks.x.qrels is missing; a retrieval task needs documents, queries and qrels
 > evaluate --model bundled:encoder --task b
-b/qrels/test.tsv: QRELSq1\td1\t1\nq9\td1\t1 -> ...test.tsv, line 3: the id 'q9' is not in ...queries.jsonl; add it, ...
-b/qrels/test.tsv: QRELSq1\td7\t1 -> ...test.tsv, line 2: the id 'd7' is not in ...corpus.jsonl; add it, or leave ...
+b/qrels/test.tsv: QRELSq1\td7\t1\nq9\td1\t1 -> ...: no query of b/queries.jsonl has a relevant document in b/...
+b/qrels/test.tsv: q1 0 d1 1\nq1 d1 1 -> ...test.tsv, line 2: 3 tab-separated columns instead of 4; ..., or name the ...
 b/qrels/test.tsv: QRELSq1\td1\tmuch -> ...test.tsv, line 2: score 'much' is not a number; write 1 for relevant ...
-b/qrels/test.tsv: QRELSq1\td1\t0 -> evaluation.tasks.b: ... no relevant document for any query of ...queries.jsonl
+b/qrels/test.tsv: QRELSq1\td1\t0 -> evaluation.tasks.b: no query of b/queries.jsonl has a relevant document in ...
 b/corpus.jsonl: «{"_id": "d1", "text": "x"}\n»2 -> ...corpus.jsonl, line 2: the id 'd1' appears twice; every ...
 b/corpus.jsonl:  -> evaluation.tasks.b: ...corpus.jsonl has no documents; it must hold at least one
 b/queries.jsonl: {"text": "a"}\n -> ...queries.jsonl, line 1: columns _id and text are needed, found text
@@ -306,6 +313,40 @@ c/corpus.jsonl:  -> evaluation.tasks.c: c has no queries.jsonl; in BEIR's layout
 """
 """Below each command, `name: content -> sentence`; % is the name. «x»9, here and below, is nine times x."""
 
+
+def saved(**changes: dict[str, object]) -> Callable[[Path], object]:
+    """Makes the bundled encoder a model of sentence-transformers, with changes to its files, which have these stems."""
+    types = {"": "Transformer", "1": "Pooling", "2": "Dense"}
+    modules = [
+        {"name": kind, "path": place, "type": f"sentence_transformers.models.{kind}"} for place, kind in types.items()
+    ]
+    dense = {"in_features": 192, "out_features": 2, "activation_function": "torch.nn.modules.linear.Identity"}
+
+    def make(path: Path) -> None:
+        shutil.copytree(bundled.ENCODER, path)
+        for place, settings in (("1", {"word_embedding_dimension": 192}), ("2", dense)):
+            (path / place).mkdir()
+            (path / place / "config.json").write_text(json.dumps(settings))
+        (path / "2/pytorch_model.bin").write_bytes(pickle.dumps(shutil.rmtree, 2))
+        (path / "modules.json").write_text(json.dumps(modules[: 3 - bool(changes)]))
+        for stem, settings in changes.items():
+            file = path / f"{stem}.json"
+            file.write_text(json.dumps({**(json.loads(file.read_text()) if file.exists() else {}), **settings}))
+
+    return make
+
+
+WORDS = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4, "a": 5, "sentence": 9000}
+NUMBERED = {"type": "WordLevel", "vocab": WORDS, "unk_token": "[UNK]"}
+NO_UNKNOWN = {**NUMBERED, "vocab": {**WORDS, "sentence": 6, ".": 7}, "unk_token": "[NONE]"}
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + 64 * b"0" + b"\nsize 90868376\n"
+
+
+def pipe(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
 BOMB = "a0: &a0 x\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
 BEYOND_9999 = pa.array([0, 3_000_000], pa.int32()).cast(pa.date32())
 FLOATS = pa.list_(pa.float32())
@@ -316,7 +357,8 @@ MADE: list[tuple[str, str, Content, str]] = [
         for name, content, sentence in (
             ("a.txt", lambda path: path.symlink_to("/dev/zero"), "...a.txt..."),
             ("a.txt", lambda path: path.symlink_to("a.txt"), "...a.txt..."),
-            ("a.txt", os.mkfifo, "corpus.source: a.txt neither is nor contains a file of sentences; ..."),
+            ("a.txt", pipe, "corpus.source: a.txt is neither a file nor a directory; name one of these"),
+            ("a.jsonl", POINTER, "corpus.source: a.jsonl is a Git LFS pointer; run git lfs pull to get the file"),
             ("a.txt.gz", gzip.compress(bytes(1 << 27)), "a.txt.gz, line 1 is longer than 64 MiB; put one ..."),
             ("a.parquet", parquet(body=["a"], n=[1]), "a.parquet: columns sentence or ... found body, n; ..."),
             ("a.parquet", parquet(text=[["a"]]), "a.parquet, row 1: a sentence must be text, not of type list; ..."),
@@ -326,14 +368,10 @@ MADE: list[tuple[str, str, Content, str]] = [
     *(
         ("recipes=[teachers-sed]; teachers=[x.parquet]", "x.parquet", content, f"teachers: {sentence}")
         for content, sentence in (
-            (vectors([[1.0], [2.0]], ["a", "a"]), "rows 1 and 2 of ... have the same sentence and different ..."),
-            (
-                vectors([[1.0, 2.0, 3.0], [4.0]]),
-                "the embeddings of ... must all have the same width, with none missing",
-            ),
-            (vectors([[1.0], None]), "the embeddings of ... must all have the same width, ..."),
-            (vectors([[1.0], [1e300]]), "row 2 of ...x.parquet has an embedding that is not finite"),
-            (vectors([[1.0], [None]]), "row 2 of ...x.parquet has an embedding that is not finite"),
+            (vectors([[1.0, 2.0], [4.0]]), "...x.parquet must have embeddings of the same width, with none missing"),
+            (vectors([[1.0], None]), "...x.parquet must have embeddings of the same width, ..."),
+            (vectors([[1.0], [1e300]]), "...x.parquet has an embedding that is not finite in row 2"),
+            (vectors([[1.0], [None]]), "...x.parquet has an embedding that is not finite in row 2"),
             (vectors(pa.array([[], []], FLOATS)), "'...x.parquet' has embeddings of width 0"),
             (vectors(pa.array([], FLOATS), pa.array([], pa.string())), "...x.parquet has no rows"),
             (vectors([[1.0], [2.0]], [1, 2]), "... needs text in its column sentence, which has the type int64"),
@@ -341,8 +379,53 @@ MADE: list[tuple[str, str, Content, str]] = [
             (vectors([[True], [False]]), "... must hold lists of numbers in its column embedding, ..."),
             (parquet(sentence=["a"]), "... needs the columns sentence (or text) and embedding; it has sentence"),
             (b"no parquet", "...x.parquet cannot be read as a Parquet file: ..."),
-            (os.mkfifo, "...x.parquet is not a file"),
+            (pipe, "...x.parquet is not a file"),
+            (POINTER, "...x.parquet is a Git LFS pointer; run git lfs pull to get the file"),
         )
+    ),
+    *(
+        (command, "m", saved(**changes), sentence)
+        for changes, sentence in (
+            ({"sentence_bert_config": {"max_seq_length": -1}}, "...: its transformer has max_seq_length -1; ..."),
+            ({"tokenizer": {"model": NUMBERED}}, "...m' has 9001 tokens, but its model has only 8000; use both ..."),
+            ({"tokenizer": {"model": NO_UNKNOWN}}, "...m' fails on the text ...: WordLevel error: Missing [UNK] ..."),
+            ({"tokenizer_config": {"model_max_length": -1}}, "...m' fails on the text ...: can't convert negative ..."),
+            ({"config_sentence_transformers": {"truncate_dim": "x"}}, "...m' fails on the text '...': slice ..."),
+            ({}, "...: 2/pytorch_model.bin holds not just weights; save it as model.safetensors"),
+        )
+        for command in ("recipes=[teachers-sed]; teachers=[m]", "evaluate --model m")
+    ),
+    *(
+        (command, name, content, f"{setting}...{name} {sentence}")
+        for content, sentence in (
+            (pipe, "is neither a file nor a directory; name one of these"),
+            (POINTER, "is a Git LFS pointer; run git lfs pull to get the file"),
+        )
+        for command, name, setting in (
+            ("init 'd/*.txt'", "d/4.txt", "corpus.source"),
+            ("encoder.path=m; recipes=[base]", "m/config.json", "encoder.path"),
+            ("recipes=[teachers-sed]; teachers=[m]", "m/model.safetensors", "teachers: ...m'"),
+            ("recipes=[teachers-sed]; teachers=[o]", "o/tokenizer.json", "teachers: ...o'"),
+            ("recipes=[teachers-sed]; teachers=[o/onnx/model.onnx]", "o/model.onnx.data", "teachers: ...model.onnx'"),
+            ("recipes=[bsl]; bsl.views=[mlm]; views.mlm_model=m", "m/vocab.txt", "views.mlm_model"),
+            ("evaluate --model m", "m/tokenizer.json", "--model m"),
+            ("evaluate --model bundled:encoder --task s", "s/STS.gs.s.txt", ""),
+            (f"{MINE}=s", "s/STS.input.s.txt", ""),
+            (
+                f"{MINE}={{source: b/corpus.jsonl, queries: b/queries.jsonl, qrels: b/x.tsv}}",
+                "b/x.tsv",
+                f"{MINE}.qrels",
+            ),
+        )
+    ),
+    *(
+        (
+            command,
+            "saved/train/data-00000-of-00001.arrow",
+            b"",
+            f"{setting}: ... was written by ...save_to_disk; write ...",
+        )
+        for command, setting in (("init saved", "corpus.source"), (f"{MINE}=saved", MINE))
     ),
     (
         "recipes=[teachers-sed]; teachers=[bundled:encoder, x.parquet]; combination.how=mean",
@@ -371,6 +454,7 @@ evaluate --model package:no_such_one/x -> --model package:no_such_one/x: ... pip
 evaluate --model bundled:encoder --layers 9 -> ...: 9 layers cannot be pooled: ... has 3; choose fewer with --layers ...
 evaluate --model bundled:encoder --layers 0 -> ...: 0 layers cannot be pooled: ...
 evaluate --model bundled:encoder --task no.csv -> --task no.csv: no.csv does not exist; ...
+evaluate --model bundled:encoder --task s3://me:hush@b/a -> --task: the URI contains a password; remove it, ...
 evaluate --model bundled:encoder --output no/o.json -> --output no/o.json: cannot write a file there; name one in ...
 evaluate --model bundled:encoder --output . -> --output .: cannot write a file there; ...
 evaluate --model bundled:encoder --output /dev/full -> --output /dev/full: cannot write a file there; ...
@@ -485,6 +569,8 @@ def test_what_somebody_else_wrote_moves_no_cursor(monkeypatch, tmp_path, capfd, 
     status = {"state": "failed", "since": 1, "told": 2, "every": 5, "host": "a", "pid": 1, "error": "\x1b[2J"}
     (tmp_path / "runs/x").mkdir(parents=True)
     (tmp_path / "runs/x/status.json").write_text(json.dumps(status))
+    (tmp_path / "runs/\x1b[2J").mkdir()
+    (tmp_path / "runs/\x1b[2J/status.json").write_text("damaged")
     lines = (json.dumps({"text": f"Sentence {n}.", "\x1b[2J": n}) for n in range(20))
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     monkeypatch.setattr(sys, "argv", ["raysed", *words])

@@ -1,12 +1,15 @@
 """Hostile files run no code, not as an encoder, not as a checkpoint, not as a corpus; and URIs keep no secret."""
 
+import ast
 import hashlib
+import io
 import json
 import pickle
 import re
 import shutil
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -14,19 +17,27 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysed
+from raysed import cli
 from raysed.config import CorpusConfig, EncoderConfig, PairSource, TeacherConfig
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.pairs import load_nli, read_pairs
 from raysed.data.parquet import SentenceTable
 from raysed.data.sources import find
 from raysed.data.targets import TargetBatches, held_out_batches
+from raysed.data.tokens import tokenize
 from raysed.errors import UserError
 from raysed.make.scores import load_embeddings
+from raysed.model.encoding import encode
+from raysed.model.formats import has_own_code
+from raysed.model.library import export_model, parity
 from raysed.model.pretrained import load_checkpoint, load_encoder
 from raysed.model.teacher import load_teacher
 from raysed.store.storage import Storage
 from raysed.train.state import load_state
 from raysed.uris import refuse_secret
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ("raysed", "benchmarks", "examples", "jobs", "papers", "tools")
 
 
 class Hostile:
@@ -117,15 +128,67 @@ def test_an_encoder_directory_with_a_pickle_runs_nothing(hostile, tiny_encoder_d
             load(directory)
 
 
-def test_an_encoder_with_code_of_its_own_is_refused(hostile, tiny_encoder_dir, tmp_path):
-    directory = tmp_path / "encoder"
-    shutil.copytree(tiny_encoder_dir, directory)
-    config = json.loads((directory / "config.json").read_text())
-    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.OwnConfig", "AutoModel": "own.OwnModel"}}
-    (directory / "config.json").write_text(json.dumps(config))
-    (directory / "own.py").write_text(f"from pathlib import Path\nPath({str(hostile.mark)!r}).touch()\n")
-    with pytest.raises(UserError):
-        load_encoder(EncoderConfig(path=str(directory), max_length=16))
+RUNS_CODE = ("from_pretrained", "from_config", "SentenceTransformer", "SparseEncoder", "CrossEncoder")
+
+
+def test_every_load_of_a_model_says_whether_its_code_may_run():
+    """Without the keyword, transformers asks on the terminal, and a pipe may answer. Modules made here have no code."""
+    asking = []
+    for path in (path for folder in SOURCES for path in (ROOT / folder).rglob("*.py")):
+        for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
+            keywords = {keyword.arg for keyword in call.keywords}
+            if ast.unparse(call.func).split(".")[-1] in RUNS_CODE and not keywords & {"trust_remote_code", "modules"}:
+                asking.append(f"{path.relative_to(ROOT)}:{call.lineno}")
+    assert asking == []
+
+
+MODULES = [
+    {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+    {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+]
+PIVOTS = "run --plan --set recipes=[bsl] --set bsl.views=[back_translation] --set views.pivots=[[m,m]]"
+
+
+@pytest.mark.usefixtures("undone")
+@pytest.mark.parametrize(
+    ("command", "files"),
+    [
+        ("evaluate --model m --task pairs.tsv --layers 2", "config.json model.safetensors"),
+        ("evaluate --model m --task pairs.tsv", "config.json model.safetensors modules.json"),
+        ("teachers bundled:raw m --task pairs.tsv", "config.json model.onnx modules.json"),
+        ("teachers bundled:raw m --task pairs.tsv", "model.onnx tokenizer_config.json"),
+        ("distill --teachers m --learner bundled:encoder --corpus bundled:everyday", "config.json model.safetensors"),
+        (PIVOTS, "config.json model.safetensors"),
+    ],
+)
+def test_code_of_a_model_does_not_run_whatever_a_pipe_answers(hostile, monkeypatch, tmp_path, capfd, command, files):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 99))
+    monkeypatch.setattr("sys.argv", ["raysed", *command.split()])
+    session = SimpleNamespace(get_inputs=list, get_outputs=lambda: [SimpleNamespace(name="last_hidden_state")])
+    monkeypatch.setattr("raysed.model.teachers.onnx.open_session", lambda file: session)
+    auto_map = {"AutoConfig": "own.Own", "AutoModel": "own.Own", "AutoTokenizer": ["own.Own", "own.Own"]}
+    hidden = {"model_type": "own", "tokenizer_class": "Own", "auto_map": auto_map}
+    Path("m/1_Pooling").mkdir(parents=True)
+    Path("m/1_Pooling/config.json").write_text('{"embedding_dimension": 16, "pooling_mode": "mean"}')
+    for name in files.split():
+        Path("m", name).write_text(json.dumps(MODULES if name == "modules.json" else hidden))
+    Path("m/own.py").write_text(f"from pathlib import Path\nPath({str(hostile.mark)!r}).touch()\n")
+    Path("pairs.tsv").write_text("score\tsentence1\tsentence2\n1\ta\tb\n2\tc\td\n3\te\tf\n")
+    code, said = cli.main(), capfd.readouterr().err
+    assert code == 2 and re.search("contains custom code|has no tokenizer", said), said
+
+
+def test_code_that_a_configuration_names_does_not_run_at_the_export(tiny_encoder_dir, tmp_path):
+    """It came with an encoder of a known kind, whose own class was not used; an export keeps the configuration."""
+    encoder = shutil.copytree(tiny_encoder_dir, tmp_path / "encoder")
+    config = json.loads((encoder / "config.json").read_text()) | {"auto_map": {"AutoModel": "own.Own"}}
+    (encoder / "config.json").write_text(json.dumps(config))
+    loaded, tokenizer = load_encoder(EncoderConfig(path=str(encoder), max_length=16))
+    x_ND = encode(loaded, tokenize(tokenizer, ["The cat sat."], 16))[0]
+    export_model(loaded, tokenizer, tmp_path / "model", layers=1, max_length=16, calibration=None)
+    assert has_own_code(tmp_path / "model") and parity(tmp_path / "model", ["The cat sat."], x_ND) < 1e-5
 
 
 @pytest.mark.parametrize("name", ["state.safetensors", "state.json"])

@@ -40,7 +40,6 @@ class Stream:
         chain: for each stage of actors, the class that adds to a block, its task and work, and a label for people.
         starts: first rows of the blocks.
         keyed: whether blocks are identified by their text, and outlive the artefact.
-        table: artefact of sentences that the blocks are rows of; Ray Data reads the corpus only.
     """
 
     title: str
@@ -48,7 +47,6 @@ class Stream:
     chain: Sequence[tuple[type, Task, Work, str]]
     starts: range
     keyed: bool = False
-    table: str = "corpus"
 
     def block(self, task: Task, start: int) -> str:
         """Return the artefact of the block that starts at a row."""
@@ -76,7 +74,7 @@ def stream_of(tasks: Sequence[Task], options: Mapping[str, Any], starts: range, 
     worker, first = options["worker"], tasks[0]
     title, keyed = options.get("title", first.title), getattr(worker, "is_keyed", False)
     if "teachers" not in first.inputs:
-        return Stream(title, tasks, [(worker, first, work, title)], starts, keyed, options.get("table", "corpus"))
+        return Stream(title, tasks, [(worker, first, work, title)], starts, keyed)
     of_tables, chain = [task.inputs["teachers"] for task in tasks], []
     teachers = [[index, teacher] for index, of_table in enumerate(of_tables) for teacher in of_table]
     inputs = {role: value for role, value in first.inputs.items() if role != "teachers"}
@@ -117,7 +115,7 @@ def is_there(stream: Stream, storage: Storage, start: int) -> bool:
 
 def publish_here(stream: Stream, storage: Storage, places: Sequence[Place], on_block: OnBlock) -> None:
     """Make blocks in this process, for a stream of one stage."""
-    table, worker = SentenceTable(storage.fetch(stream.table)), BlockWorker(stream, 0, storage)
+    table, worker = SentenceTable(storage.fetch("corpus")), BlockWorker(stream, 0, storage)
     for place in places:
         on_block(worker(table.rows(place["start"], place["stop"], stream.chain[0][0].columns)))
 
@@ -147,7 +145,7 @@ class BlockWorker:
         """Return the rows with what the model adds; the first call loads it."""
         if self._worker is None:
             self._worker = self._kind(self._task.received(self._storage), self._task.settings, self._work)
-        return self._worker(rows)
+        return self._task.checked(self._worker(rows))
 
 
 def blocks_of(stream: Stream, task: Task, storage: Storage) -> list[tuple[Callable[[], Path], dict[str, Any]]]:

@@ -195,7 +195,7 @@ class Executor:
         from raysed.cluster.blocks import keyed_block
 
         options = artefact.needs.options
-        rows = self.state.entry(options.get("table", "corpus")).meta["rows"]
+        rows = self.state.entry("corpus").meta["rows"]
         return [keyed_block(artefact.name, number) for number in range(-(-rows // options["rows"](rows)))]
 
     def _forget_incomplete(self, batch: Sequence[Artefact]) -> None:
@@ -244,6 +244,7 @@ class Executor:
         for name, reason in failed.items():
             if not self._graph.artefacts[name].needs.may_fail:
                 raise UserError(f"{name}: {reason}")
+            self.state.task(name).checked(None)
             self.state.failures[name] = reason, True
             self._say(f"left out: {name}: {reason}")
 
@@ -312,26 +313,18 @@ class Executor:
             tasks, options = [self._task(artefact) for artefact in group], group[0].needs.options
             for task in tasks if _is_keyed(group[0]) else ():
                 self._storage.forget(task.name)  # its blocks are replaced: from here on they are no longer all of it
-            stream = (self._streamed_here if "table" in options else self._streamed)(tasks, options)
+            stream = self._streamed(tasks, options)
             joined = [self._task(a, blocks=blocks_of(stream, task, self._storage)) for a, task in zip(group, tasks)]
             self._make_groups("join", [[task] for task in joined], on_cpus=True, on_made=self._leave_out)
             for task in tasks:
                 self._storage.remove(f"{task.name}.blocks")
-
-    def _streamed_here(self, tasks: Sequence[Task], options: Mapping[str, Any]) -> Stream:
-        """Make the missing blocks in this process, as another one may lack a key in the user's environment."""
-        from raysed.cluster.blocks import make_missing, publish_here
-
-        stream = self._stream(tasks, options)
-        make_missing(stream, self._storage, "in this process", partial(publish_here, stream, self._storage))
-        return stream
 
     def _stream(
         self, tasks: Sequence[Task], options: Mapping[str, Any], share: Share | None = None, groups: int = 1
     ) -> Stream:
         from raysed.cluster.blocks import stream_of
 
-        rows = self.state.entry(options.get("table", "corpus")).meta["rows"]
+        rows = self.state.entry("corpus").meta["rows"]
         return stream_of(tasks, options, range(0, rows, options["rows"](rows)), self._work(share), groups)
 
     def _plan_mean(self, tasks: Sequence[Task]) -> tuple[Share, int]:

@@ -144,7 +144,9 @@ class LocalExecutor(Executor):
     def _streamed(self, tasks: Sequence[Task], options: Mapping[str, Any]) -> Stream:
         """Make the missing blocks; for the mean of members side by side, as each holds little."""
         if self.gpu or "teachers" not in tasks[0].inputs:
-            return self._streamed_here(tasks, options)
+            stream = self._stream(tasks, options)
+            make_missing(stream, self._storage, "in this process", partial(publish_here, stream, self._storage))
+            return stream
         share, _ = self._plan_mean(tasks)
         stream = self._stream(tasks, options, share)
 

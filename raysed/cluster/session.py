@@ -85,6 +85,8 @@ def _noticing() -> Iterator[None]:
 
 def _connected(options: dict[str, Any]) -> Any:
     """Start or join Ray; raise UserError if the named cluster cannot be used, for example without a token."""
+    if options:
+        _require_token()
     import ray  # takes a second, which a run with nothing to do saves
 
     address = os.environ.get("RAY_ADDRESS", "")
@@ -101,6 +103,28 @@ def _connected(options: dict[str, Any]) -> Any:
         elif isinstance(error, OSError | OverflowError):
             remedy = "start it (ray start --head), or name another with --address or RAY_ADDRESS"
         raise UserError(f"Ray cannot be used at {address!r}; {remedy}") from None
+
+
+def _require_token() -> None:
+    """Have the Ray that starts here refuse strangers: its servers listen on all of the machine's addresses.
+
+    Ray reads the variable when it is imported, and would write a token file that other users can read.
+    """
+    ray = sys.modules.get("ray")
+    if ray is None:
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    elif "RAY_AUTH_MODE" not in os.environ and ray.__version__ < "2.60":  # from then on, it does so by itself
+        problem = "Ray was imported without RAY_AUTH_MODE, so anybody who reaches this machine could use it"
+        raise UserError(f"{problem}; set RAY_AUTH_MODE=token before you import it")
+    is_named = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
+    if os.environ.get("RAY_AUTH_MODE", "token").lower() == "token" and not is_named:
+        token = Path.home() / ".ray/auth_token"
+        try:
+            token.parent.mkdir(parents=True, exist_ok=True)
+            token.touch(0o600)  # Ray fills it
+            token.chmod(0o600)
+        except OSError as error:
+            raise UserError(f"Ray cannot keep its token: {error}; set RAY_AUTH_TOKEN to a long secret") from None
 
 
 @contextmanager
@@ -137,7 +161,7 @@ def _deaf_children() -> Iterator[None]:
 
 
 def _how_to_log_in() -> str:
-    """Return how to log in; Ray sets this variable itself when it starts with the token of an earlier start."""
+    """Return how to log in."""
     is_closed = os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
     return " (the page asks for a token; `ray get-auth-token` prints it)" if is_closed else ""
 

@@ -3,7 +3,6 @@
     raysed evaluate --model MODEL --task pairs.csv --task my-retrieval/ --task labelled.tsv
     raysed evaluate --model runs/quickstart/model --model bundled:encoder
     raysed evaluate --model MODEL --config minilm3-cpu
-    raysed evaluate --model MODEL --mteb STSBenchmark
 
 A model is a directory or hub id: exported by raysed, any other sentence-transformers model, or a plain transformer,
 whose embedding is the mean over tokens and --layers. A config contributes `evaluation`, `encoder.max_length`,
@@ -13,7 +12,7 @@ whose embedding is the mean over tokens and --layers. A config contributes `eval
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from raysed.cli import check_output, write_output
 from raysed.commands import parser_of
@@ -28,14 +27,12 @@ AFTER_STOP = "the same command starts over"
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     result = parser_of(__doc__, "--set")
-    many: dict[str, Any] = {"action": "append", "default": []}
     result.add_argument(
         "--model", dest="models", action="append", required=True, help="directory or hub id; repeatable"
     )
     task = "graded pairs, labelled texts, a directory in BEIR's layout, or a .txt of unlabelled sentences; "
     task += "replaces the tasks of a config; repeatable"
-    result.add_argument("--task", dest="tasks", metavar="FILE-OR-DIRECTORY", help=task, **many)
-    result.add_argument("--mteb", metavar="NAME", help="a task of the MTEB leaderboard; repeatable", **many)
+    result.add_argument("--task", dest="tasks", metavar="FILE-OR-DIRECTORY", action="append", default=[], help=task)
     result.add_argument("--config", help="a name from raysed/configs/ or a YAML file; quickstart if no task is given")
     result.add_argument("--layers", help="pooled layers of plain transformers: a number or first_last")
     result.add_argument("--output", type=Path, help="JSON file for all scores")
@@ -55,7 +52,6 @@ def job(arguments: argparse.Namespace) -> None:
     from raysed.data.corpus import CorpusReport, sentence_chunks
     from raysed.model.load import check_layers
     from raysed.plan.check import load_evaluation
-    from raysed.score.leaderboard import load_mteb
     from raysed.score.tasks import Evaluation
     from raysed.side_by_side import Benchmark, describe, score_model, score_words
 
@@ -63,16 +59,8 @@ def job(arguments: argparse.Namespace) -> None:
     sentences = [sentence for _, chunk in chunks for sentence in chunk]
     if texts and len(sentences) < 2:
         raise UserError(f"{', '.join(texts)}: only {len(sentences)} usable sentences; at least 2 are needed")
-    named = arguments.tasks or arguments.mteb
-    evaluation = Evaluation.load(config.evaluation, config.seed) if named else load_evaluation(config)
-    benchmark = Benchmark(
-        evaluation,
-        config.evaluation.report_tasks(),
-        config.encoder,
-        config.resources,
-        sentences,
-        load_mteb(arguments.mteb),
-    )
+    evaluation = Evaluation.load(config.evaluation, config.seed) if arguments.tasks else load_evaluation(config)
+    benchmark = Benchmark(evaluation, config.evaluation.report_tasks(), config.encoder, config.resources, sentences)
     for name in arguments.models:
         check_layers(name, (config.encoder.layers,), asked_for="layers" in config.encoder.model_fields_set)
     models = [score_model(name, benchmark) for name in dict.fromkeys(arguments.models)]
@@ -94,10 +82,9 @@ def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
     from raysed.config import find_config, load_config
 
     overrides = [*arguments.overrides, *([f"encoder.layers={arguments.layers}"] if arguments.layers else [])]
-    asked = arguments.tasks or arguments.mteb
-    path = find_config(arguments.config or "quickstart") if arguments.config or not asked else None
+    path = find_config(arguments.config or "quickstart") if arguments.config or not arguments.tasks else None
     config = load_config(path, overrides)
-    if not asked:
+    if not arguments.tasks:
         return config, []
     from raysed.score.tasks import tasks_of, without_labels
 

@@ -27,6 +27,7 @@ def parser() -> argparse.ArgumentParser:
 
 def job(arguments: argparse.Namespace) -> int:
     """Print the state of one or all runs; return the exit code of the run's state."""
+    from raysed.data.sources import readable
     from raysed.store.status import describe, describe_all
     from raysed.store.storage import Storage
 
@@ -38,10 +39,11 @@ def job(arguments: argparse.Namespace) -> int:
     storage = Storage(arguments.storage, arguments.run)
     if not storage.is_local:
         storage.reach()
-    lines, code = describe(storage)  # raises for an unknown run
-    if arguments.watch:
-        from raysed.store.watching import watch
+    with readable(str(storage)):
+        lines, code = describe(storage)  # raises for an unknown run
+        if arguments.watch:
+            from raysed.store.watching import watch
 
-        return watch(storage)
+            return watch(storage)
     print(*lines, sep="\n")
     return code

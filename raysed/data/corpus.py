@@ -6,7 +6,7 @@ import sys
 import tempfile
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import islice
@@ -16,7 +16,7 @@ import numpy as np
 
 from raysed import bundled
 from raysed.config import CorpusConfig, SearchConfig
-from raysed.data.queries import OWN, SENTENCE_END, UNKNOWN, WRITTEN, given_for, own_queries, queries_of
+from raysed.data.queries import OWN, SENTENCE_END, UNKNOWN, given_for, own_queries, queries_of
 from raysed.data.rows import Rows, Schema, rows
 from raysed.data.sources import File, Hub, find
 from raysed.errors import UserError
@@ -97,22 +97,13 @@ def sentence_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> It
 
 
 def text_chunks(
-    config: CorpusConfig,
-    seed: int,
-    report: CorpusReport,
-    search: SearchConfig | None = None,
-    written: Mapping[str, Sequence[str]] | None = None,
-    most: int | None = None,
+    config: CorpusConfig, seed: int, report: CorpusReport, search: SearchConfig | None = None
 ) -> Iterator[tuple[np.ndarray, list[str], np.ndarray]]:
     """Yield what `sentence_chunks` does, and then queries for these texts.
 
     Texts come first, so that other queries leave the blocks of texts as they are. The third part, int64 [B], has the id
     of the text that a query is for, `UNKNOWN`, or a text's own id. A query comes once, for the first text it is made
     from. UserError if `search` asks for queries and there are none.
-
-    Args:
-        written: further queries, by text.
-        most: draw at most this many of the texts, which are the first ones of any larger draw.
     """
     # Queries, of which there may be several for each text; without any there is no file.
     waiting = tempfile.SpooledTemporaryFile(_IN_MEMORY, "w+", encoding="utf-8")
@@ -121,8 +112,8 @@ def text_chunks(
         waiting.write(f"{json.dumps(query)}\n")
 
     chunks, search = _usable_chunks(config, seed, report, search, wait), search or SearchConfig()
-    if config.sentences is not None or most is not None:
-        chunks = _draw(chunks, config.sentences, most, report)
+    if config.sentences is not None:
+        chunks = _draw(chunks, config.sentences, report)
     seen, first = _SeenHashes(), 0
 
     def numbered(queries: Iterable[tuple[str, str, int]]) -> Iterator[tuple[np.ndarray, list[str], np.ndarray]]:
@@ -141,7 +132,7 @@ def text_chunks(
             ids, first = np.arange(first, first + len(sentences)), first + len(sentences)
             report.kept += len(sentences)
             yield ids, sentences, ids
-            for query in _queries(search, ids.tolist(), sentences, hints, written or {}) if search.is_on else ():
+            for query in _queries(search, ids.tolist(), sentences, hints) if search.is_on else ():
                 wait(query)
         waiting.seek(0)
         while lines := list(islice(waiting, _ROWS)):
@@ -164,11 +155,7 @@ def _check_queries(config: CorpusConfig, report: CorpusReport) -> None:
 
 
 def _queries(
-    search: SearchConfig,
-    ids: Sequence[int],
-    texts: Sequence[str],
-    hints: Sequence[_Hint],
-    written: Mapping[str, Sequence[str]],
+    search: SearchConfig, ids: Sequence[int], texts: Sequence[str], hints: Sequence[_Hint]
 ) -> Iterator[tuple[str, str, int]]:
     """Yield kind, words and text of each query.
 
@@ -176,7 +163,6 @@ def _queries(
     """
     for id_, text, (title, own, is_split) in zip(ids, texts, hints):
         yield from ((OWN, query, UNKNOWN if is_split else id_) for query in own)
-        yield from ((WRITTEN, query, id_) for query in written.get(text, ()) if query != text)
         for kind, query in queries_of(search, text, title):
             yield kind, query, UNKNOWN if is_split and kind == "titles" else id_
 
@@ -306,12 +292,8 @@ class _SeenHashes:
         return np.sort(first[new])
 
 
-def _draw(chunks: Iterator[_Chunk], needed: int | None, most: int | None, report: CorpusReport) -> Iterator[_Chunk]:
-    """Yield the sentences with the smallest seeded hashes: a uniform draw, whatever the reading order.
-
-    It has `needed` of them, or at most `most` if that is less; UserError if there are fewer than `needed`.
-    """
-    count = min(number for number in (needed, most) if number is not None)
+def _draw(chunks: Iterator[_Chunk], count: int, report: CorpusReport) -> Iterator[_Chunk]:
+    """Yield the `count` sentences with the smallest seeded hashes: a uniform draw, whatever the reading order."""
     keys, sentences, hints, ceiling = [np.empty(0, np.uint64)], [], [], np.iinfo(np.uint64).max
 
     def drop_largest() -> None:
@@ -327,9 +309,9 @@ def _draw(chunks: Iterator[_Chunk], needed: int | None, most: int | None, report
         if len(sentences) > count + max(count // 4, _ROWS):
             drop_largest()
             ceiling = keys[0][-1]
-    if report.usable < (needed or 0):
+    if report.usable < count:
         raise UserError(
-            f"{needed:,} sentences were asked for, but corpus.source has only {report.usable:,} usable ones "
+            f"{count:,} sentences were asked for, but corpus.source has only {report.usable:,} usable ones "
             f"({report.summary()}); lower corpus.sentences and sed.sentences, or add text"
         )
     drop_largest()

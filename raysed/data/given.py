@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysed.errors import UserError, first_line
+from raysed.uris import half_character_in
 
 _ROWS = 10_000
 
@@ -49,7 +50,7 @@ def source_of(given: Any, place: str, setting: str) -> list[str]:
     if hasattr(given, "to_parquet"):
         try:
             given.to_parquet(new)
-        except pa.ArrowException as error:
+        except (pa.ArrowException, UnicodeEncodeError) as error:
             raise UserError(f"it cannot be written as a table: {first_line(error)}", setting=setting) from None
     elif isinstance(given, Iterable):
         _write(iter(given), new, setting)
@@ -81,6 +82,8 @@ def _write(items: Iterator[Any], path: Path, setting: str) -> None:
             writer.write_table(table)
     except pa.ArrowException as error:
         raise UserError(f"rows are not alike: {error}", setting=setting) from None
+    except UnicodeEncodeError as error:
+        raise UserError(f"{error.object[:60]!r}: {half_character_in(error.object)}", setting=setting) from None
     finally:
         if writer:
             writer.close()

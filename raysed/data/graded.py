@@ -12,6 +12,7 @@ from raysed.config import TaskConfig
 from raysed.data.rows import Rows, Schema, read, read_lines, read_source
 from raysed.data.sources import local_file
 from raysed.errors import UserError, public
+from raysed.store.files import check_content
 
 PAIR = ("first", "second")
 """Fields of the two sentences in a schema."""
@@ -129,6 +130,7 @@ def _read(config: TaskConfig, setting: str, split: str) -> Iterator[Rows]:
         # Some copies of SentEval also have a file of all subsets together.
         graded = sorted(file for file in path.glob("STS.input.*.txt") if file.name != "STS.input.ALL.txt")
         if not graded:
+            check_content(path, setting)
             raise UserError(f"{path} is not a SentEval directory: it has no STS.input.<subset>.txt")
         yield from map(_read_graded_lines, graded)
     elif path.name.startswith("STS.input.") and path.suffix == ".txt":

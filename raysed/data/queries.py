@@ -1,4 +1,4 @@
-"""Queries for the texts of a corpus: made from them, without a language model, or given by users."""
+"""Queries for the texts of a corpus: made from them, or given by users."""
 
 import random
 import re
@@ -15,8 +15,6 @@ from raysed.errors import UserError
 
 OWN = "own"
 """Kind of the queries that users have given, beside `config.QueryKind`."""
-WRITTEN = "written"
-"""Kind of the queries of `search.endpoint`."""
 UNKNOWN = -1
 """In place of a query's text, if no text is known to answer it."""
 

@@ -32,16 +32,21 @@ from raysed.data.markdown import sections
 from raysed.data.parquet import refuse_code
 from raysed.data.sources import MARKDOWN_ENDINGS, File, Hub, find, local_file, readable
 from raysed.errors import UserError, first_line, need
+from raysed.uris import half_character_in
 
 _BLOCK_BYTES = 1 << 18
 _BUFFER_BYTES = 1 << 22
 """Object stores answer one request per buffer."""
 _MAX_LINE_BYTES = 1 << 26
-_ROWS = 4096
+_ROWS, _BLOCK_CHARACTERS = 4096, 1 << 24
+"""Of a block; its last row may be larger."""
+_BATCH_ROWS = 64
+"""Of a table with types: a Parquet file says a long text once for all of its rows."""
 _MAX_SHOWN, _MAX_NAMED = 40, 15
 _LARGEST = 1e30
 """Limit of absolute scores, far below where float64 squares overflow."""
-_HALF_SURROGATE = re.compile("[\ud800-\udfff]")
+_Record = tuple[int, Sequence[Any] | None]
+"""The number of a line or row, and its values by field."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,7 @@ class Schema:
         bare: fields by position in a `.txt` file, which then has no header. With a single field, a line is its value,
             blank lines count as rows, an empty file needs no header, and Markdown can be read.
         loose: whether `.txt` and `.tsv` files may have a header or not; needs `bare`.
+        blanks: whether any blanks separate columns without a header.
     """
 
     setting: str
@@ -66,6 +72,7 @@ class Schema:
     remedy: str = ""
     bare: Sequence[str] = ()
     loose: bool = False
+    blanks: bool = False
 
     @cached_property
     def fields(self) -> list[str]:
@@ -160,14 +167,26 @@ def read(source: File | Hub, schema: Schema) -> Rows:
 
 def rows(source: File | Hub, schema: Schema) -> Iterator[Rows]:
     """Yield a source's rows in non-empty blocks of some thousand."""
-    if isinstance(source, Hub):
-        blocks = _read_hub(source, schema)
-    else:
-        blocks = (_read_parquet if source.ending == ".parquet" else _read_text)(source, schema)
-    for block in blocks:
+    is_text = isinstance(source, File) and source.ending != ".parquet"
+    records = _read_text if is_text else _read_hub if isinstance(source, Hub) else _read_parquet
+    for numbers, values in _in_blocks(records(source, schema)):
+        columns = dict(zip(schema.fields, map(list, zip(*values))))
+        block = Rows(source.name, "line" if is_text else "row", numbers, columns)
         for name in schema.text:
             _check_text(block, name, schema.remedy)
         yield block
+
+
+def _in_blocks(records: Iterator[_Record]) -> Iterator[tuple[Sequence[int], Sequence[Sequence[Any]]]]:
+    block, size = [], 0
+    for record in records:
+        block.append(record)
+        size += sum(map(len, map(str, record[1])))
+        if len(block) == _ROWS or size >= _BLOCK_CHARACTERS:
+            yield zip(*block)
+            block, size = [], 0
+    if block:
+        yield zip(*block)
 
 
 def column_names(file: File) -> list[str]:
@@ -204,8 +223,8 @@ def _check_text(block: Rows, name: str, remedy: str) -> None:
         if not isinstance(value, str):
             kind = type(value).__name__
             raise UserError(f"{block.where(place)}: a sentence must be text, not of type {kind}{remedy}")
-        if not value.isascii() and _HALF_SURROGATE.search(value):  # cannot be written as UTF-8
-            raise UserError(f"{block.where(place)}: half a surrogate pair (\\ud800 to \\udfff) is not valid text")
+        if problem := half_character_in(value):
+            raise UserError(f"{block.where(place)}: {problem}")
 
 
 def _listed(names: Collection[str]) -> str:
@@ -218,8 +237,8 @@ def _listed(names: Collection[str]) -> str:
 # -- text ------------------------------------------------------------------------------------------------------------
 
 
-def _read_text(file: File, schema: Schema) -> Iterator[Rows]:
-    """Collect records, each a line's number and its values by field (None for a blank line), into blocks."""
+def _read_text(file: File, schema: Schema) -> Iterator[_Record]:
+    """Yield the records of lines, which have no values if they are blank."""
     lines, is_blank_counted = _lines(file), len(schema.bare) == 1
     if file.ending in MARKDOWN_ENDINGS or (file.ending == ".txt" and is_blank_counted):
         records = _plain_records(file, lines, schema)
@@ -228,10 +247,7 @@ def _read_text(file: File, schema: Schema) -> Iterator[Rows]:
     else:
         records = _text_records(file, lines, schema)
     blank = [None] * len(schema.fields)
-    counted = ((number, values or blank) for number, values in records if values or is_blank_counted)
-    while block := list(islice(counted, _ROWS)):
-        numbers, values = zip(*block)
-        yield Rows(file.name, "line", numbers, dict(zip(schema.fields, map(list, zip(*values)))))
+    yield from ((number, values or blank) for number, values in records if values or is_blank_counted)
 
 
 def _plain_records(file: File, lines: Iterator[tuple[int, str]], schema: Schema) -> Iterator[tuple[int, list]]:
@@ -258,7 +274,8 @@ def _text_records(file: File, lines: Iterator[tuple[int, str]], schema: Schema) 
     if separator == ",":
         cells = _comma_separated(file.name, lines, number)
     else:
-        cells = ((number, line.split("\t") if line.strip() else []) for number, line in lines)
+        between = None if schema.blanks and not separator else "\t"
+        cells = ((number, line.split(between) if line.strip() else []) for number, line in lines)
     if separator:
         _, header = next(cells)
         columns = schema.columns(header, f"{file.name}, line {number}")
@@ -361,14 +378,14 @@ def _lines(file: File) -> Iterator[tuple[int, str]]:
 # -- tables with types -----------------------------------------------------------------------------------------------
 
 
-def _read_parquet(file: File, schema: Schema) -> Iterator[Rows]:
+def _read_parquet(file: File, schema: Schema) -> Iterator[_Record]:
     with readable(file.name), file.filesystem.open_input_file(file.path) as raw:
         table, first = pq.ParquetFile(raw, buffer_size=_BUFFER_BYTES, pre_buffer=False), 1
         columns = schema.columns(table.schema_arrow.names, file.name)
         names = [name for name in dict.fromkeys(columns) if name is not None]
         refuse_code(table.schema_arrow, file.name, names)
         classes = _class_names(table.schema_arrow.metadata or {})
-        for batch in table.iter_batches(_ROWS, columns=names):
+        for batch in table.iter_batches(_BATCH_ROWS, columns=names):
             try:
                 values = batch.to_pydict()
             except (ValueError, OverflowError, pa.ArrowException) as error:  # such as a date beyond the year 9999
@@ -376,7 +393,7 @@ def _read_parquet(file: File, schema: Schema) -> Iterator[Rows]:
                 problem = "is not valid UTF-8" if utf8 else f"cannot be read: {first_line(error)}"
                 where = f"{file.name}, rows {first:,} to {first + len(batch) - 1:,}"
                 raise UserError(f"{where}: a value {problem}") from None
-            yield _by_field(file.name, first, dict(zip(schema.fields, columns)), values, classes)
+            yield from _records(first, columns, values, classes)
             first += len(batch)
 
 
@@ -390,7 +407,7 @@ def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
         return {}
 
 
-def _read_hub(source: Hub, schema: Schema) -> Iterator[Rows]:
+def _read_hub(source: Hub, schema: Schema) -> Iterator[_Record]:
     need("datasets", f"{schema.setting}: there is no file {source.id!r}; a dataset of the hub", "datasets")
     try:
         import datasets  # heavy, and needed only here
@@ -400,9 +417,10 @@ def _read_hub(source: Hub, schema: Schema) -> Iterator[Rows]:
         columns = schema.columns(table.column_names or next(iter(table), {}), source.name)
         kinds = table.features or {}
         classes = {name: kind.names for name, kind in kinds.items() if isinstance(kind, datasets.ClassLabel)}
-        for values in table.select_columns([name for name in dict.fromkeys(columns) if name is not None]).iter(_ROWS):
-            yield (block := _by_field(source.name, first, dict(zip(schema.fields, columns)), values, classes))
-            first += len(block)
+        names = [name for name in dict.fromkeys(columns) if name is not None]
+        for values in table.select_columns(names).iter(_BATCH_ROWS):
+            yield from _records(first, columns, values, classes)
+            first += len(values[names[0]])
     except UserError:
         raise
     except Exception as error:  # the hub's libraries raise a dozen unrelated types
@@ -413,15 +431,15 @@ def _read_hub(source: Hub, schema: Schema) -> Iterator[Rows]:
         ) from None
 
 
-def _by_field(
-    name: str, first: int, columns: Mapping[str, str | None], values: Mapping[str, list[Any]], classes: Mapping
-) -> Rows:
-    """Return rows by field, numbered from `first`, from values by column; class ids become names."""
-    count, found = len(next(iter(values.values()))), {}
-    for field_, column in columns.items():
+def _records(
+    first: int, columns: Sequence[str | None], values: Mapping[str, list[Any]], classes: Mapping
+) -> Iterator[_Record]:
+    """Yield records, numbered from `first`, from values by column; class ids become names."""
+    count, parts = len(next(iter(values.values()))), []
+    for column in columns:
         names = classes.get(column, ())
-        found[field_] = [
+        parts.append(
             names[value] if isinstance(value, int) and 0 <= value < len(names) else value
             for value in ([None] * count if column is None else values[column])
-        ]
-    return Rows(name, "row", range(first, first + count), found)
+        )
+    yield from zip(range(first, first + count), zip(*parts))

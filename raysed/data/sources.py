@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from raysed.errors import UserError, first_line, public
+from raysed.store.files import check_content
 from raysed.uris import refuse_secret
 
 ENDINGS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
@@ -94,12 +95,15 @@ def find(item: str, setting: str, kind: str, hub: Hub, several: bool = False) ->
             root = "/".join(plain) or ("/" if path.startswith("/") else ".")
             infos = _list(filesystem, root, parts[len(plain) :])
     choices = [ENDINGS, MARKDOWN_ENDINGS] if several else [ENDINGS]
-    present = [i for i in infos if i.type == pafs.FileType.File]
+    present = [i for i in infos if i.type != pafs.FileType.Directory]
     known = next(filter(None, ([i for i in present if ending(i.path) in endings] for endings in choices)), None)
     if known:
+        for each in known if isinstance(filesystem, pafs.LocalFileSystem) else ():
+            check_content(each.path, setting)
         files = [File(scheme + i.path, filesystem, i.path, i.size, i.mtime_ns) for i in known]
         return sorted(files, key=lambda file: file.path)
     if infos or info.type == pafs.FileType.Directory:
+        check_content(path, setting)
         raise UserError(
             f"{public(item)} {'neither is nor contains' if several else 'is not'} a file of {kind}; supported endings "
             f"are {', '.join(chain(*choices))}, and the text formats also with .gz",
@@ -124,6 +128,7 @@ def ending(path: str) -> str:
 
 def local_file(path: str | os.PathLike) -> File:
     """Return a local file, which need not exist."""
+    check_content(path)
     return File(str(path), pafs.LocalFileSystem(), str(path))
 
 
@@ -143,7 +148,7 @@ def _list(filesystem: pafs.FileSystem, root: str, patterns: list[str]) -> list[p
     for info in filesystem.get_file_info(pafs.FileSelector(root, allow_not_found=True, recursive=deep)):
         parts = info.path.removeprefix(root).strip("/").split("/")
         hidden = any(part.startswith(".") for part in parts)
-        if info.type == pafs.FileType.File and not hidden and _matches(parts, patterns):
+        if info.type != pafs.FileType.Directory and not hidden and _matches(parts, patterns):
             found.append(info)
     return found
 

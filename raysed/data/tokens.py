@@ -19,6 +19,8 @@ import pyarrow.compute as pc
 import torch
 from torch.nn import functional as F
 
+from raysed.errors import UserError, call_library
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
@@ -32,6 +34,8 @@ _TRIED_COUNTS = 3
 """Numbers of rows that a batch to learn from is tried with."""
 _COUNTS_PER_OCTAVE = 4
 """Numbers of rows between one power of two and the next that batches of few shapes have."""
+SAMPLE_TEXTS = ["A sentence.", "Ünïcode ☂ 漢字 🙂 zq9"]
+"""What any model must take: the second one has characters that few vocabularies hold."""
 
 _FLAT = {"_ids.i64": "<i8", "_tokens.i32": "<i4", "_offsets.i64": "<i8"}
 """Files of `FlatTokens`, in the order of `TokenTable`, with their number types."""
@@ -136,19 +140,26 @@ def tokenize(
 ) -> TokenTable:
     """Tokenise sentences with special tokens, cut to `max_length` tokens; `ids` default to 0..N-1."""
     options: dict[str, Any] = dict(return_attention_mask=False, return_token_type_ids=False, verbose=False)
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:  # written in Python
-        token_lists = tokenizer(list(sentences), **options)["input_ids"] if len(sentences) else []
-    else:  # without the places of tokens in the text, which would take a quarter of the time
+    backend, name = getattr(tokenizer, "backend_tokenizer", None), f"the tokenizer of {tokenizer.name_or_path!r}"
+
+    def tokens_of(texts: list[str]) -> list[list[int]]:
+        if backend is None:  # written in Python
+            return tokenizer(texts, **options)["input_ids"] if texts else []
+        # Without the places of tokens in the text, which would take a quarter of the time.
         backend.no_truncation()
         backend.no_padding()
-        token_lists = [tokens.ids for tokens in backend.encode_batch_fast(list(sentences))]
+        return [tokens.ids for tokens in backend.encode_batch_fast(texts)]
+
+    token_lists = call_library(tokens_of, list(sentences), name)
     report = report or LengthReport(max_length)
     long = [i for i, tokens in enumerate(token_lists) if len(tokens) > max_length]
     if long:
         # The tokenizer cuts, because the closing special token has to stay.
-        cut = tokenizer([sentences[i] for i in long], truncation=True, max_length=max_length, **options)
-        for i, tokens in zip(long, cut["input_ids"]):
+        options |= {"truncation": True, "max_length": max_length}
+        cut = call_library(lambda texts: tokenizer(texts, **options)["input_ids"], [sentences[i] for i in long], name)
+        if not 0 < len(cut[0]) <= max_length:
+            raise UserError(f"{name} cannot cut a text to {max_length} tokens; allow more")
+        for i, tokens in zip(long, cut):
             report.lost_tokens += len(token_lists[i]) - len(tokens)
             token_lists[i] = tokens
     table = TokenTable.from_lists(token_lists, ids)
@@ -220,7 +231,7 @@ def pack(table: TokenTable, row_tokens: int | None = None, few_shapes: bool = Fa
     if few_shapes:
         multiple = max(1, (1 << count.bit_length()) // (2 * _COUNTS_PER_OCTAVE))
         count, row_length = -(-count // multiple) * multiple, row_tokens
-    shape = (count, row_length)
+    shape = (count, max(1, row_length)) if count else (0, 0)
     # Flat place of each token in [R, L]: that of its sentence's first token plus its place in the sentence.
     within = np.arange(len(table.input_ids)) - np.repeat(table.offsets[:-1], lengths)
     flat = np.repeat(rows * row_length + columns, lengths) + within

@@ -117,7 +117,8 @@ class _Training:
         return {**meta, "seconds": seconds, "resumed_at": result.resumed_at}
 
     def publish(self, storage: Storage, result: Result) -> None:
-        self.work.task.publish(storage, lambda out: self.write(out, result))
+        task = self.work.task
+        task.publish(storage, lambda out: task.checked(self.write(out, result)))
         self.work.checkpoints.clear()
 
 
@@ -175,7 +176,7 @@ def train_member(task: Task, until: int, bench: Bench) -> Ended:
         return Ended(failed=(f"its worker was lost {starts} times without a new checkpoint in between", False))
     try:
         with bench.work(task) as work:
-            training = _Member(task.received(bench.storage), task.settings, work)
+            training = task.checked(_Member(task.received(bench.storage), task.settings, work))
             result = training.run(until)
             updates = result.steps - result.resumed_at
             if result.steps < training.setup.plan.steps:
@@ -247,7 +248,7 @@ def train_learners(tasks: Sequence[Task], bench: Bench) -> None:
 def _train_learner(task: Task, bench: Bench) -> None:
     try:
         with bench.work(task) as work:
-            training = _Learner(task.received(bench.storage), task.settings, work)
+            training = task.checked(_Learner(task.received(bench.storage), task.settings, work))
             result = training.run()
             if bench.rank == 0:
                 training.publish(bench.storage, result)

@@ -30,6 +30,7 @@ from raysed.model.pretrained import load_checkpoint, load_start, load_tokenizer
 from raysed.model.prompts import embed_by_role, with_prompts
 from raysed.model.teacher import Teacher
 from raysed.score.tasks import DevTask, Embeddings
+from raysed.store.hub import model_identity
 from raysed.store.progress import Progress, emit
 from raysed.train.calibration import choose_natsv_k, fit_calibration
 from raysed.train.calibrations.natsv import MOST_DIRECTIONS, largest_k
@@ -182,10 +183,11 @@ def _rows_of_text(inputs: Named, settings: Named, work: Work) -> tuple[list[Part
     table, flow = draw(everything, settings["flow"], settings["seed"])
     poolings = inputs["poolings"]  # all of the model's, whichever this fit uses
     key = None
-    if table is everything:  # not its file, which may have changed since another run in this process
+    if table is everything:  # known by content, as files may have changed since another run in this process
         digest = hashlib.sha256(table.offsets.tobytes())
         digest.update(np.ascontiguousarray(table.input_ids))
-        key = str((inputs["encoder"], inputs["encoder_id"], inputs["model"], poolings, digest.hexdigest()))
+        weights = model_identity(inputs["encoder"])
+        key = str((inputs["encoder"], weights, inputs["model"], poolings, digest.hexdigest()))
     if key is None or key not in _embedded:
         encoder, _ = load_start(inputs["encoder"], inputs["model"])
         _embedded.clear()

@@ -16,7 +16,6 @@ from raysed.data.parquet import open_table
 from raysed.data.queries import roles_of
 from raysed.data.tokens import SENTENCE_SCHEMA, FlatTokens, LengthReport, tokenize
 from raysed.make.work import Named
-from raysed.make.written import queries_by_text
 from raysed.model.pretrained import load_tokenizer
 from raysed.model.prompts import with_prompts
 from raysed.model.static_start import write_static
@@ -42,11 +41,11 @@ def sentence_table(out: Path, inputs: Named, settings: Named, work: Work) -> Nam
     """
     block, search, max_length = settings["corpus"], settings.get("search"), inputs["encoder"].max_length
     tokenizer, prompts = load_tokenizer(inputs["encoder"], inputs["start"]), settings.get("prompts", {})
-    report, lengths, written = CorpusReport(), LengthReport(max_length), queries_by_text(inputs.get("written", ()))
+    report, lengths = CorpusReport(), LengthReport(max_length)
     progress = Progress("read corpus", block.sentences or 0)
     schema = SENTENCE_SCHEMA.append(pa.field("of", pa.int64())) if search else SENTENCE_SCHEMA
     with pq.ParquetWriter(out / "part-00000.parquet", schema) as writer, closing(FlatTokens(out)) as flat:
-        for ids, sentences, of in text_chunks(block, settings["seed"], report, search, written):
+        for ids, sentences, of in text_chunks(block, settings["seed"], report, search):
             asked = with_prompts(sentences, roles_of(ids, of), prompts)
             table = tokenize(tokenizer, asked, max_length, ids, lengths)
             tokens = pa.ListArray.from_arrays(pa.array(table.offsets, pa.int32()), pa.array(table.input_ids))

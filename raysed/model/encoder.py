@@ -29,8 +29,8 @@ _ROUNDING, _ROUNDING_OF_HALVES = 1e-3, 2e-2
 """Largest difference by rounding, in fp32 and in bf16 or fp16, as a share of the largest coordinate."""
 
 
-class SeesPadding(UserError):
-    """An architecture's vectors depend on the other sentences of a batch."""
+class Unsuited(UserError):
+    """An architecture that only sentence-transformers can compute, such as one whose sentences see their padding."""
 
 
 class Encoder(nn.Module):
@@ -48,6 +48,8 @@ class Encoder(nn.Module):
     def __init__(self, transformer: PreTrainedModel):
         super().__init__()
         self.transformer = transformer
+        if getattr(transformer.config, "use_cache", False):
+            transformer.config.use_cache = False  # of decoders: keys and values, for the next tokens of a text
         self.head: nn.Linear | None = None
         self.pooling: Literal["mean", "cls"] = "mean"
         self.parts = 1
@@ -171,12 +173,11 @@ def _mean_pool(states: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:
 
 
 def _first_states(states: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:
-    """Return the state of each sentence's first token, [R, L, D] -> [B, D]."""
-    first, slots = tokens.position_ids == 0, torch.arange(tokens.segments.numel(), device=states.device)
-    # Other tokens write their place behind that of the last sentence: a mask would have to be waited for on a GPU.
-    segments = tokens.segments.where(first, len(tokens)).flatten()
-    places = slots.new_zeros(len(tokens) + 1).scatter(0, segments, slots)[:-1]
-    return states.flatten(0, 1)[places].to(torch.promote_types(states.dtype, torch.float32))
+    """Return the state of each sentence's first token, [R, L, D] -> [B, D]; 0 for a sentence without tokens."""
+    # All others are put behind the last sentence and dropped: a mask would have to be waited for on a GPU.
+    segments = tokens.segments.where(tokens.position_ids == 0, len(tokens)).flatten()
+    found = states.new_zeros(len(tokens) + 1, states.shape[-1], dtype=torch.promote_types(states.dtype, torch.float32))
+    return found.index_put((segments,), states.flatten(0, 1).to(found.dtype))[:-1]
 
 
 def _sums(states_TD: torch.Tensor, segments_T: torch.Tensor, count: int, device_type: str) -> torch.Tensor:
@@ -205,7 +206,7 @@ def _packed_states(
 
 def _padded_states(transformer: PreTrainedModel, tokens: PackedTokens, all_layers: bool) -> list[torch.Tensor]:
     """Run the ordinary padded forward and put its states back into the packed layout."""
-    count, longest = len(tokens), int(tokens.lengths.max())
+    count, longest = len(tokens), max(1, int(tokens.lengths.max()))
     real = tokens.segments < count
     places = tokens.segments[real] * longest + tokens.position_ids[real]
     input_ids = tokens.input_ids.new_full((count, longest), transformer.config.pad_token_id or 0)
@@ -250,7 +251,7 @@ def _probe(transformer: PreTrainedModel) -> int | None:
             difference_D = _mean_pool(_padded_states(transformer, alone, False)[0], alone)[0] - expected_D
             share = _ROUNDING if transformer.dtype == torch.float32 else _ROUNDING_OF_HALVES
             if difference_D.abs().max() > share * expected_D.abs().max():
-                raise SeesPadding(f"{name} gives a sentence other vectors beside longer ones; use another architecture")
+                raise Unsuited(f"{name} gives a sentence other vectors beside longer ones; use another architecture")
         log.warning("%s does not support packed rows, so it gets padded batches (same results, slower)", name)
     transformer.train(was_training)
     return found

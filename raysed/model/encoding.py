@@ -11,13 +11,10 @@ import torch
 
 from raysed.config import Layers
 from raysed.data.tokens import PackedTokens, TokenTable, batches_by_tokens, pack
-from raysed.errors import UserError
+from raysed.errors import UserError, is_out_of_memory
 from raysed.model.encoder import Encoder
 
 log = logging.getLogger(__name__)
-
-_OOM_MESSAGES = ("allocate memory", "out of memory", "_STATUS_ALLOC_FAILED")
-"""From torch's CPU allocator, CUDA's runtime, and CUDA libraries such as cuBLAS (as a RuntimeError)."""
 
 
 def encode(
@@ -110,9 +107,3 @@ def default_token_budget(device: torch.device | str) -> int:
     (2048, 65536)
     """
     return 2048 if torch.device(device).type == "cpu" else 65536
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Return whether an error means that the machine or a GPU ran out of memory."""
-    has_message = any(message in str(error) for message in _OOM_MESSAGES)
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or has_message

@@ -6,7 +6,6 @@ exporter, ONNX Runtime's quantization, OpenVINO and NNCF write the files.
 """
 
 import importlib.util
-import json
 import logging
 import sys
 import tempfile
@@ -20,13 +19,13 @@ from typing import Any
 import numpy as np
 import rich
 import torch
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import AutoModel, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutput
 
 from raysed.config import EncoderConfig, Format
 from raysed.errors import UserError, first_line
-from raysed.model.pretrained import load_tokenizer
-from raysed.store.hub import encoder_path
+from raysed.model.pretrained import configuration_of, load_tokenizer
+from raysed.model.prompts import read_settings
 
 FILES: Mapping[Format, str] = {
     "onnx": "onnx/model.onnx",
@@ -48,8 +47,7 @@ def check_formats(formats: Sequence[Format], encoder: EncoderConfig) -> None:
         return
     for name in formats:
         check_packages(name, "export.formats", "leave export.formats out")
-    path = encoder_path(encoder)
-    config = AutoConfig.from_pretrained(path, trust_remote_code=encoder.trust_remote_code, **encoder.model_kwargs)
+    config = configuration_of(encoder)
     if encoder.trust_remote_code and getattr(config, "auto_map", None):
         problem = f"{encoder.path!r} has custom code, which sentence-transformers' backends do not run"
         raise UserError(f"{problem}; leave export.formats out", setting="export.formats")
@@ -57,7 +55,7 @@ def check_formats(formats: Sequence[Format], encoder: EncoderConfig) -> None:
     try:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "model.onnx"
-            write_onnx(AutoModel.from_config(config), load_tokenizer(encoder), file)
+            write_onnx(AutoModel.from_config(config, trust_remote_code=False), load_tokenizer(encoder), file)
             if "openvino" in map(backend_of, formats):
                 kind = "OpenVINO"
                 _openvino().convert_model(file)
@@ -80,8 +78,8 @@ def write_formats(path: Path, formats: Sequence[Format], sentences: Sequence[str
 
     `openvino_int8` chooses the range of its activations by `sentences`, which should be like those to embed.
     """
-    model = AutoModel.from_pretrained(path, use_safetensors=True, dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(path)
+    model = AutoModel.from_pretrained(path, trust_remote_code=False, use_safetensors=True, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     places = {name: path / FILES[name] for name in formats}
     for place in places.values():
         place.parent.mkdir(exist_ok=True)
@@ -157,8 +155,7 @@ def backend_of(name: Format) -> str:
 
 def has_own_code(path: Path) -> bool:
     """Return whether an exported model's directory contains custom code of its encoder."""
-    config = path / "config.json"
-    return config.is_file() and "auto_map" in json.loads(config.read_text(encoding="utf-8"))
+    return "auto_map" in read_settings(path / "config.json")
 
 
 def largest_difference(found_ND: np.ndarray, expected_ND: np.ndarray) -> float:

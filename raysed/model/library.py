@@ -5,6 +5,7 @@ project's flow, which is loaded with raysed's own class.
 """
 
 import json
+import pickle
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,15 +27,17 @@ from sentence_transformers.util.quantization import quantize_embeddings
 from tokenizers import Tokenizer
 from torch import nn
 from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
+from transformers.utils import find_adapter_config_file
 
 from raysed.config import EncoderConfig, Layers
 from raysed.errors import UserError
 from raysed.model.calibration import CalibrationMap, Flow
-from raysed.model.encoder import Encoder, SeesPadding, blocks_of
-from raysed.model.formats import has_own_code, largest_difference
+from raysed.model.encoder import Encoder, Unsuited, blocks_of
+from raysed.model.formats import largest_difference
 from raysed.model.glow import FlowHead
 from raysed.model.load import NativeModel
-from raysed.model.pretrained import check_size, configuration_of, load_encoder, longest_input, save_encoder
+from raysed.model.pretrained import check_size, configuration_of, load_encoder, longest_input, make_usable, save_encoder
+from raysed.model.prompts import SETTINGS, read_settings
 from raysed.store.hub import model_directory
 
 _OWN = "sentence_transformers."
@@ -61,13 +64,14 @@ def load(directory: Path, device: str = "cpu", trust_remote_code: bool = False) 
     if any(kind == _FLOW for kind, _ in entries):  # the library would run the directory's glow.py
         modules = [_module(directory, *entry, trust_remote_code) for entry in entries]
         return SentenceTransformer(modules=modules, device=device).eval()
-    return SentenceTransformer(
-        str(directory),
-        device=device,
-        local_files_only=True,
-        trust_remote_code=trust_remote_code,
-        model_kwargs=_WEIGHTS,
-    ).eval()
+    options = {"local_files_only": True, "model_kwargs": _WEIGHTS}
+    model = SentenceTransformer(str(directory), device=device, trust_remote_code=trust_remote_code, **options)
+    for module in model.modules():
+        if isinstance(module, Transformer) and module.tokenizer is not None:
+            config = module.auto_model.config
+            make_usable(module.tokenizer, str(directory), getattr(config, "vocab_size", sys.maxsize))
+            module.max_seq_length = min(module.max_seq_length, longest_input(config, trust_remote_code))
+    return model.eval()
 
 
 def take_apart(directory: Path, token_budget: int | None, device: str) -> NativeModel:
@@ -91,13 +95,12 @@ def take_apart(directory: Path, token_budget: int | None, device: str) -> Native
     heads = _heads(directory, rest)
     try:
         encoder, tokenizer = load_encoder(EncoderConfig(path=str(directory / place), max_length=3))
-    except SeesPadding:
-        raise NotPackable("its transformer's vectors depend on padding") from None
+    except Unsuited:
+        raise NotPackable("its transformer has a decoder, or sees its padding") from None
     if layers != 1 and not encoder.transformer.config.output_hidden_states:
         raise NotPackable("its transformer does not pass on the layers that it pools")
     encoder.pooling = pooling
-    wanted = _transformer_settings(directory, place).get("max_seq_length") or tokenizer.model_max_length
-    longest = min(wanted, longest_input(encoder.transformer.config, encoder.position_offset or 0))
+    longest = _longest(directory, place, tokenizer.model_max_length)
     return NativeModel(encoder.to(device), tokenizer, (layers,), longest, nn.Sequential(*heads), token_budget)
 
 
@@ -124,9 +127,7 @@ def after_transformer(directory: Path) -> tuple[str, int | None, list[nn.Module]
     if _name(first) != "Transformer" or not rest or _name(rest[0][0]) != "Pooling":
         raise NotPackable("its modules do not begin with a transformer and a pooling")
     _check_settings(directory, place)
-    wanted = _transformer_settings(directory, place).get("max_seq_length") or sys.maxsize
-    longest = min(wanted, longest_input(AutoConfig.from_pretrained(directory / place), 0))
-    return place, longest, [_module(directory, *rest[0]), *_heads(directory, rest[1:])]
+    return place, _longest(directory, place), [_module(directory, *rest[0]), *_heads(directory, rest[1:])]
 
 
 def stored_smaller(x_NE: np.ndarray) -> dict[str, tuple[np.ndarray, float]]:
@@ -143,23 +144,25 @@ def stored_smaller(x_NE: np.ndarray) -> dict[str, tuple[np.ndarray, float]]:
     }
 
 
-def most_tokens(name: str) -> int | None:
-    """Return how many tokens a model reads of each text, by its files; None if they do not say."""
+def most_tokens(name: str) -> int:
+    """Return how many tokens a model reads of each text, by its files; `sys.maxsize` if they do not say."""
     directory = model_directory(name)
     if (directory / "modules.json").is_file():
-        (_, place), *_ = _entries(directory)
-        found = _transformer_settings(directory, place).get("max_seq_length")
-        return int(found) if found else None
-    longest = longest_input(configuration_of(EncoderConfig(path=name)), 0)
-    return None if longest == sys.maxsize else longest
+        return _longest(directory, _entries(directory)[0][1])
+    return longest_input(configuration_of(EncoderConfig(path=name)))
+
+
+def _longest(directory: Path, place: str, default: int = sys.maxsize) -> int:
+    wanted = _transformer_settings(directory, place).get("max_seq_length") or default
+    return min(wanted, longest_input(AutoConfig.from_pretrained(directory / place, trust_remote_code=False)))
 
 
 def _check_settings(directory: Path, place: str) -> None:
     """Raise NotPackable for settings of the model or its transformer that packed rows do not support."""
-    config = AutoConfig.from_pretrained(directory / place)
-    check_size(str(directory), config)
-    path = directory / "config_sentence_transformers.json"
-    settings = _read_json(path) if path.is_file() else {}
+    if find_adapter_config_file(directory / place):
+        raise NotPackable("it is a LoRA adapter")
+    check_size(str(directory), AutoConfig.from_pretrained(directory / place, trust_remote_code=False))
+    settings = read_settings(directory / SETTINGS)
     if settings.get("truncate_dim") or settings.get("model_type", "SentenceTransformer") != "SentenceTransformer":
         raise NotPackable("it truncates its vectors, or is not a SentenceTransformer")
     if settings.get("prompts", {}).get(settings.get("default_prompt_name")):
@@ -167,16 +170,20 @@ def _check_settings(directory: Path, place: str) -> None:
     for key, value in _transformer_settings(directory, place).items():  # falsy settings are off
         if value and (key not in _READ_ELSEWHERE or _USUAL.get(key, value) != value):
             raise NotPackable(f"its transformer has {key}: {json.dumps(value, default=str)}")
-    if getattr(config, "is_encoder_decoder", False):
-        raise NotPackable("its transformer is part of an encoder-decoder model")
 
 
 def _transformer_settings(directory: Path, place: str) -> dict[str, Any]:
-    return Transformer.load_config(str(directory), subfolder=place, local_files_only=True)
+    found = Transformer.load_config(str(directory), subfolder=place, local_files_only=True)
+    longest = found.get("max_seq_length")
+    if longest is not None and not (isinstance(longest, int) and longest > 0):
+        raise UserError(f"its transformer has max_seq_length {longest!r}; write a number of tokens, or null")
+    return found
 
 
 def _entries(directory: Path) -> list[tuple[str, str]]:
     """Return class and subdirectory of each module in modules.json; raise UserError for custom code."""
+    if not (directory / "modules.json").is_file():
+        return [(f"{_OWN}models.Transformer", "")]  # to which the library adds a pooling
     found = [(entry["type"], entry["path"]) for entry in _read_json(directory / "modules.json")]
     if not found:
         raise UserError("modules.json lists no modules")
@@ -198,7 +205,10 @@ def _module(directory: Path, kind: str, place: str, trust_remote_code: bool = Fa
     module, options = import_module_class(kind), {}
     if module is Transformer:
         options = {"trust_remote_code": trust_remote_code, "model_kwargs": _WEIGHTS}
-    return module.load(str(directory), subfolder=place, local_files_only=True, **options).eval()
+    try:
+        return module.load(str(directory), subfolder=place, local_files_only=True, **options).eval()
+    except (pickle.UnpicklingError, EOFError):
+        raise UserError(f"{place}/pytorch_model.bin holds not just weights; save it as model.safetensors") from None
 
 
 def _layers(module: WeightedLayerPooling) -> Layers:
@@ -261,9 +271,9 @@ def export_model(
     _write_json(path / "config_sentence_transformers.json", {"__version__": versions, **settings})
 
 
-def parity(path: Path, sentences: Sequence[str], expected_ND: np.ndarray) -> float:
+def parity(path: Path, sentences: Sequence[str], expected_ND: np.ndarray, trust_remote_code: bool = False) -> float:
     """Return an export's `largest_difference` from the model in memory; rounding gives 1e-6, whitening up to 1e-5."""
-    model = load(path, trust_remote_code=has_own_code(path))  # this process has run that code already
+    model = load(path, trust_remote_code=trust_remote_code)
     return largest_difference(model.encode(list(sentences), show_progress_bar=False), expected_ND)
 
 

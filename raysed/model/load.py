@@ -4,6 +4,8 @@ If its modules allow, packed rows compute a sentence-transformers model up to th
 modules the rest; otherwise the library computes all of it. Code in a model directory is never run.
 """
 
+import logging
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
@@ -14,19 +16,24 @@ import numpy as np
 import torch
 from torch import nn
 from transformers import AutoConfig, PreTrainedTokenizerBase
+from transformers.utils import find_adapter_config_file
 
 from raysed.config import EncoderConfig, Layers, Role
 from raysed.data.tokens import tokenize
-from raysed.errors import UserError, first_line
+from raysed.errors import UserError, call_library, first_line
 from raysed.model.encoder import Encoder, blocks_of
 from raysed.model.encoding import encode
 from raysed.model.head import load_head
 from raysed.model.pretrained import LOAD_ERRORS, load_encoder, longest_input
-from raysed.model.prompts import Prompts, prompts_of, with_prompts
+from raysed.model.prompts import SETTINGS, Prompts, prompts_of, read_settings, with_prompts
 from raysed.store.hub import model_directory
+
+log = logging.getLogger(__name__)
 
 OnRows = Callable[[int], None]
 """Called with the number of sentences embedded so far."""
+_OLD_MARKS = {"sentence_transformers", "sbert_ce_default_activation_function"}
+"""Settings that older releases wrote into a cross-encoder's config.json."""
 _CHUNK = 2048
 
 
@@ -81,6 +88,7 @@ class LibraryModel:
     reason: str
     poolings: tuple[Layers, ...] = ()
     prompts: Prompts = field(default_factory=dict)
+    name: str = ""
 
     @property
     def parameters(self) -> int:
@@ -95,12 +103,15 @@ class LibraryModel:
     def embed(self, sentences: Sequence[str], on_rows: OnRows | None = None, role: Role = "") -> list[np.ndarray]:
         """Return a list of one float32 [N, D], rows in sentence order."""
         parts: list[np.ndarray] = []
-        # A role without a prompt gets the model's default prompt (None), if it has one.
-        prompt = "" if role == "prompted" else self.prompts.get(role)
+        ways = {"query": self.model.encode_query, "document": self.model.encode_document}  # a Router has two encoders
+        embed = ways.get(role.removeprefix("prompted "), self.model.encode)
+        # Without a prompt (None), the library adds the one that the model has for this way, if any.
+        prompt = "" if role.startswith("prompted") else self.prompts.get(role)
         options = {"prompt": prompt, "convert_to_numpy": True, "show_progress_bar": False}
         for start in range(0, len(sentences), _CHUNK):
             some = list(sentences[start : start + _CHUNK])
-            parts.append(self.model.encode(some, **options).astype(np.float32))
+            x_BD = call_library(lambda texts: embed(texts, **options), some, f"the model {self.name!r}")
+            parts.append(x_BD.astype(np.float32))
             if on_rows:
                 on_rows(start + len(some))
         return [np.concatenate(parts)]
@@ -123,12 +134,13 @@ def load_model(
     place = place or f"--model {name}"
     directory = model_directory(name, place)
     try:
+        _check_kind(directory, name)
         prompts = prompts_of(directory)
-        if (directory / "modules.json").is_file():
+        if (directory / "modules.json").is_file() or find_adapter_config_file(directory):
             return replace(_load_modules(directory, token_budget, device), prompts=prompts)
         encoder, tokenizer = load_encoder(EncoderConfig(path=str(directory), max_length=3))
         _check_depth(poolings, encoder.transformer.config.num_hidden_layers, place)
-        longest = longest_input(encoder.transformer.config, encoder.position_offset or 0)
+        longest = longest_input(encoder.transformer.config)
         if max_length > longest:
             raise UserError(f"max_length is {max_length}, but it takes at most {longest} tokens")
         encoder.set_head(load_head(directory))  # present if it is a run's learner
@@ -148,11 +160,26 @@ def check_layers(name: str, poolings: Sequence[Layers], asked_for: bool) -> None
     if (directory / "modules.json").is_file() and not asked_for:
         return
     try:
-        count = getattr(AutoConfig.from_pretrained(directory), "num_hidden_layers", None)
+        count = getattr(AutoConfig.from_pretrained(directory, trust_remote_code=False), "num_hidden_layers", None)
     except LOAD_ERRORS:  # loading will report it; or the transformer is in a subdirectory
         return
     if count is not None:
         _check_depth(poolings, count, f"--model {name}")
+
+
+def _check_kind(directory: Path, name: str) -> None:
+    """Refuse models that are marked as another kind; note that the head of other classifiers is not used.
+
+    These are not refused, because nothing tells a reranker from an encoder that was trained by classifying.
+    """
+    kind = read_settings(directory / SETTINGS).get("model_type", "SentenceTransformer")
+    config = read_settings(directory / "config.json")
+    head = re.search(r"\w+For(Sequence|Token|Question)\w+", str(config.get("architectures")))
+    if head and not (directory / "modules.json").is_file():
+        kind = "CrossEncoder" if _OLD_MARKS & config.keys() else kind
+        log.warning("%s is a %s, whose head is not used: the encoder below it is", name, head[0])
+    if kind != "SentenceTransformer":
+        raise UserError(f"it is a {kind}, which gives no sentence embeddings; name a sentence-embedding model")
 
 
 def _check_depth(poolings: Sequence[Layers], count: int, place: str) -> None:
@@ -170,7 +197,7 @@ def _load_modules(directory: Path, token_budget: int | None, device: str) -> Nat
         return library.take_apart(directory, token_budget, device)
     except UserError:
         raise
-    except (*LOAD_ERRORS, IndexError) as error:
+    except LOAD_ERRORS as error:
         raise UserError(
             f"its modules cannot be read: {type(error).__name__}: {first_line(error)}; check that modules.json belongs "
             "to a sentence-transformers model"
@@ -178,7 +205,7 @@ def _load_modules(directory: Path, token_budget: int | None, device: str) -> Nat
     except library.NotPackable as packable:
         reason = str(packable)
     try:
-        return LibraryModel(library.load(directory, device), reason)
+        return LibraryModel(library.load(directory, device), reason, name=str(directory))
     except UserError:
         raise
     except Exception as error:  # its many architectures may raise anything

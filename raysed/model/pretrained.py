@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,30 +22,35 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import find_adapter_config_file
 from transformers.utils import logging as transformers_logging
 
 from raysed.config import EncoderConfig
+from raysed.data.tokens import SAMPLE_TEXTS, tokenize
 from raysed.errors import UserError, first_line
-from raysed.model.encoder import Encoder, SeesPadding
+from raysed.model.encoder import Encoder, Unsuited
 from raysed.model.head import load_head, save_head
 from raysed.store.hub import encoder_path
 
 LOAD_ERRORS = (
-    *(OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RuntimeError, ImportError),
+    *(OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, ImportError),
     *(SafetensorError, StrictDataclassError),
 )
 """What transformers raises for an unusable path, file or setting."""
+_OF_EACH_LAYER = ("layer_types", "attention_window", "no_rope_layers")
+"""Settings of an architecture that are lists, with an element for each layer."""
 _LARGEST = {"num_hidden_layers": 1000, "hidden_size": 2**17, "intermediate_size": 2**20, "vocab_size": 2**25}
 """Upper limits on sizes. Ten million layers would take hours to build before their weights turn out to be missing."""
 
 
 def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBase]:
     """Load a pre-trained transformer and its tokenizer; UserError if either is incomplete or `max_length` too large."""
-    options = {"trust_remote_code": config.trust_remote_code, **config.model_kwargs}
     try:
         with _silent():
-            check_size(config.path, AutoConfig.from_pretrained(encoder_path(config), **options))
-            transformer, info = _weights(AutoModel, config)
+            found = _read_configuration(encoder_path(config), config)
+            check_size(config.path, found)
+            _check_input(config, found)
+            transformer, info = read_weights(AutoModel, config)
     except UserError:
         raise
     except LOAD_ERRORS as error:
@@ -57,18 +63,15 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
         nn.init.zeros_(transformer.get_parameter(name))
     if config.keep_layers is not None:
         _keep_layers(transformer, config)
-    elif kinds := getattr(transformer.config, "layer_types", None):  # `model_kwargs` may leave fewer layers
-        transformer.config.layer_types = kinds[: transformer.config.num_hidden_layers]
-    if transformer.config.is_encoder_decoder:
-        raise UserError(f"{config.path!r} has a decoder; use a model that is an encoder alone", setting="encoder.path")
+    elif "num_hidden_layers" in config.model_kwargs:  # the first ones
+        describe_layers(transformer.config, range(transformer.config.num_hidden_layers))
     try:
         encoder = Encoder(transformer)
-    except SeesPadding as error:
+    except Unsuited as error:
         error.setting = "encoder.path"
         raise
     except LOAD_ERRORS as error:  # such as inputs of another kind
         raise unloadable(config, error) from None
-    _check_length(config, transformer.config, encoder.position_offset or 0)
     return encoder, load_tokenizer(config)
 
 
@@ -83,10 +86,10 @@ def _silent() -> Iterator[None]:
         transformers_logging.set_verbosity(verbosity)
 
 
-def _weights(kind: Any, config: EncoderConfig) -> tuple[PreTrainedModel, dict[str, Any]]:
+def read_weights(kind: Any, config: EncoderConfig) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Load a model in float32; return it and transformers' loading info."""
-    options = {"use_safetensors": True, "trust_remote_code": config.trust_remote_code, **config.model_kwargs}
-    return kind.from_pretrained(encoder_path(config), output_loading_info=True, dtype=torch.float32, **options)
+    options = {"use_safetensors": True, "output_loading_info": True, "dtype": torch.float32, **config.model_kwargs}
+    return kind.from_pretrained(encoder_path(config), trust_remote_code=config.trust_remote_code, **options)
 
 
 def load_lm_head(config: EncoderConfig) -> tuple[nn.Linear, nn.LayerNorm, torch.Tensor] | None:
@@ -96,7 +99,7 @@ def load_lm_head(config: EncoderConfig) -> tuple[nn.Linear, nn.LayerNorm, torch.
     """
     try:
         with _silent():
-            model, info = _weights(AutoModelForMaskedLM, config)
+            model, info = read_weights(AutoModelForMaskedLM, config)
     except LOAD_ERRORS:
         return None
     output, base = model.get_output_embeddings(), f"{model.base_model_prefix}."
@@ -121,38 +124,45 @@ def load_start(config: EncoderConfig, start: Path | None) -> tuple[Encoder, PreT
 def load_tokenizer(config: EncoderConfig, start: Path | None = None) -> PreTrainedTokenizerBase:
     """Load the tokenizer of an artefact or of the pre-trained encoder; UserError if it is missing or too large."""
     if start is not None:
-        return _padding(AutoTokenizer.from_pretrained(start, trust_remote_code=config.trust_remote_code), config)
+        tokenizer = AutoTokenizer.from_pretrained(start, trust_remote_code=config.trust_remote_code)
+        return make_usable(tokenizer, config.path)
     vocabulary = configuration_of(config).vocab_size
     try:
-        tokenizer = AutoTokenizer.from_pretrained(encoder_path(config), **tokenizer_options(config))
+        tokenizer = read_tokenizer(config)
+        if len(tokenizer) > vocabulary:  # Gemma's has a token for images; where a text has its name, it is text
+            tokenizer = read_tokenizer(config, split_special_tokens=True)
     except LOAD_ERRORS as error:
         raise unloadable(config, error) from None
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # the vocabulary is missing
         problem = f"{config.path!r} has no tokenizer; add its files, such as tokenizer.json"
         raise UserError(problem, setting="encoder.path")
-    if len(tokenizer) > vocabulary:
-        raise UserError(
-            f"the tokenizer of {config.path!r} has {len(tokenizer)} tokens, but its model has only "
-            f"{vocabulary}; use both from the same model",
-            setting="encoder.path",
-        )
-    return _padding(tokenizer, config)
+    return make_usable(tokenizer, config.path, vocabulary)
 
 
-def _padding(tokenizer: PreTrainedTokenizerBase, config: EncoderConfig) -> PreTrainedTokenizerBase:
-    """Give a tokenizer a token for padding, which is masked: sentence-transformers pads."""
+def make_usable(tokenizer: PreTrainedTokenizerBase, path: str, rows: int = sys.maxsize) -> PreTrainedTokenizerBase:
+    """Give a tokenizer a token for padding, which is masked: sentence-transformers pads.
+
+    Raise UserError if it fails on a text, or has ids for which its model's table has no row. Special tokens may lack a
+    row, unless they are added to every text.
+    """
+    special = {index for index, token in getattr(tokenizer, "added_tokens_decoder", {}).items() if token.special}
+    used = tokenize(tokenizer, SAMPLE_TEXTS, sys.maxsize).input_ids
+    highest = max({*tokenizer.get_vocab().values()} - special | {*used.tolist()})
+    if highest >= rows:
+        problem = f"the tokenizer of {path!r} has {highest + 1} tokens, but its model has only {rows}"
+        raise UserError(f"{problem}; use both from the same model", setting="encoder.path")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.sep_token or tokenizer.unk_token
     if tokenizer.pad_token is None:
-        problem = f"the tokenizer of {config.path!r} has no token for padding; add a pad_token to its files"
+        problem = f"the tokenizer of {path!r} has no token for padding; add a pad_token to its files"
         raise UserError(problem, setting="encoder.path")
     return tokenizer
 
 
-def tokenizer_options(config: EncoderConfig) -> dict[str, Any]:
-    """Return what a tokenizer shares with its model's `model_kwargs`: the commit, and where it is cached."""
-    shared = {name: config.model_kwargs[name] for name in ("revision", "cache_dir") if name in config.model_kwargs}
-    return {"trust_remote_code": config.trust_remote_code, **shared}
+def read_tokenizer(config: EncoderConfig, **options: Any) -> PreTrainedTokenizerBase:
+    """Read the tokenizer of the model's commit, from where that is cached."""
+    options |= {name: config.model_kwargs[name] for name in ("revision", "cache_dir") if name in config.model_kwargs}
+    return AutoTokenizer.from_pretrained(encoder_path(config), trust_remote_code=config.trust_remote_code, **options)
 
 
 def unloadable(config: EncoderConfig, error: Exception) -> UserError:
@@ -162,27 +172,41 @@ def unloadable(config: EncoderConfig, error: Exception) -> UserError:
 
 def _keep_layers(transformer: PreTrainedModel, config: EncoderConfig) -> None:
     """Drop all layers but `encoder.keep_layers`, in weights and configuration; the result can be saved as a model."""
-    count = transformer.config.num_hidden_layers
+    found = transformer.config
+    count = found.num_hidden_layers
+    kept = kept_layers(config.keep_layers, count)
+    if getattr(found, "num_hidden_groups", None) == 1:  # ALBERT's one layer, which runs so many times
+        return describe_layers(found, kept)
     stacks = [m for m in transformer.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
     if len(stacks) != 1:
         raise UserError(
-            f"encoder.keep_layers cannot be used with {config.path!r}, whose layers are not one stack; to keep the "
-            "first layers, use encoder.model_kwargs: {num_hidden_layers: 3}"
+            f"the layers of {config.path!r} are not one stack, so encoder.keep_layers cannot be used; to keep the "
+            "first ones, use encoder.model_kwargs: {num_hidden_layers: 3}",
+            setting="encoder.path",
         )
-    kept = kept_layers(config.keep_layers, count)
     for index in reversed(range(count)):
         if index not in kept:
             del stacks[0][index]
-    transformer.config.num_hidden_layers = len(kept)
-    if kinds := getattr(transformer.config, "layer_types", None):
-        transformer.config.layer_types = [kinds[index] for index in kept]
+    for index, layer in enumerate(stacks[0]):  # decoders' layers know their place
+        for module in layer.modules():
+            if hasattr(module, "layer_idx"):
+                module.layer_idx = index
+    describe_layers(found, kept)
     with torch.device("meta"):
-        again = type(transformer)(transformer.config)
+        again = type(transformer)(found)
     if again.state_dict().keys() != transformer.state_dict().keys():
         raise UserError(
             f"encoder.keep_layers begins with layer {kept[0]} of {config.path!r}, whose weights are unlike those of "
             "layer 0; keep that one, too"
         )
+
+
+def describe_layers(found: PretrainedConfig, kept: Sequence[int]) -> None:
+    """Make a configuration that of a model with these layers only."""
+    found.num_hidden_layers = len(kept)
+    for name in _OF_EACH_LAYER:
+        if isinstance(kinds := vars(found).get(name), list):
+            setattr(found, name, [kinds[index] for index in kept])
 
 
 def kept_layers(keep: int | str | Sequence[int], count: int) -> list[int]:
@@ -243,7 +267,7 @@ def check_encoder(config: EncoderConfig) -> int:
     """Check settings against the model's configuration; return the number of blocks kept (static: 1)."""
     found, keep = configuration_of(config), config.keep_layers
     if config.static is None:  # static vectors have no maximum length
-        _check_length(config, found)
+        _check_input(config, found)
     elif (config.static.width or 1) > found.hidden_size:
         raise UserError(
             f"encoder.static.width is {config.static.width}, but {config.path!r}, from which the vectors start, has "
@@ -265,18 +289,36 @@ def check_encoder(config: EncoderConfig) -> int:
     return count
 
 
-def _check_length(config: EncoderConfig, found: PretrainedConfig, unused_positions: int = 0) -> None:
-    longest = longest_input(found, unused_positions)
+def _check_input(config: EncoderConfig, found: PretrainedConfig) -> None:
+    if getattr(found, "is_encoder_decoder", False) or hasattr(found, "num_decoder_layers"):  # T5's encoder alone, too
+        raise Unsuited(f"{config.path!r} has a decoder; use a model that is an encoder alone", setting="encoder.path")
+    longest = longest_input(found, config.trust_remote_code)
     if config.max_length > longest:
         raise UserError(
             f"encoder.max_length is {config.max_length}, but {config.path!r} takes at most {longest} tokens"
         )
 
 
-def longest_input(found: PretrainedConfig, unused_positions: int) -> int:
-    """Return how many tokens a model has positions for; `sys.maxsize` if it does not limit them."""
+def longest_input(found: PretrainedConfig, trust_remote_code: bool = False) -> int:
+    """Return how many tokens a model has positions for; `sys.maxsize` if it does not limit them.
+
+    RoBERTa and its relatives count positions from the padding id + 1.
+    """
     positions = getattr(found, "max_position_embeddings", None)
-    return positions - unused_positions if positions else sys.maxsize
+    if not positions or positions < 0:  # XLNet says -1
+        return sys.maxsize
+    try:
+        modules = without_weights(found, trust_remote_code).modules()
+    except LOAD_ERRORS:  # loading will report it
+        return positions
+    paddings = [getattr(getattr(module, "position_embeddings", None), "padding_idx", None) for module in modules]
+    return positions - max((padding + 1 for padding in paddings if padding is not None), default=0)
+
+
+def without_weights(found: PretrainedConfig, trust_remote_code: bool = False) -> PreTrainedModel:
+    """Build a configuration's architecture on the meta device, which needs no memory for weights."""
+    with torch.device("meta"):
+        return AutoModel.from_config(found, trust_remote_code=trust_remote_code)
 
 
 def width_of(config: EncoderConfig) -> int:
@@ -287,13 +329,23 @@ def width_of(config: EncoderConfig) -> int:
 def configuration_of(config: EncoderConfig) -> PretrainedConfig:
     """Load the model's own configuration; raise UserError if it cannot be read or its sizes are absurd."""
     path = encoder_path(config)
+    found, what = None, "is a LoRA adapter: save what peft's merge_and_unload makes of it, and name that"
     try:
-        found = AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, **config.model_kwargs)
+        if find_adapter_config_file(path) is None:
+            found, what = _read_configuration(path, config), "is not an encoder of text"
     except LOAD_ERRORS as error:
-        problem = f"{config.path!r} is neither a model directory nor a hub id that can be reached: {first_line(error)}"
-        raise UserError(problem, setting="encoder.path") from None
+        what = "is neither a model directory nor a hub id that can be reached"
+        if os.path.isfile(os.path.join(path, "modules.json")):  # of sentence-transformers, such as a Router
+            what = "does not begin with a transformer"
+        what = f"{what}: {first_line(error)}"
+    if found is None or not all(hasattr(found, name) for name in ("vocab_size", "hidden_size", "num_hidden_layers")):
+        raise UserError(f"{config.path!r} {what}", setting="encoder.path")
     check_size(config.path, found)
     return found
+
+
+def _read_configuration(path: str, config: EncoderConfig) -> PretrainedConfig:
+    return AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, **config.model_kwargs)
 
 
 def check_size(path: str, found: PretrainedConfig) -> None:

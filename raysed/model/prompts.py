@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from raysed.errors import UserError, first_line
 from raysed.store.hub import model_directory
 
 Prompts = Mapping[Role, str]
-_FILE = "config_sentence_transformers.json"
+SETTINGS = "config_sentence_transformers.json"
 _NAMES: dict[Role, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
 
 
@@ -25,18 +26,20 @@ def prompts_of(directory: Path) -> dict[Role, str]:
     The first name that is not empty counts: sentence-transformers 5 and later write an empty `document` into every
     model, even beside a `passage`.
     """
-    file = directory / _FILE
-    if not file.is_file():
-        return {}
-    try:
-        settings = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"it cannot be read as JSON: {first_line(error)}", file=file) from None
-    named = settings.get("prompts", {}) if isinstance(settings, dict) else None
+    file = directory / SETTINGS
+    named = read_settings(file).get("prompts", {})
     if not isinstance(named, dict) or not all(isinstance(prompt, str) for prompt in named.values()):
         raise UserError('prompts must be a mapping of names to texts, such as {"query": "query: "}', file=file)
     found = {role: next((named[name] for name in names if named.get(name)), "") for role, names in _NAMES.items()}
     return found if any(found.values()) else {}
+
+
+def read_settings(file: Path) -> dict[str, Any]:
+    """Return the settings in a JSON file of a model: none without the file."""
+    try:
+        return {**json.loads(file.read_text(encoding="utf-8"))} if file.is_file() else {}
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise UserError(f"it cannot be read as a JSON object: {first_line(error)}", file=file) from None
 
 
 def learner_prompts(search: SearchConfig, encoder: EncoderConfig) -> dict[Role, str]:
@@ -47,7 +50,7 @@ def learner_prompts(search: SearchConfig, encoder: EncoderConfig) -> dict[Role, 
     found = {}
     if None in given.values():
         directory = model_directory(encoder.path, "encoder.path")
-        if not (directory / _FILE).is_file() and (directory.parent / "modules.json").is_file():
+        if not (directory / SETTINGS).is_file() and (directory.parent / "modules.json").is_file():
             directory = directory.parent  # it is the transformer of a sentence-transformers model
         try:
             found = prompts_of(directory)

@@ -2,12 +2,18 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import nn
-from transformers import AutoModel, PretrainedConfig
+from transformers import PretrainedConfig
 
 from raysed.config import EncoderConfig
-from raysed.model.pretrained import LOAD_ERRORS, configuration_of, kept_layers, unloadable
+from raysed.model.pretrained import (
+    LOAD_ERRORS,
+    configuration_of,
+    describe_layers,
+    kept_layers,
+    unloadable,
+    without_weights,
+)
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ def shape_of(config: EncoderConfig) -> Shape:
         width = config.static.width or found.hidden_size
         return Shape(found.vocab_size * width, 0, 0, width, 0, found.vocab_size)
     if config.keep_layers is not None:
-        found.num_hidden_layers = len(kept_layers(config.keep_layers, found.num_hidden_layers))
+        describe_layers(found, kept_layers(config.keep_layers, found.num_hidden_layers))
     try:
         return shape_of_model(found, config.trust_remote_code)
     except LOAD_ERRORS as error:
@@ -43,15 +49,14 @@ def shape_of(config: EncoderConfig) -> Shape:
 
 
 def shape_of_model(found: PretrainedConfig, trust_remote_code: bool = False) -> Shape:
-    """Return the sizes of a configuration's architecture, built on the meta device (no memory for weights).
+    """Return the sizes of a configuration's architecture.
 
     >>> from transformers import BertConfig
     >>> shape = shape_of_model(BertConfig())
     >>> shape.parameters, shape.products == 12 * (4 * 768**2 + 2 * 768 * 3072)
     (108891648, True)
     """
-    with torch.device("meta"):
-        model = AutoModel.from_config(found, trust_remote_code=trust_remote_code)
+    model = without_weights(found, trust_remote_code)
     named = [(name, module) for name, module in model.named_modules() if "pooler" not in name]
     linear = [module for _, module in named if isinstance(module, nn.Linear)]
     return Shape(

@@ -52,7 +52,7 @@ def token_embeddings(
     whole = tokenizer("a")["input_ids"]
     first = next(i for i in range(len(whole)) if whole[i : i + len(inner)] == inner)
     before, after = whole[:first], whole[first + len(inner) :]
-    size = max(tokenizer.get_vocab().values()) + 1
+    size = min(max(tokenizer.get_vocab().values()) + 1, encoder.transformer.config.vocab_size)
     table = TokenTable.from_lists([[*before, token, *after] for token in range(size)])
     progress = Progress("embed tokens", size)
     (rows_VD,) = encode(encoder, table, token_budget=token_budget, on_rows=progress.update)

@@ -4,21 +4,23 @@ Each kind is one class in one file of `raysed.model.teachers`, discovered withou
 """
 
 import importlib
+import os
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from raysed.config import EncodePrecision, EncoderConfig, Role, TeacherConfig, stable_hash
-from raysed.errors import UserError
+from raysed.errors import UserError, public
 from raysed.model import teachers
 from raysed.model.prompts import prompts_of
-from raysed.store.files import sha256_of
+from raysed.store.files import Watched, digest_of
+from raysed.store.hub import model_identity
 
 
 @dataclass(eq=False)
@@ -88,14 +90,23 @@ class Teacher(ABC):
         """Return whether it has a vector for every sentence."""
         return True
 
-    def _digest(self, files: Mapping[str, Path]) -> str:
-        """Return a digest of files, by the given names, of all settings but `path` and `name`, and of `prompts`."""
-        digests = {name: sha256_of(path) for name, path in files.items()}
+    def _digest(self, files: Iterable[Path]) -> str:
+        """Return a digest of files in its directory, of all settings but `path` and `name`, and of `prompts`."""
+        digests = {str(path.relative_to(self._directory)): digest_of(path) for path in files}
         settings = self.config.model_dump(mode="json", exclude={"path", "name", "query_prompt", "document_prompt"})
         return stable_hash([digests, settings, self.prompts])
 
+    @property
+    def watched(self) -> Watched:
+        """Its files, or the commit of a hub model."""
+        path, look, known = self.config.path, partial(_identity_of, self.config), self.identity
+        if self.is_model and not os.path.exists(os.path.expanduser(path)):  # a hub is not asked each time
+            look = partial(model_identity, EncoderConfig(path=path))
+            known = look()
+        return Watched(f"teachers: {public(path)}", look, known)
+
     def _with_prompt(self, sentences: Sequence[str], role: Role) -> list[str]:
-        prompt = "" if role == "prompted" else self.prompts.get(role, self.config.prompt)
+        prompt = "" if role.startswith("prompted") else self.prompts.get(role, self.config.prompt)
         return [f"{prompt}{sentence}" for sentence in sentences]
 
     def unload(self) -> None:
@@ -106,6 +117,10 @@ class Teacher(ABC):
         """Raise UserError if the teacher is unusable; called once, before the run starts."""
         if self.width < 1:
             raise UserError(f"teachers: {self.config.path!r} has embeddings of width {self.width}")
+
+
+def _identity_of(config: TeacherConfig) -> str:
+    return load_teacher(config).identity
 
 
 @cache

@@ -1,7 +1,9 @@
 """Check all that can be checked before a run starts, and identify its inputs."""
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,9 @@ from raysed.config import Config, CorpusConfig, EncoderConfig, fitted_on, stable
 from raysed.data.corpus import check_corpus, corpus_fingerprint
 from raysed.data.pairs import PairRows, entailment, load_nli, load_views
 from raysed.data.queries import queries_fingerprint
-from raysed.errors import UserError
+from raysed.errors import UserError, public
 from raysed.model.formats import check_formats, check_packages
-from raysed.model.pretrained import check_encoder, load_tokenizer, width_of
+from raysed.model.pretrained import check_encoder, load_encoder, load_tokenizer, width_of
 from raysed.model.teacher import Teacher, load_teacher
 from raysed.model.views import KINDS
 from raysed.model.views.synonyms import wordnet_version
@@ -21,8 +23,8 @@ from raysed.recipe import Recipe
 from raysed.registry import stages
 from raysed.score.seen import without_seen
 from raysed.score.tasks import Evaluation
-from raysed.store.files import sha256_of
-from raysed.store.hub import cached_commit, encoder_path
+from raysed.store.files import Watched
+from raysed.store.hub import encoder_path, model_identity
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Job:
     widths: tuple[int, ...] = ()
     unscored: frozenset[int] = frozenset()
     """Indices of teachers without embeddings of the evaluation's sentences."""
+    watched: Mapping[str, list[Watched]] = field(default_factory=dict)
+    """What was looked at for `inputs`, by the names there."""
 
     @property
     def needs_corpus(self) -> bool:
@@ -54,8 +58,8 @@ class Job:
         config, views = self.config, self.config.views
         found = {config.encoder.path: config.encoder.model_kwargs}
         names = [teacher.path for teacher in config.teachers if not teacher.is_members]
-        names += [views.mlm_model] if "mlm" in self.views and views.mlm_model else []
-        names += [name for pair in views.pivots for name in pair] if "back_translation" in self.views else []
+        makers = [KINDS[kind] for kind, rows in self.views.items() if rows is None]
+        names += [model.path for maker in makers for _, model in maker.models(views, config.encoder)]
         found = {**{name: {} for name in names}, **found}
         paths = {name: Path(encoder_path(EncoderConfig(path=name))).expanduser() for name in found}
         return {name: options for name, options in found.items() if not paths[name].exists()}
@@ -72,18 +76,18 @@ def check(config: Config) -> Job:
     recipes = check_settings(config)
     config = with_absolute_paths(config)
     teachers, widths = check_teachers(config)  # before the encoder, which may be half of the first teacher
-    check_depths(config, check_encoder(config.encoder))
+    _check_start(config)
     if config.sed.widths:
         check_width(config, width_of(config.encoder))
     check_formats(config.export.formats, config.encoder)
-    corpus = None
+    corpus, watched = None, defaultdict(list)
     if config.encoder.static or any(reads_corpus(recipe, config) for recipe in recipes):
         check_corpus(config.corpus, config.search)
-        corpus = {**corpus_fingerprint(config.corpus), **config.corpus.identity(), "seed": config.seed}
-        corpus |= queries_fingerprint(config.search)
-    # Weights are identified by content, not by location: a digest of local files, the commit of a hub model.
+        sources = _look(watched["corpus"], "corpus.source", corpus_fingerprint, config.corpus)
+        corpus = {**sources, **config.corpus.identity(), "seed": config.seed}
+        corpus |= _look(watched["corpus"], "search.source", queries_fingerprint, config.search)
     settings = config.encoder.model_dump(mode="json", exclude={"path", "layers", "trust_remote_code"})
-    encoder = {**_model_identity(config.encoder), **settings}
+    encoder = {**_look(watched["encoder"], "encoder.path", model_identity, config.encoder), **settings}
     if config.encoder.static:  # its vectors depend on the text, but not on queries
         encoder["corpus"] = {key: value for key, value in corpus.items() if key != "queries"}
     inputs = {"encoder": encoder, "corpus": corpus}
@@ -91,16 +95,16 @@ def check(config: Config) -> Job:
     evaluation = _evaluation(config, recipes, pairs, views)
     inputs["tasks"] = {name: stable_hash(task.content()) for name, task in evaluation.tasks.items()}
     inputs |= {kind: rows.identity() for kind, rows in pairs.items()}
-    inputs |= {f"views/{kind}": _views_identity(kind, rows, config, inputs) for kind, rows in views.items()}
+    inputs |= {f"views/{kind}": _views_identity(kind, rows, config, inputs, watched) for kind, rows in views.items()}
     if config.flow.fit_on not in fitted_on():
         text = CorpusConfig(source=config.flow.fit_on)
         try:
             check_corpus(text)
-            inputs["fit_on"] = corpus_fingerprint(text)
+            inputs["fit_on"] = _look(watched["fit_on"], "flow.fit_on", corpus_fingerprint, text)
         except UserError as error:
             raise (error.at("flow.fit_on") if error.setting else error) from None
     inputs["teachers"] = [teacher.identity for teacher in teachers]
-    if made := [*config.search.queries, *(["queries by search.endpoint"] if config.search.endpoint else [])]:
+    if made := config.search.queries:
         for teacher in (teacher for teacher in teachers if teacher.is_stored):
             raise UserError(
                 f"search makes texts ({made[0]}) that {teacher.title}, a file of embeddings, lacks; use models, "
@@ -119,7 +123,19 @@ def check(config: Config) -> Job:
             f"recipe {recipe!r}: {stage} needs a mask token, but the tokenizer of encoder.path {config.encoder.path!r} "
             f"has none; leave {stage} out, or use an encoder that was trained with one"
         )
-    return Job(config, recipes, evaluation, inputs, pairs, views, teachers, widths, unscored)
+    return Job(config, recipes, evaluation, inputs, pairs, views, teachers, widths, unscored, watched)
+
+
+def _check_start(config: Config) -> None:
+    """Check the encoder; with teachers, it is loaded: it is needed only after they have embedded the corpus."""
+    try:
+        check_depths(config, check_encoder(config.encoder))
+        if config.teachers:
+            load_encoder(config.encoder.model_copy(update={"max_length": 3}))  # a static learner has no limit
+    except UserError as error:
+        if error.setting != "encoder.path" or config.encoder.path not in [block.path for block in config.teachers]:
+            raise
+        raise UserError(f"{error.problem.rstrip('.')}; name another learner", setting="teachers") from None
 
 
 def load_evaluation(config: Config) -> Evaluation:
@@ -158,6 +174,7 @@ def check_teachers(config: Config) -> tuple[list[Teacher], tuple[int, ...]]:
         check_packages("openvino_int8", "resources.encode_precision: int8", "choose another precision")
     for block in config.teachers:
         teacher = load_teacher(block, config.resources.encode_token_budget, encoder=config.encoder)
+        teacher.identity  # noqa: B018 (before it is loaded: what is loaded may be newer)
         teacher.check()
         widths.append(teacher.width)
         if len(config.teachers) > 1:
@@ -181,26 +198,24 @@ def _view_rows(kind: str, config: Config, nli: PairRows | None) -> PairRows | No
     return None
 
 
-def _views_identity(kind: str, rows: PairRows | None, config: Config, inputs: Mapping[str, Any]) -> Any:
+def _views_identity(
+    kind: str, rows: PairRows | None, config: Config, inputs: Mapping[str, Any], watched: Mapping[str, list[Watched]]
+) -> Any:
     """Return what views of a kind depend on, apart from the tokenizer."""
     if rows is not None:
         return rows.identity()
     views, common = config.views, {"corpus": inputs["corpus"], "seed": config.seed}
     if kind == "synonym":
         return {**common, "share": views.synonym_share, "wordnet": wordnet_version()}
+    found, own = KINDS[kind].models(views, config.encoder), watched[f"views/{kind}"]
+    models = {model.path: _look(own, setting, model_identity, model) for setting, model in found}
     if kind == "mlm":
-        filler = EncoderConfig(path=views.mlm_model) if views.mlm_model else None
-        model = _model_identity(filler) if filler else inputs["encoder"]
-        return {**common, "rate": views.mlm_rate, "model": model}
-    names = dict.fromkeys(name for pair in views.pivots for name in pair)
-    models = {name: _model_identity(EncoderConfig(path=name)) for name in names}
+        return {**common, "rate": views.mlm_rate, "model": models.get(views.mlm_model, inputs["encoder"])}
     pivots = [[models[name] for name in pair] for pair in views.pivots]
     return {**common, "pivots": pivots, "max_length": config.encoder.max_length}
 
 
-def _model_identity(config: EncoderConfig) -> dict[str, Any]:
-    path = Path(encoder_path(config))
-    if not path.is_dir():
-        return {"id": config.path, "commit": cached_commit(config.path, config.model_kwargs)}
-    files = sorted(p for p in path.iterdir() if p.suffix in (".json", ".safetensors", ".txt", ".model", ".py", ".spm"))
-    return {"files": stable_hash({p.name: sha256_of(p) for p in files})}
+def _look(watched: list[Watched], setting: str, look: Callable[[Any], Any], config: Any) -> Any:
+    what = public(f"{setting} {config.path if isinstance(config, EncoderConfig) else config.source}")
+    watched.append(found := Watched(what, partial(look, config), look(config)))
+    return found.known

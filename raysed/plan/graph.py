@@ -8,12 +8,12 @@ from typing import Any
 
 from raysed.cluster.execute import Engine, How
 from raysed.cluster.resources import Cluster
-from raysed.config import CorpusConfig, EndpointConfig, derive_seed, dump_config, fitted_on, stable_hash
+from raysed.config import CorpusConfig, derive_seed, dump_config, fitted_on
 from raysed.data.candidates import candidates_summary
 from raysed.data.tokens import tokenize
 from raysed.errors import UserError
 from raysed.graph import Artefact, Given, Graph, Input, Needs, Pick, Tried
-from raysed.make import models, scores, targets, text, written
+from raysed.make import models, scores, targets, text
 from raysed.make.candidates import candidates
 from raysed.make.fidelity import learner_fidelity
 from raysed.make.work import Sentences
@@ -65,7 +65,7 @@ class Plan:
         self.artefacts: dict[str, Artefact] = {}
         self.scored: dict[str, list[ScoredModel]] = defaultdict(list)
         self.centres: dict[str, str] = {}
-        self._encoder = Given(job.inputs["encoder"], config.encoder)
+        self._encoder = Given(job.inputs["encoder"], config.encoder, job.watched["encoder"])
         self._start = _START if config.encoder.static else None
         self._learners_start = Pick(outcome_of("mlm"), 0) if config.sed.start == "mlm" else self._start
         self._poolings = tuple(dict.fromkeys([*config.evaluation.layers, config.encoder.layers]))
@@ -84,7 +84,7 @@ class Plan:
             if index in job.unscored:
                 log.info("not scored: %s has no embeddings for the evaluation's sentences", teacher.title)
             elif not teacher.is_made_by_run:
-                inputs = {"teacher": Given(teacher.identity, teacher), "sentences": self._sentences}
+                inputs = {"teacher": Given(teacher.identity, teacher, [teacher.watched]), "sentences": self._sentences}
                 self._add_teacher(index, scores.teacher_embeddings, inputs)
         for recipe in self._calibrations_of_base():
             self._calibrate(recipe, may_fail=recipe.calibration not in {r.calibration for r in job.recipes})
@@ -133,7 +133,7 @@ class Plan:
 
     def _make_inputs(self) -> None:
         job, corpus = self.job, {"corpus": self.config.corpus, "seed": self.config.seed}
-        inputs = {"encoder": self._encoder, "source": Given(job.inputs["corpus"])}
+        inputs = {"encoder": self._encoder, "source": Given(job.inputs["corpus"], watched=job.watched["corpus"])}
         if self._start:
             self._add(_START, "encoder", text.static_start, "encoder", {**inputs, "start": None}, corpus)
         if job.needs_corpus:
@@ -142,8 +142,6 @@ class Plan:
                 settings, say = {**corpus, "corpus": block}, partial(self._say_corpus, name)
                 if self.config.search.is_on:
                     settings |= {"search": self.config.search.of_text(), "prompts": self._prompts}
-                if self.config.search.endpoint:
-                    inputs["written"] = self._write_queries(self.config.search.endpoint, block)
                 self._add(name, name.replace("-", " "), text.sentence_table, "corpus", inputs, settings, say=say)
         for kind, rows in job.pairs.items():
             inputs = {"encoder": self._encoder, "rows": Given(job.inputs[kind], rows)}
@@ -152,21 +150,9 @@ class Plan:
         for kind, rows in job.views.items():
             self._make_views(kind, rows)
 
-    def _write_queries(self, endpoint: EndpointConfig, block: CorpusConfig) -> str:
-        """Add the texts that an endpoint is asked about, and the queries that it writes for them."""
-        source = {"source": Given(self.job.inputs["corpus"])}
-        say = {"say": lambda entry: [written.cost_of_queries(endpoint, entry.meta)]}
-        settings = {"corpus": block, "seed": self.config.seed, "texts": endpoint.texts}
-        self._add("texts", "texts to write queries for", written.texts_to_ask, "queries", source, settings, **say)
-        asked = endpoint.model_copy(update={"texts": None})  # how many there are changes no answer
-        name, kept = f"queries/{stable_hash(asked.identity())}", ({"corpus": "texts"}, {"endpoint": asked})
-        options = {"worker": written.QueryBlocks, "rows": lambda rows: written.TEXTS_PER_BLOCK, "table": "texts"}
-        about = {"by": "blocks", "group": name, "is_intermediate": True, "options": options, "say": _say_written}
-        return self._add(name, "write queries", written.written_queries, "queries", *kept, **about)
-
     def _make_views(self, kind: str, rows: Any) -> None:
         config, name = self.config, f"views/{kind}"
-        source: Input = Given(self.job.inputs[name], rows)
+        source: Input = Given(self.job.inputs[name], rows, self.job.watched[name])
         if rows is None:
             options = {
                 "worker": text.ViewBlocks,
@@ -360,7 +346,7 @@ class Plan:
         options = {"worker": targets.TeacherBlocks, "rows": lambda rows: targets.ROWS_PER_GROUP}
         options |= {"need": partial(embedding_need, teacher.title, teacher.weights_bytes)}
         about = {"by": "blocks", "group": name, "is_intermediate": True, "options": options}
-        inputs = {"corpus": "corpus", "teacher": Given(teacher.identity, teacher.config)}
+        inputs = {"corpus": "corpus", "teacher": Given(teacher.identity, teacher.config, [teacher.watched])}
         settings = {"precision": self.config.resources.encode_precision}
         if settings["precision"] == "int8" and teacher.is_model:
             inputs["int8"] = f"{TEACHERS}/int8/{index:02d}"
@@ -441,13 +427,13 @@ class Plan:
         else:
             settings["run_seed"] = config.seed
             table = "corpus" if fit_on == "corpus" else f"pairs/{fit_on}"
-            is_table = fit_on in fitted_on()
-            inputs["text"] = table if is_table else Given(self.job.inputs["fit_on"], CorpusConfig(source=fit_on))
+            given = CorpusConfig(source=fit_on), self.job.watched["fit_on"]
+            inputs["text"] = table if fit_on in fitted_on() else Given(self.job.inputs["fit_on"], *given)
         if "natsv" in recipe.calibration and config.calibration.natsv_k == "dev":
             inputs["dev"] = self._dev
         index, options = of.index + fit, {"on_cpus": fit_on == "tasks"}
         name, title = f"{recipe.text}/calibrations/{index:02d}", f"calibration {index:02d} of {recipe.text}"
-        kept = inputs, settings, {"poolings": list(of.poolings), "encoder_id": self.job.inputs["encoder"]}
+        kept = inputs, settings, {"poolings": list(of.poolings)}
         about = {"by": "task", "group": of.embeddings, "may_fail": may_fail, "options": options, "say": _say_unfitted}
         self._add(name, title, scores.calibration, "calibration", *kept, **about)
         self.scored[recipe.text].append(ScoredModel(recipe.text, of.kind, index, name, poolings, model=of.model))
@@ -505,12 +491,6 @@ class Plan:
 
 def _say_summary(what: str, entry: Entry) -> Iterator[str]:
     yield f"{what}: {entry.meta['summary']}"
-
-
-def _say_written(entry: Entry) -> Iterator[str]:
-    texts, queries, without = (entry.meta[name] for name in ("texts", "queries", "without"))
-    left = f"; {without:,} without a usable answer" if without else ""
-    yield f"search.endpoint: {queries:,} queries written for {texts - without:,} of {texts:,} texts{left}"
 
 
 def _say_unfitted(entry: Entry) -> Iterator[str]:

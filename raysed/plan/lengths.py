@@ -1,6 +1,7 @@
 """How much of each text is read: passages and tokens that follow the text, the learner and its teachers."""
 
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -10,8 +11,8 @@ from transformers import PreTrainedTokenizerBase
 
 from raysed.config import CorpusConfig, EncoderConfig
 from raysed.data.corpus import passages
-from raysed.errors import UserError
-from raysed.model.pretrained import configuration_of, load_tokenizer, longest_input
+from raysed.data.tokens import tokenize
+from raysed.model.pretrained import LOAD_ERRORS, configuration_of, load_tokenizer, longest_input
 from raysed.model.teacher import kind_of
 
 PASSAGE = 2000
@@ -64,14 +65,14 @@ def fit_lengths(
     """
     tokenizer = load_tokenizer(encoder.model_copy(update={"static": None}))
     limit = limit_of(encoder, tokenizer, teachers)
-    tokens_N, longest = count_tokens(tokenizer, texts), min(PASSAGE, corpus.max_characters)
+    tokens_N, longest = tokenize(tokenizer, texts, sys.maxsize).lengths, min(PASSAGE, corpus.max_characters)
     may_split = not corpus.passage_characters and not any(kind_of(path).is_stored for path in teachers)
     if tokens_N.max() > limit and may_split:
         per_token_N = np.array([len(text) for text in texts]) / tokens_N
         longest = max(50, min(longest, int(0.9 * np.quantile(per_token_N, 1 - _COVERED) * limit)))
         parts = [part for text in texts for part in passages(text, longest)]
         is_split |= len(parts) > len(texts)
-        tokens_N = count_tokens(tokenizer, parts)
+        tokens_N = tokenize(tokenizer, parts, sys.maxsize).lengths
     found = choose_lengths(tokens_N, limit)
     return replace(found, passage_characters=longest if is_split and may_split else None)
 
@@ -80,20 +81,15 @@ def limit_of(encoder: EncoderConfig, tokenizer: PreTrainedTokenizerBase, teacher
     """Return how many tokens a learner and those of its teachers that are models can read."""
     limit = _LONGEST
     if not encoder.static:
-        limit = min(longest_input(configuration_of(encoder), 0), tokenizer.model_max_length)
+        limit = min(longest_input(configuration_of(encoder), encoder.trust_remote_code), tokenizer.model_max_length)
         limit = _LONGEST if limit > _UNLIMITED else limit
     models = [path for path in teachers if kind_of(path).is_model]
     if models:
         from raysed.model.library import most_tokens  # heavy
     for path in models:
-        with suppress(UserError):  # there is no such model, which the run's own checks say
-            limit = min(limit, most_tokens(path) or limit)
+        with suppress(*LOAD_ERRORS):  # there is no such model, which the run's own checks say
+            limit = min(limit, most_tokens(path))
     return limit
-
-
-def count_tokens(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> np.ndarray:
-    """Return how many tokens each text has, special ones included."""
-    return np.array([len(ids) for ids in tokenizer(list(texts), verbose=False)["input_ids"]])
 
 
 def choose_lengths(tokens_N: np.ndarray, limit: int) -> Lengths:

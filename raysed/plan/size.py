@@ -1,7 +1,6 @@
 """Compute what a run needs from its settings: trainings, the memory of their workers, and storage."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 
 from raysed.cluster.local import this_machine
@@ -92,14 +91,13 @@ assuming {tokens_of_sentence(config)} tokens per sentence; memory is per worker,
 
 
 def _search_rows(job: Job) -> dict[str, int]:
-    """Count the queries that are made from the corpus, without those of a language model, and what learns from them."""
+    """Count the queries for the corpus, and what learns from them."""
     config, answered, texts, queries = job.config, set(), 0, 0
-    search, text = config.search.model_copy(update={"endpoint": None}), corpora(config, job.recipes)[CORPUS]
-    with suppress(UserError) if config.search.endpoint else nullcontext():  # there may be none but its own
-        for ids, _, of in text_chunks(text, config.seed, CorpusReport(), search):
-            is_query = of != ids
-            texts, queries = texts + int((~is_query).sum()), queries + int(is_query.sum())
-            answered.update(of[is_query & (of != UNKNOWN)].tolist())
+    text = corpora(config, job.recipes)[CORPUS]
+    for ids, _, of in text_chunks(text, config.seed, CorpusReport(), config.search):
+        is_query = of != ids
+        texts, queries = texts + int((~is_query).sum()), queries + int(is_query.sum())
+        answered.update(of[is_query & (of != UNKNOWN)].tolist())
     # A text without queries counts as one itself, see `make.candidates`.
     return {QUERIES: queries, CANDIDATES: queries + texts - len(answered)}
 

@@ -37,8 +37,8 @@ def write_card(run: Run, path: Path) -> None:
     config, model, chosen, facts = run.config, run.exported, run.choice.model, run.facts
     recipe, base = parse_recipe(chosen.recipe), public_name(config.encoder.path)
     is_cut = config.encoder.keep_layers is not None or "num_hidden_layers" in config.encoder.model_kwargs
-    # Paths of texts stay out, which the card names by content, and so do addresses.
-    texts = {"nli": {"train"}, "sts": {"train"}, "views": {"files"}, "search": {"source", "endpoint"}}
+    # Paths of texts stay out, which the card names by content.
+    texts = {"nli": {"train"}, "sts": {"train"}, "views": {"files"}, "search": {"source"}}
     blocks, known = (settings.model_dump(mode="json", exclude=texts) for settings in (config, Config()))
     settings, defaults = _settings(blocks, recipe), _settings(known, recipe)
     record = {"recipe": recipe.text, "settings": settings, "versions": versions(), "measure": run.scores.measure}
@@ -69,7 +69,7 @@ def write_card(run: Run, path: Path) -> None:
         corpus=corpus,
         left_out=sum(name.startswith(f"{recipe.ensemble}/") for name in facts.left_out),
         story=story(recipe, f"some layers of {base}" if is_cut else base, members, teachers, model.encoder.is_static),
-        has_own_code=has_own_code(path),
+        has_own_code=config.encoder.trust_remote_code and has_own_code(path),
         has_flow=isinstance(model.calibration, Flow),
         files=[(backend_of(name), FILES[name]) for name in config.export.formats],
         encoder=model.encoder,

@@ -82,7 +82,7 @@ def _export(run: Run) -> None:
         write_card(run, path)
         compared = sentences[:_PARITY_SENTENCES]
         expected_ND = model.embed(compared)
-        difference = parity(path, compared, expected_ND)
+        difference = parity(path, compared, expected_ND, config.encoder.trust_remote_code)
         if not difference < tolerance:
             raise RuntimeError(f"the exported model's vectors differ from the trained model's by {difference:.2g}")
         if config.export.formats:

@@ -209,6 +209,8 @@ class Run:
             place = self.storage.fetch(model.embeddings) / f"layers-{self.config.encoder.layers}"
             calibration = load_calibration(place)
         start = load_start(self.config.encoder, model.weights and self.storage.fetch(model.weights))
+        for files in () if model.weights else self.job.watched["encoder"]:
+            files.check()
         return Loaded(*start, calibration, self.config.encoder, self.config.resources.encode_token_budget)
 
     @cached_property

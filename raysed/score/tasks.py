@@ -21,6 +21,7 @@ from raysed.errors import UserError
 from raysed.model.prompts import Prompts
 from raysed.score.kinds import Task, kinds
 from raysed.score.kinds.pairs import Pairs
+from raysed.uris import refuse_secret
 
 if TYPE_CHECKING:
     from raysed.data.tokens import TokenTable
@@ -180,8 +181,9 @@ def tasks_of(sources: Sequence[str] | Mapping[str, str], dev: Container[str] = (
     named = isinstance(sources, Mapping)
     tasks: dict[str, TaskConfig] = {}
     for name, source in sources.items() if named else ((None, source) for source in sources):
-        name = name or task_name(source, tasks)
-        kind = kind_of(TaskConfig(source=source), f"--{'dev' if source in dev else 'task'} {source}")
+        name, option = name or task_name(source, tasks), "--dev" if source in dev else "--task"
+        refuse_secret(source, option)
+        kind = kind_of(TaskConfig(source=source), f"{option} {source}")
         tasks[name] = TaskConfig(source=source, kind=kind, score_range=None, aggregation="all")
         if kind == "classification":
             tasks[f"{name}-clusters"] = TaskConfig(source=source, kind="clustering")

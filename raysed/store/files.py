@@ -14,6 +14,8 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeVar
 
@@ -28,10 +30,13 @@ _Result = TypeVar("_Result")
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0)
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_LASTING = (*_FULL, errno.EROFS, errno.ENAMETOOLONG)
+_LASTING = (*_FULL, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
 """Errors that waiting does not fix."""
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
 _HASH_BYTES = 2**20
+_POINTER, _MAX_POINTER_BYTES = b"version https://git-lfs.github.com/spec/", 1024
+CLAIM = ".claim.json"
+"""File in the directory of every run."""
 
 
 def check_name(name: str) -> str:
@@ -66,6 +71,8 @@ class Files:
         path = self.path(name)
 
         def opened() -> _Result:
+            if self.is_local and os.path.exists(path) and not os.path.isfile(path):  # a FIFO would be waited for
+                raise FileNotFoundError(errno.ENOENT, "it is not a file", path)
             with open(path, "rb") if self.is_local else self.fs.open_input_stream(path) as stream:
                 return read(stream)
 
@@ -157,7 +164,10 @@ class Files:
     def directories(self) -> list[str]:
         """Return the sorted names of the subdirectories that are not hidden."""
         infos = self.fs.get_file_info(pafs.FileSelector(self.root.rstrip("/"), allow_not_found=True))
-        names = (info.base_name for info in infos if info.type == pafs.FileType.Directory)
+        names = []
+        for info in infos:
+            with suppress(UnicodeDecodeError):  # of a name that is not UTF-8, which no run has
+                names += [info.base_name] if info.type == pafs.FileType.Directory else []
         return sorted(name for name in names if not name.startswith("."))
 
     def delete(self, name: str) -> None:
@@ -209,6 +219,61 @@ def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file in hex."""
     with open(path, "rb") as stream:
         return _sha256(stream)
+
+
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file; this process reads it once, unless it changes."""
+    found = path.stat()
+    return _digest_of(path, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+
+
+@lru_cache(maxsize=2**12)
+def _digest_of(path: Path, *change: int) -> str:
+    return sha256_of(path)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Something outside of the run that must stay what it was when the run began: `known`, as `look` returned it."""
+
+    what: str
+    look: Callable[[], Any]
+    known: Any
+
+    def check(self) -> None:
+        """Raise UserError if it has changed, or is gone."""
+        now = None
+        with suppress(OSError, ValueError):  # such as a UserError that it does not exist
+            now = self.look()
+        if now != self.known:
+            raise UserError(f"{self.what} changed while the run was using it; start the run again")
+
+
+def files_of_model(directory: Path, is_read: Callable[[str], bool]) -> Iterator[Path]:
+    """Yield the files below a model's directory with certain suffixes, but none of runs that lie there, too."""
+    for place, folders, names in os.walk(directory):
+        folders[:] = [name for name in folders if not os.path.exists(os.path.join(place, name, CLAIM))]
+        paths = (Path(place, name) for name in names)
+        yield from (path for path in paths if is_read(path.suffix) and path.is_file())
+
+
+def check_content(path: str | Path, setting: str | None = None) -> None:
+    """Raise UserError for what cannot be read as a file: a pipe or device, and what other programs have to unpack.
+
+    In a directory, the files of a model or task are looked at.
+    """
+    patterns = ("*", "*/*") if os.path.isdir(path) else ()
+    with suppress(OSError):  # whoever reads it will say so
+        for file in (Path(path), *(file for pattern in patterns for file in Path(path).glob(pattern))):
+            is_file, problem = os.path.isfile(file), None
+            if os.path.exists(file) and not (is_file or os.path.isdir(file)):
+                problem = "is neither a file nor a directory; name one of these"
+            elif is_file and file.stat().st_size < _MAX_POINTER_BYTES and file.read_bytes().startswith(_POINTER):
+                problem = "is a Git LFS pointer; run git lfs pull to get the file"
+            elif file.suffix == ".arrow":
+                problem = "was written by a dataset's save_to_disk; write it with to_parquet, and name that file"
+            if problem:
+                raise UserError(f"{file} {problem}", setting=setting)
 
 
 def _sha256(stream: BinaryIO) -> str:

@@ -1,5 +1,6 @@
 """Where models are: in a directory, in a package, or on the hub and in its local cache. Imports no torch."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,9 @@ from typing import Any
 from huggingface_hub import snapshot_download, try_to_load_from_cache
 
 from raysed.bundled import ENCODERS, PREFIX
-from raysed.config import PACKAGE, EncoderConfig, package_folder
+from raysed.config import PACKAGE, EncoderConfig, package_folder, stable_hash
 from raysed.errors import UserError, first_line
+from raysed.store.files import check_content, digest_of
 
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 """What to download of a hub model: no code and no pickled weights."""
@@ -21,8 +23,25 @@ def cached_commit(model: str, options: Mapping[str, Any]) -> str | None:
     return Path(found).parent.name if isinstance(found, str) else None
 
 
+def model_identity(config: EncoderConfig) -> dict[str, Any]:
+    """Return what identifies weights, wherever they are: a digest of local files, or the commit on the hub."""
+    path = Path(encoder_path(config))
+    if not path.is_dir():
+        return {"id": config.path, "commit": cached_commit(config.path, config.model_kwargs)}
+    files = [p for p in path.iterdir() if p.suffix in (".json", ".safetensors", ".txt", ".model", ".py", ".spm")]
+    return {"files": stable_hash({file.name: digest_of(file) for file in files if file.is_file()})}
+
+
 def encoder_path(config: EncoderConfig) -> str:
-    """Return the directory or hub id behind `encoder.path`."""
+    """Return the directory or hub id of a transformer, which the first releases of sentence-transformers put deeper."""
+    found = _located(config)
+    outer = Path(os.path.expanduser(found))
+    check_content(outer, "encoder.path")
+    has_own = [os.path.isfile(folder / "config.json") for folder in (outer, outer / "0_Transformer")]
+    return str(outer / "0_Transformer") if has_own == [False, True] else found
+
+
+def _located(config: EncoderConfig) -> str:
     if config.path.startswith(PACKAGE):
         return package_folder(config.path)
     if not config.path.startswith(PREFIX):
@@ -38,7 +57,7 @@ def model_directory(name: str, place: str | None = None) -> Path:
     """Return the local directory of a model, downloading it if `name` is a hub id; errors name the setting `place`."""
     place = place or f"--model {name}"
     try:
-        path = Path(encoder_path(EncoderConfig(path=name))).expanduser()
+        path = Path(_located(EncoderConfig(path=name))).expanduser()
         if path.is_dir():
             return path
         if path.is_absolute() or name.startswith((".", "~")) or len(path.parts) > 2:

@@ -18,6 +18,7 @@ from raysed.store import cache
 from raysed.store.files import disk_errors
 from raysed.store.progress import repeating
 from raysed.store.storage import Storage
+from raysed.store.text import printable
 
 _COPY_S = 20.0
 """How often to copy to an object store: TensorBoard lags by half a minute at most."""
@@ -107,7 +108,7 @@ class _Notes(logging.Handler):
     """Prints to the current `sys.stdout`, which notebooks replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(self.format(record), flush=True)
+        print(*map(printable, self.format(record).splitlines()), sep="\n", flush=True)
 
 
 @contextmanager

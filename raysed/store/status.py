@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import socket
 import threading
@@ -18,6 +17,7 @@ import psutil
 
 from raysed import interrupts
 from raysed.errors import RunFailed, UserError
+from raysed.store.files import reason
 from raysed.store.progress import listening, repeating
 from raysed.store.storage import Entry, Storage, runs_at
 from raysed.store.text import duration, printable
@@ -33,6 +33,7 @@ AT_WORK = ("starting", "running")
 CODES = {"complete": 0, "failed": 1, "starting": 3, "running": 3, "stopped": 4, "gone": 4, "unknown": 4}
 """Exit codes of `jobs/status.py`; 2 is a user's mistake, as everywhere."""
 _NUMBER = (int, float)
+_LARGEST = 1e15
 _NUMBERS = ("since", "every", "told", "stage_since", "left", "share")
 _SHAPE: dict[str, Any] = {
     **dict.fromkeys(("state", "host", "stage", "line", "error"), str),
@@ -151,8 +152,8 @@ def refuse_at_work(storage: Storage) -> None:
 def read_status(storage: Storage) -> dict[str, Any]:
     """Return the valid values of `status.json` and the seconds it has been `silent`, or the state `unknown`."""
     known = {key: value for key, value in storage.read_json(FILE).items() if isinstance(value, _SHAPE.get(key, object))}
-    is_finite = all(math.isfinite(known.get(key) or 0) for key in _NUMBERS)
-    if known.get("state") not in CODES or not known.keys() >= _ALWAYS or not is_finite:
+    is_plausible = all(abs(known.get(key) or 0) < _LARGEST for key in _NUMBERS)
+    if known.get("state") not in CODES or not known.keys() >= _ALWAYS or not is_plausible:
         return {"state": "unknown"}
     written = storage.plain.modified_at(FILE) or known["told"]
     return {**known, "silent": max(time.time() - written, 0.0)}
@@ -181,7 +182,7 @@ def describe(storage: Storage) -> tuple[list[str], int]:
     newest: dict[str, int] = {}  # sorted names: the last one wins
     for name in names if status["state"] != "complete" else ():  # then only bounds that were stopped have any
         training, _, step = name.rpartition("/step-")
-        if training.startswith("checkpoints/") and step.isdigit():
+        if training.startswith("checkpoints/") and step.isdecimal():
             newest[training.removeprefix("checkpoints/")] = int(step)
     for training, step in newest.items():
         written = storage.plain.modified_at(f"manifest/checkpoints/{training}/step-{step:09d}.json")
@@ -191,13 +192,18 @@ def describe(storage: Storage) -> tuple[list[str], int]:
 
 
 def describe_all(location: str) -> list[str]:
-    """Return a line per run at a location: name, state and age."""
-    storages = [Storage(location, run) for run in runs_at(location)]
-    states = {s.run: read_status(s) for s in storages if s.has_files(FILE) or s.files("manifest")}
+    """Return a line per run at a location: name, state and age, or why it cannot be read."""
+    states = {}
+    for storage in (Storage(location, run) for run in runs_at(location)):
+        try:
+            if storage.has_files(FILE) or storage.files("manifest"):
+                states[storage.run] = _in_words(read_status(storage))
+        except (OSError, UnicodeError) as error:
+            states[storage.run] = f"state unknown ({reason(error)})"
     if not states:
         raise UserError(f"there are no runs at {location}; name another location with --storage")
     width = max(map(len, states))
-    return [printable(f"{run:{width}}  {_in_words(status)}") for run, status in states.items()]
+    return [printable(f"{run:{width}}  {state}") for run, state in states.items()]
 
 
 def _is_gone(status: Mapping[str, Any]) -> bool:

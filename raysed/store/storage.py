@@ -26,14 +26,13 @@ from raysed.config import stable_hash
 from raysed.errors import RunFailed, UserError
 from raysed.store import cache
 from raysed.store.checkpoints import Checkpoints, changes
-from raysed.store.files import Files, check_name, disk_errors, flush_and_hash, is_temporary, matches, reason
+from raysed.store.files import CLAIM, Files, check_name, disk_errors, flush_and_hash, is_temporary, matches, reason
 
 log = logging.getLogger(__name__)
 
 Writer = Callable[[Path], None]
 
 _ATTEMPT = r"attempt-[0-9a-f]{12}"
-_CLAIM = ".claim.json"
 _OPENED = ("model", "plots")
 """Artefacts that people open: their files are also in the artefact's own directory."""
 _IS_OPEN = "open"
@@ -311,7 +310,7 @@ class Storage:
             if self.is_local:
                 with disk_errors(str(self), is_any=True):
                     os.makedirs(self.uri(""), exist_ok=True)
-                    file = os.fdopen(os.open(self.uri(_CLAIM), os.O_RDWR | os.O_CREAT, 0o644), "r+b")
+                    file = os.fdopen(os.open(self.uri(CLAIM), os.O_RDWR | os.O_CREAT, 0o644), "r+b")
                 held.enter_context(file)
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -324,7 +323,7 @@ class Storage:
             else:
                 self.reach()
                 with disk_errors(str(self), is_any=True):
-                    self.plain.write(_CLAIM, claim)
+                    self.plain.write(CLAIM, claim)
             self._sweep()
             yield
             if self.is_owner():  # workers may have been killed while writing
@@ -344,11 +343,11 @@ class Storage:
 
     def is_owner(self) -> bool:
         """Return whether no other job has taken over the run since this one claimed it."""
-        return not self._job or self.read_json(_CLAIM).get("job", self._job) == self._job
+        return not self._job or self.read_json(CLAIM).get("job", self._job) == self._job
 
     def _check_claim(self) -> None:
         if not self.is_owner():
-            claim = self.read_json(_CLAIM)
+            claim = self.read_json(CLAIM)
             who = f"a job on {claim.get('host')} (process {claim.get('pid')})"
             raise RunFailed(f"{self} has been taken over by {who}, so this job ends")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -12,6 +13,7 @@ from rich.text import Text
 
 from raysed.store.status import CODES, describe
 from raysed.store.storage import Storage
+from raysed.store.text import printable
 
 _LOCAL_EVERY_S, _REMOTE_EVERY_S = 1.0, 15.0
 """Refresh intervals; on an object store each refresh is several requests."""
@@ -43,13 +45,11 @@ def _trainings(storage: Storage) -> Table:
         if (name := log.removeprefix("logs/")) in made:
             continue
         step, loss, dev = "0", "", ""
-        for line in (storage.read_text(f"{log}{_LOG}") or "").splitlines():
-            try:
+        with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            for line in (storage.read_text(f"{log}{_LOG}") or "").splitlines():  # the last one may be half written
                 entry = json.loads(line)
-            except ValueError:  # the last line may be half written
-                break
-            step = f"{entry['step']:,}"
-            loss = f"{entry['loss']:.4f}" if "loss" in entry else loss
-            dev = f"{max(entry['dev'].values()):.1f}" if "dev" in entry else dev
-        table.add_row(name, step, loss, dev)
+                step = f"{entry['step']:,}"
+                loss = f"{entry['loss']:.4f}" if "loss" in entry else loss
+                dev = f"{max(entry['dev'].values()):.1f}" if "dev" in entry else dev
+        table.add_row(Text(printable(name)), step, loss, dev)
     return table

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from raysed.errors import UserError
+from raysed.errors import UserError, is_out_of_memory
 from raysed.model.encoder import Encoder
-from raysed.model.encoding import is_out_of_memory
 from raysed.store.text import size
 
 log = logging.getLogger(__name__)

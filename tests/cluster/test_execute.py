@@ -1,8 +1,10 @@
 """A cluster whose GPUs come later: nothing is planned for what is not there yet, and all is for what has come."""
 
+from unittest.mock import Mock
+
 import pytest
 
-from raysed.cluster import execute, on_ray
+from raysed.cluster import execute, local, on_ray
 from raysed.cluster.execute import make_executor
 from raysed.cluster.resources import Cluster
 from raysed.config import make_config
@@ -65,6 +67,27 @@ def test_a_stage_adds_up_its_time_and_sentences_over_attempts_also_where_it_is_s
         raise KeyboardInterrupt
     emit(sentences=1000)
     assert read_timings(executor._storage) == {"ct": {"seconds": 3.5, "sentences": 30}}
+
+
+def test_the_local_engine_gives_up_what_is_lost_while_embedding_and_ends_its_processes(monkeypatch, tmp_path):
+    """Embedding counts no starts, unlike a training; what is lost for the third time ran out of memory."""
+    processes = Mock(count=2)
+    monkeypatch.setattr(local, "SideBySide", lambda watchdog: processes)
+    monkeypatch.setattr(local, "this_machine", lambda gpu: Cluster(((2.0, 0.0),)))
+    monkeypatch.setattr(local, "make_missing", lambda stream, storage, where, publish: publish([{}, {}], print))
+    monkeypatch.setattr(local.LocalExecutor, "_plan_mean", lambda executor, tasks: (executor.share, 1))
+    monkeypatch.setattr(local.LocalExecutor, "_stream", lambda *arguments: Mock(title="mean"))
+    plan, task = Plan(check(make_config(SETTINGS))), Mock(inputs={"teachers": []})
+    monkeypatch.setattr(plan.graph, "batches", lambda: [[]])
+
+    def make(executor, batch):
+        executor._make_groups("embed", [[Mock()], [Mock()]], True, print)
+        executor._streamed([task], {})
+
+    monkeypatch.setattr(local.LocalExecutor, "make", make)
+    execute.execute(plan.graph, Storage(str(tmp_path), "run"), plan.how("local"), print)
+    assert [call.kwargs["tries"] for call in processes.train.call_args_list] == [3, 3]
+    assert processes.close.call_count == 1
 
 
 def test_a_plan_without_the_gpus_that_may_come_is_refused_in_a_sentence(monkeypatch):

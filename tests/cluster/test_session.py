@@ -57,6 +57,55 @@ except KeyboardInterrupt:
     assert (done.stdout, done.returncode) == ("heard\n", 0), done.stderr
 
 
+@pytest.mark.cluster
+def test_who_has_no_token_gets_into_no_ray_that_starts_here(tmp_path):
+    """As another user, over the machine's address or the dashboard's; nor can others read the token."""
+    job = """
+import os, subprocess, sys, urllib.error, urllib.request
+from pathlib import Path
+from raysed.cluster.session import session
+
+with session("ray") as dashboard:
+    import ray
+
+    enter = f"import ray; ray.init({ray.get_runtime_context().gcs_address!r}); print('in')"
+    stranger = {name: value for name, value in os.environ.items() if "AUTH" not in name}
+    stranger |= {"HOME": sys.argv[1], "RAY_NUM_REDIS_GET_RETRIES": "1"}  # one try to connect, not twenty
+    tried = subprocess.run([sys.executable, "-c", enter], env=stranger, capture_output=True, text=True)
+    print(tried.stdout or "AuthenticationError: " in tried.stderr or tried.stderr)
+    try:
+        urllib.request.urlopen(dashboard.split()[0] + "/api/jobs/", b'{"entrypoint": "id"}')
+    except urllib.error.HTTPError as error:
+        print(error.code)
+print(oct((Path.home() / ".ray/auth_token").stat().st_mode)[-3:])
+"""
+    own = {name: value for name, value in os.environ.items() if "AUTH" not in name} | {"HOME": str(tmp_path / "own")}
+    command = [sys.executable, "-c", job, str(tmp_path)]
+    done = subprocess.run(command, env=own, capture_output=True, text=True, timeout=300)
+    assert (done.stdout, done.returncode) == ("True\n401\n600\n", 0), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("version", "mode", "sentence"),
+    [
+        ("2.59.0", None, "Ray was imported without .*; set RAY_AUTH_MODE=token before you import it"),
+        ("2.60.0", None, "Ray cannot keep its token: .*; set RAY_AUTH_TOKEN to a long secret"),
+        ("2.59.0", "token", "Ray cannot keep its token: .*; set RAY_AUTH_TOKEN to a long secret"),
+    ],
+)
+def test_a_ray_that_could_not_ask_for_a_token_is_not_started(monkeypatch, tmp_path, version, mode, sentence):
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.__version__", version)
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    if mode:
+        monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    (tmp_path / "home").write_text("")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with pytest.raises(UserError, match=f"^{sentence}$"):
+        with session.session("ray"):
+            pass
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_why_a_cluster_that_answers_cannot_be_used_is_said(host, monkeypatch):
     def differs(**options: object) -> None:

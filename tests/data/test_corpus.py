@@ -287,7 +287,7 @@ def test_line_number_far_into_a_file(tmp_path):
 
 def test_invalid_utf8_in_parquet(tmp_path, monkeypatch):
     """The rows are counted over batches."""
-    monkeypatch.setattr(rows, "_ROWS", 2)
+    monkeypatch.setattr(rows, "_BATCH_ROWS", 2)
     path = tmp_path / "a.parquet"
     buffers = [None, pa.py_buffer(np.arange(6, dtype=np.int32)), pa.py_buffer(b"abcd\xff")]
     pq.write_table(pa.table({"text": pa.Array.from_buffers(pa.string(), 5, buffers)}), path)

@@ -65,6 +65,7 @@ def test_the_same_rows_leave_the_file_as_it_is(tmp_path):
         ([], "sentences: nothing was given"),
         (["It rains.", 7], "sentences: item 1 is '7'; each must be a sentence, .*"),
         ([("a", "b", "c")], "sentences: item 0 is .*"),
+        (["It rains.", "b\ud800"], r"sentences: 'b\\ud800': it contains half a surrogate pair"),
         ([{"a": 1}, {"a": "It rains."}], "sentences: rows are not alike: .*"),
         (["It rains.", {"text": 3}], "sentences: rows have sentence, but one has text"),
     ],
@@ -74,7 +75,8 @@ def test_anything_else_is_refused(tmp_path, given, sentence):
         source_of(given, str(tmp_path / "x.parquet"), "sentences")
 
 
-def test_a_frame_whose_cells_are_not_alike_is_refused(tmp_path):
+@pytest.mark.parametrize("cells", [["a", 3], ["a", "b\ud800"]], ids=["types", "half a character"])
+def test_a_frame_whose_cells_are_not_alike_or_no_text_is_refused(tmp_path, cells):
     pandas = pytest.importorskip("pandas")
     with pytest.raises(UserError, match=r"^sentences: it cannot be written as a table: "):
-        source_of(pandas.DataFrame({"sentence": ["a", 3]}), str(tmp_path / "x.parquet"), "sentences")
+        source_of(pandas.DataFrame({"sentence": cells}, dtype=object), str(tmp_path / "x.parquet"), "sentences")

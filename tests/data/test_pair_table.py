@@ -103,6 +103,7 @@ def test_few_sentences_are_tokenised_at_once(tiny_tokenizer, make_sentences, tmp
         events.append(len(sentences))
         return tiny_tokenizer(sentences, **options)
 
+    tokenizer.name_or_path = "tiny"
     monkeypatch.setattr(pq.ParquetWriter, "write_table", lambda *a: (events.append("write"), write(*a)))
     write_pairs(PairRows(make_sentences(30, 1), make_sentences(30, 2)), tokenizer, 100, tmp_path)
     assert events == [7, 7, "write"] * 4 + [2, 2, "write"]

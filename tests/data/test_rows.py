@@ -102,6 +102,21 @@ def test_blocks_are_bounded_whatever_the_format(tmp_path, ending):
     assert count == 25_000 and peak < 5.5e6 and arrow < 5.5e6
 
 
+@pytest.mark.parametrize("ending", [".txt.gz", ".csv.gz", ".jsonl.gz", ".parquet"])
+def test_blocks_of_long_lines_are_bounded_by_their_size(tmp_path, ending):
+    """A small file may stand for many gigabytes."""
+    texts, path = ["word " * 180_000] * 90, tmp_path / f"a{ending}"
+    if ending == ".parquet":
+        pq.write_table(pa.table({"sentence": texts}), path)
+    else:
+        lines = [json.dumps({"sentence": text}) if "json" in ending else text for text in texts]
+        write(path, gzip.compress("\n".join([*(["sentence"] if "csv" in ending else []), *lines]).encode(), 1))
+    assert path.stat().st_size < 1e6
+    schema = Schema("x", "sentences", {("s",): [("sentence",)]}, "sentence", bare=("s",))
+    sizes = [sum(map(len, block.columns["s"])) for block in rows(local_file(path), schema)]
+    assert sum(sizes) == 81_000_000 and max(sizes) < 18e6
+
+
 def test_metadata_of_another_program_does_not_matter(tmp_path):
     features = b'{"info": {"features": {"text": {"names": 5}}}}'
     for metadata in (b"\xff", b"no json", b"[]", b'{"info": 5}', b'{"info": {"features": [1]}}', features):

@@ -42,6 +42,38 @@ def test_a_document_with_the_id_of_a_query_is_that_query_unless_it_is_judged(bei
     assert load_any_task("t", beir).own == [1, None]
 
 
+def test_judgements_of_ids_that_are_not_there_are_noted_and_count_as_never_found(beir, tmp_path, caplog):
+    """As in BEIR's ArguAna, by the rules of trec_eval; its queries without a text are not asked."""
+    judged = ["q1\td1\t1", "q1\td7\t2", "q1\td9\t0", "q2\td8\t1", "q9\td1\t1"]
+    write(tmp_path / "qrels/test.tsv", "query-id\tcorpus-id\tscore", *judged)
+    with caplog.at_level("INFO"):
+        task = load_any_task("t", beir)
+    assert task.queries == ["Does it rain?", "Is it dark?"] and task.gains == [{0: 1.0, 2: 2.0}, {3: 1.0}]
+    outcome = task.outcome(np.eye(len(task.sentences)))
+    assert outcome[0, 0] < 1 and outcome[0, 3:].tolist() == [0.5, 0.5] and not outcome[1].any()
+    assert [record.getMessage().partition("qrels/")[2] for record in caplog.records] == [
+        "test.tsv: 1 judgements name a query that is not there, such as 'q9'; it is not asked",
+        "test.tsv: 3 judgements name a document that is not there, such as 'd7'; it counts as never found",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("test.jsonl", ['{"query-id": "q1", "corpus-id": "d1", "score": 2}', '{"query-id": "q1", "corpus-id": "d2"}']),
+        ("test.tsv", ["q1\t0\td1\t2", "q1\t0\td2\t1"]),
+        ("dev.txt", ["q1 0  d1 2", "", "q1 0 d2 1\r"]),
+        ("test.tsv", ["q1 Q0 d1 2 ", "q1 Q0 d2 1"]),
+        ("test.txt", ["query-id\tcorpus-id\tscore", "q1\td1\t2", "q1\td2\t1"]),
+        ("test.csv", ["corpus-id,query-id,score", "d1,q1,2", "d2,q1,1"]),
+    ],
+)
+def test_judgements_are_read_in_the_layouts_of_beir_mteb_and_trec(beir, tmp_path, name, lines):
+    (tmp_path / "qrels/test.tsv").unlink()
+    write(tmp_path / "qrels" / name, *lines)
+    assert load_any_task("t", beir).gains == [{0: 2.0, 1: 1.0}]
+
+
 def test_three_files_of_any_format(tmp_path):
     config = TaskConfig(
         source=write(tmp_path / "docs.csv", "id,text", 'a,"Rain, and wind."', "b,Sun."),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import models
 
 from raysed.data.tokens import (
     ROW_TOKENS,
@@ -22,6 +23,7 @@ from raysed.data.tokens import (
     same_sentence,
     tokenize,
 )
+from raysed.errors import UserError
 
 SENTENCE = st.lists(st.integers(1, 59), min_size=1, max_size=30)
 SENTENCES = st.lists(SENTENCE, max_size=40)
@@ -158,9 +160,21 @@ def test_truncation_keeps_the_closing_token_and_counts_what_is_lost(tiny_tokeniz
 def test_ids_are_kept_and_nothing_is_a_table_too(tiny_tokenizer):
     table = tokenize(tiny_tokenizer, ["a cat", "a dog ran"], 10, ids=np.array([42, 7]))
     assert table.ids.tolist() == [42, 7]
+    assert pack(TokenTable.from_lists([[], []])).input_ids.tolist() == [[0]]  # a row, for models to compute
     nothing = tokenize(tiny_tokenizer, [], 10)
     assert len(nothing) == 0 and pack(nothing).input_ids.numel() == 0
     assert list(batches_by_tokens(nothing.lengths, 10)) == []
+
+
+def test_a_tokenizer_that_fails_is_an_error_that_names_the_text(tiny_tokenizer, make_sentences):
+    """One text of many, by whatever the library raises; and a length that leaves no token of a text."""
+    tiny_tokenizer.name_or_path = "some/model"
+    tiny_tokenizer.backend_tokenizer.model = models.WordPiece({"cat": 0, "a": 1}, unk_token="[UNK]")
+    with pytest.raises(UserError, match=r"^the tokenizer of 'some/model' fails on the text 'a dog': .*\[UNK\]"):
+        tokenize(tiny_tokenizer, [*["a cat"] * 50, "a dog", *["a cat"] * 50], 10)
+    for length in (-5, 0, 1):
+        with pytest.raises(UserError, match=r"^the tokenizer of 'some/model' (fails on the text|cannot cut a text to)"):
+            tokenize(tiny_tokenizer, ["a cat"], length)
 
 
 # -- flat files ------------------------------------------------------------------------------------------------------

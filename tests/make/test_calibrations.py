@@ -67,7 +67,6 @@ class TestArtefacts:
             "sentences": Sentences(evaluation.sentences, None, evaluation),
             "dev": DevTask(own, None, rows, 2),
             "encoder": EncoderConfig(),
-            "encoder_id": "as it is",
             "model": None,
             "poolings": list(x),
             **inputs,
@@ -234,7 +233,7 @@ class TestArtefacts:
         text, flow = CorpusConfig(source=str(tmp_path / "mine.txt")), {"fit_on": "mine.txt"}
         x = {layers: embeddings(len(evaluation.sentences), 16) for layers in self.LAYERS}
         for place in ("first", "second"):
-            given = {"encoder": config, "encoder_id": place, "text": text}
+            given = {"encoder": config, "text": text}
             made, _ = self.calibrate(tmp_path / place, evaluation, ["sn"], x, flow, **given)
             found.append(self.fitted(made, 2))
             model = AutoModel.from_pretrained(path)

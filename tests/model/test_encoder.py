@@ -2,12 +2,14 @@
 
 import copy
 import json
+import re
 import shutil
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 from transformers import (
@@ -21,17 +23,20 @@ from transformers import (
     ModernBertConfig,
     ModernBertModel,
     T5Config,
+    T5EncoderModel,
     T5Model,
 )
 
 from raysed.config import EncoderConfig
 from raysed.data.tokens import PackedTokens, TokenTable, pack, tokenize
 from raysed.errors import UserError
-from raysed.model.encoder import Encoder, SeesPadding, _sums
+from raysed.model.encoder import Encoder, Unsuited, _sums
 from raysed.model.encoding import encode
 from raysed.model.load import load_model
 from raysed.model.pretrained import check_encoder, load_checkpoint, load_encoder, save_encoder, write_checkpoint
 from raysed.model.shape import shape_of
+from raysed.model.static_start import token_embeddings
+from raysed.plan.lengths import limit_of
 
 POOLINGS = [1, 2, 3, "first_last"]
 BLOCKS = {1: [-1], 2: [-2, -1], 3: [-3, -2, -1], "first_last": [1, -1]}
@@ -145,10 +150,16 @@ def test_a_gpu_gives_the_same_embeddings_each_time(make_encoder, make_table):
     assert all(np.array_equal(first, other) for other in others)
 
 
-def test_a_sentence_without_tokens_is_a_zero_vector(make_encoder):
-    """Rather than 0 / 0, which would spoil a whole batch."""
-    found = make_encoder("bert").eval()(pack(TokenTable.from_lists([[5, 6], [], [7]])))
+@pytest.mark.parametrize("is_packed", [True, False])
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_a_sentence_without_tokens_is_a_zero_vector(make_encoder, pooling, is_packed):
+    """Rather than 0 / 0, which would spoil a whole batch, or the next sentence's vector; alone, too."""
+    encoder = make_encoder("bert").eval()
+    encoder.pooling, encoder.position_offset = pooling, encoder.position_offset if is_packed else None
+    found = encoder(pack(TokenTable.from_lists([[5, 6], [], [7]])))
     assert torch.isfinite(found).all() and not found[1].any() and found[0].any()
+    torch.testing.assert_close(found[2:], encoder(pack(TokenTable.from_lists([[7]]))), rtol=0, atol=1e-5)
+    assert not encoder(pack(TokenTable.from_lists([[], []]))).any()
 
 
 # -- architectures that do not take packed rows ----------------------------------------------------------------------
@@ -191,7 +202,7 @@ def test_other_architectures_are_fed_padded(make_transformer, caplog, kind):
 def test_an_architecture_whose_sentences_see_their_padding_is_refused():
     sizes = {"vocab_size": 60, "embedding_size": 16, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32}
     transformer = ConvBertModel(ConvBertConfig(**sizes, num_attention_heads=4, initializer_range=0.3))
-    with pytest.raises(SeesPadding, match=r"^ConvBertModel gives a sentence other vectors beside "):
+    with pytest.raises(Unsuited, match=r"^ConvBertModel gives a sentence other vectors beside "):
         Encoder(transformer)
 
 
@@ -299,9 +310,30 @@ def with_fewer_tokens(path) -> None:
     model.save_pretrained(path)
 
 
+def with_a_token_beyond_the_table(path) -> None:
+    file = path / "tokenizer.json"
+    file.write_text(re.sub(r'"cat": \d+', '"cat": 500', file.read_text()))
+
+
+def without_unknown_token(path) -> None:
+    for file in (path / "tokenizer.json", path / "tokenizer_config.json"):
+        described = json.loads(file.read_text().replace("[UNK]", "[OTHER]"))
+        described.get("model", {})["unk_token"] = "[UNK]"
+        described.pop("unk_token", None)
+        file.write_text(json.dumps(described))
+
+
+def as_encoder_of_t5(path) -> None:
+    sizes = {"vocab_size": 100, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+    T5EncoderModel(T5Config(**sizes)).save_pretrained(path)
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
+        (with_a_token_beyond_the_table, "has 501 tokens, but its model has only"),
+        (without_unknown_token, "fails on the text 'A sentence.': WordPiece error: Missing [UNK] token"),
+        (as_encoder_of_t5, "has a decoder; use a model that is an encoder alone"),
         (lambda path: (path / "model.safetensors").rename(path / "pytorch_model.bin"), "no file named model.safetens"),
         (lambda path: (path / "model.safetensors").write_bytes(b"12345678"), "cannot be loaded: "),
         (without_tensor, "lacks 1 weights of its architecture, such as encoder.layer.1.output.dense.weight"),
@@ -316,8 +348,53 @@ def test_a_damaged_directory_is_refused_in_a_sentence(tiny_encoder_dir, tmp_path
     with pytest.raises(UserError) as caught:
         load_encoder(EncoderConfig(path=str(path), max_length=20))
     message = str(caught.value)
-    assert message.startswith("encoder.path: ") and str(path) in message and said in message
+    assert message.startswith(("encoder.path: ", "the tokenizer of ")) and str(path) in message and said in message
     assert "\n" not in message
+
+
+def test_a_special_token_without_a_row_is_text(tiny_encoder_dir, tmp_path):
+    """As Gemma's for images is, which its encoders of text know nothing of."""
+    path = shutil.copytree(tiny_encoder_dir, tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    tokenizer.save_pretrained(path)
+    encoder, tokenizer = load_encoder(EncoderConfig(path=str(path), max_length=20))
+    assert len(tokenizer) > encoder.transformer.config.vocab_size
+    for each in (tokenizer, copied(tokenizer, tmp_path)):
+        table = tokenize(each, ["the cat <image>"], 20)
+        assert table.input_ids.max() < encoder.transformer.config.vocab_size and len(table.input_ids) > 5
+    assert len(token_embeddings(encoder, tokenizer)) == encoder.transformer.config.vocab_size
+
+
+def copied(tokenizer, path):
+    tokenizer.save_pretrained(path / "saved")
+    return AutoTokenizer.from_pretrained(path / "saved")
+
+
+ROBERTAS = ("Camembert", "Data2VecText", "Esm", "Longformer", "MPNet", "Roberta", "XLMRoberta")
+
+
+@pytest.mark.parametrize("name", ["Bert", "Deberta", "XLNet", *ROBERTAS])
+def test_as_many_tokens_as_an_architecture_takes_are_allowed_and_no_more(tiny_tokenizer, tmp_path, name):
+    """RoBERTa and its relatives leave the first two positions of 42 out; XLNet has no limit."""
+    sizes = {"vocab_size": len(tiny_tokenizer), "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    options = {"intermediate_size": 32, "attention_window": [8, 8], "d_head": 8, "position_embedding_type": "absolute"}
+    if name != "XLNet":
+        options["max_position_embeddings"] = 42 if name in ROBERTAS else 40
+    if name in ROBERTAS:
+        options |= {"pad_token_id": 1, "mask_token_id": 4}
+    config = getattr(transformers, f"{name}Config")(**sizes, **options)
+    getattr(transformers, f"{name}Model")(config).save_pretrained(tmp_path)
+    tiny_tokenizer.save_pretrained(tmp_path)
+    settings = EncoderConfig(path=str(tmp_path), max_length=40)
+    assert check_encoder(settings) == 2
+    encoder, tokenizer = load_encoder(settings)
+    assert np.isfinite(encode(encoder, tokenize(tokenizer, ["cat " * 99], 40))[0]).all()
+    for longest in limit_of(settings, tokenizer, []), limit_of(settings, tokenizer, [str(tmp_path)]):
+        assert longest == (512 if name == "XLNet" else 40)
+    if name != "XLNet":
+        with pytest.raises(UserError, match=r"^encoder\.max_length is 41, but .* takes at most 40 tokens$"):
+            check_encoder(settings.model_copy(update={"max_length": 41}))
 
 
 @pytest.mark.parametrize("kwargs", [{"hidden_size": 32}, {"num_hidden_layers": "two"}, {"no_such_setting": 1}])

@@ -255,12 +255,13 @@ def test_own_code_is_kept_and_runs_where_it_is_trusted_only(make, tmp_path, monk
     tokens = tokenize(tokenizer, sentences, MAX_LENGTH)
     expected = encode(encoder, tokens)[0]
     assert (tmp_path / "model" / "own.py").exists() and has_own_code(tmp_path / "model")
-    assert parity(tmp_path / "model", sentences, expected) < 1e-5
+    assert parity(tmp_path / "model", sentences, expected, **trusting) < 1e-5
     storage.commit("model", lambda path: shutil.copytree(tmp_path / "model", path, dirs_exist_ok=True), {})
     for trusts in (True, False):
-        storage.write_text("report.json", json.dumps({"config": {"encoder": {"trust_remote_code": trusts}}}))
+        says = {"config": {"encoder": {"trust_remote_code": not trusts}}}  # which others may write
+        storage.write_text("report.json", json.dumps(says))
         with nullcontext() if trusts else pytest.raises(ValueError, match="trust_remote_code"):
-            np.testing.assert_allclose(Result(storage).model.encode(sentences), expected, atol=1e-5)
+            np.testing.assert_allclose(Result(storage, trusts).model.encode(sentences), expected, atol=1e-5)
     sums = teacher_sums([[storage.fetch("member")] * 2], None, **trusting)
     np.testing.assert_allclose(sums(tokens)[0], 2 * expected, atol=1e-5)
 

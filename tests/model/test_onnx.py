@@ -24,10 +24,12 @@ from raysed.model.load import load_model
 from raysed.model.pretrained import save_encoder
 from raysed.model.prompts import embed_by_role
 from raysed.model.teacher import Teacher, default_learner, kind_of, load_teacher
+from raysed.model.teachers import onnx
 from raysed.report.formats import compare_formats
 from raysed.report.sections.exported import formats_table
 from raysed.score.kinds.pairs import Pairs
 from raysed.score.kinds.retrieval import Retrieval
+from raysed.store.storage import Storage
 
 ALL = ["onnx", "int8", "int8_avx2"]
 BLOCKS, MAX_LENGTH = 1, 12  # torch writes one block after the other, which takes seconds
@@ -239,6 +241,39 @@ def looked_up(tiny_tokenizer, tmp_path) -> Callable[..., Path]:
     return write
 
 
+def test_a_graph_that_never_ends_is_refused_as_well(looked_up, monkeypatch):
+    from onnx import TensorProto, helper, load, numpy_helper, save
+
+    monkeypatch.setattr(onnx, "_MAX_TRY_S", 0.2)
+    file = looked_up(output="found") / "model.onnx"
+    model, kinds = load(file), {"turn": TensorProto.INT64, "goes_on": TensorProto.BOOL, "x": TensorProto.FLOAT}
+    shapes = {"x": None}  # the others are numbers
+    given = [helper.make_tensor_value_info(name, kind, shapes.get(name, [])) for name, kind in kinds.items()]
+    passed_on = [helper.make_node("Identity", [name], [f"{name}_again"]) for name in ("goes_on", "x")]
+    again = [
+        helper.make_tensor_value_info(f"{name}_again", kinds[name], shapes.get(name, [])) for name in ("goes_on", "x")
+    ]
+    body = helper.make_graph(passed_on, "body", given, again)
+    model.graph.initializer.append(numpy_helper.from_array(np.array(True), "true"))
+    model.graph.node.append(helper.make_node("Loop", ["", "true", "found"], ["last_hidden_state"], body=body))
+    model.graph.output[0].name = "last_hidden_state"
+    save(model, file)
+    with pytest.raises(
+        UserError, match=r"fails on 2 sentences of .*terminate.*take less than 0\.2 s for these, or low"
+    ):
+        asked(file.parent)
+
+
+def test_runs_beside_a_model_are_no_part_of_it(without_torch):
+    """Whether they have just begun or have made something."""
+    before = asked(without_torch).identity
+    storage = Storage(str(without_torch / "runs"), "mine")
+    with storage.lock():
+        assert load_teacher(TeacherConfig(path=str(without_torch))).identity == before
+        storage.write_text("config.json", "{}")
+    assert load_teacher(TeacherConfig(path=str(without_torch))).identity == before
+
+
 def test_a_graph_that_pools_is_taken_at_its_word(looked_up, tiny_tokenizer):
     found_ND = asked(looked_up(output="sentence_embedding", pooled=True)).embed(["the cat sat"])
     assert found_ND.tolist() == [[3 * max(tiny_tokenizer("the cat sat")["input_ids"]) + i for i in range(3)]]
@@ -251,7 +286,7 @@ def test_a_graph_that_pools_is_taken_at_its_word(looked_up, tiny_tokenizer):
         ({"pooled": True}, r"its output last_hidden_state has the shape \[2, 3\] for 2 sentences of up to 75 tokens"),
         ({"output": "sentence_embedding"}, r"its output sentence_embedding has the shape \[2, 75, 3\] .* \[2, w"),
         ({"given": "pixels"}, r"needs the inputs pixels \(tensor\(int64\)\); it may have input_ids, attention_mask"),
-        ({"shape": (1, "length")}, r"fails on two sentences of \d+ and 75 tokens \(.*\); export it for any number of "),
+        ({"shape": (1, "length")}, r"fails on 2 sentences of up to 75 tokens \(.*\); export it for any number of "),
     ],
 )
 def test_a_graph_that_does_not_fit_is_refused(looked_up, about, problem):

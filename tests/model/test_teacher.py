@@ -13,9 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
 
 import raysed
-from raysed.config import EncoderConfig, TeacherConfig, stable_hash
+from raysed.config import CorpusConfig, EncoderConfig, TeacherConfig, stable_hash
+from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.errors import UserError
 from raysed.model import teachers
 from raysed.model.formats import check_formats
@@ -36,7 +38,7 @@ def test_a_prompt_is_put_before_every_sentence(tiny_encoder_dir):
         for prompt in ("", "the big ")
     )
     np.testing.assert_array_equal(asked.embed(["cat sat"]), plain.embed(["the big cat sat"]))
-    np.testing.assert_array_equal(asked.embed(["cat sat"], "prompted"), plain.embed(["cat sat"]))
+    np.testing.assert_array_equal(asked.embed(["cat sat"], "prompted query"), plain.embed(["cat sat"]))
     assert plain.parameters > 0 and plain.weights_bytes() == 4 * plain.parameters
 
 
@@ -47,6 +49,20 @@ def test_a_teacher_is_known_by_its_files_and_by_how_it_is_asked(tiny_encoder_dir
     assert checked(tiny.model_copy(update={"prompt": "the "})).identity != identity
     with pytest.raises(UserError, match=r"^teachers: .*: max_length is 75, but it takes at most 40 tokens"):
         checked(TeacherConfig(path=str(tiny_encoder_dir)))
+
+
+def test_modules_that_are_kept_as_pickles_are_part_of_a_teacher(tiny_encoder_dir, tmp_path):
+    """Only transformers are required to have safetensors."""
+    transformer, vectors, identities = Transformer(str(tiny_encoder_dir), max_seq_length=20), [], []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        model, place = SentenceTransformer(modules=[transformer, Pooling(16), Dense(16, 4)]), tmp_path / str(seed)
+        model.save(str(place), safe_serialization=False)
+        shutil.copytree(tiny_encoder_dir, place, dirs_exist_ok=True)
+        assert [file.name for file in place.glob("2_Dense/*.bin")] == ["pytorch_model.bin"]
+        vectors.append(SentenceTransformer(str(place)).encode("the cat sat"))
+        identities.append(load_teacher(TeacherConfig(path=str(place))).identity)
+    assert np.abs(vectors[0] - vectors[1]).max() > 1e-3 and identities[0] != identities[1]
 
 
 def test_a_file_gives_its_own_embeddings(tmp_path, monkeypatch):
@@ -69,6 +85,21 @@ def test_a_file_gives_its_own_embeddings(tmp_path, monkeypatch):
     assert groups == [0, 1, 4]
     with pytest.raises(UserError, match=r"has no embedding for 1 of 2 sentences, such as 'a bird'"):
         teacher.embed(["a bird", sentences[0]])
+
+
+def test_a_file_knows_the_lines_of_a_corpus_as_users_have_them(tmp_path, caplog):
+    """Blanks, line ends, a byte order mark, non-breaking blanks, and accents in two characters; the first of equals."""
+    caplog.set_level("INFO")
+    lines = ["\ufeffIt  rains.", "A cat. ", "Cafe\u0301\r\n", "a\xa0dog", "\tIt rains. ", "x" * 5000 + "  y"]
+    (tmp_path / "c.txt").write_bytes("\n".join(lines).encode())
+    table = pa.table({"text": lines, "embedding": [[float(number)] for number in range(6)]})
+    pq.write_table(table, tmp_path / "vectors.parquet")
+    teacher = checked(TeacherConfig(path=str(tmp_path / "vectors.parquet")))
+    assert "vectors.parquet: 1 rows repeat an earlier sentence, whose vector counts" in caplog.text
+    corpus = CorpusConfig(source=str(tmp_path / "c.txt"), max_characters=9999)
+    texts = [text for _, found in sentence_chunks(corpus, 0, CorpusReport()) for text in found]
+    assert texts == ["It rains.", "A cat.", "Caf\xe9", "a dog", "x" * 5000 + " y"] and teacher.knows(texts)
+    assert teacher.embed([*texts, *lines]).ravel().tolist() == [0, 1, 2, 3, 5, 0, 1, 2, 3, 0, 5]
 
 
 def test_a_file_in_the_home_directory_is_found(tmp_path, monkeypatch):
@@ -205,7 +236,7 @@ def test_paths_and_blocks_stay_as_they_are():
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        (7, r"7 is not a teacher; pass a path, "),
+        (7, r"int is not a teacher; pass a path, "),
         (lambda texts: by_letters(texts)[1:], r"lambda must return .* of 33 sentences, but returned .* \[32, 5\]"),
         (lambda texts: [1.0] * len(texts), r"but returned a list of shape \[33\]"),
         (lambda texts: [[1.0] * (1 + len(text) % 2) for text in texts], r"of equal width .* but returned a list"),

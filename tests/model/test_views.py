@@ -342,7 +342,7 @@ def test_what_cannot_fill_is_refused(tiny_encoder_dir, monkeypatch):
         tokenizer.mask_token = None
         return tokenizer
 
-    monkeypatch.setattr(KINDS["mlm"].AutoTokenizer, "from_pretrained", without_mask)
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", without_mask)
     refused("mlm", rf"^encoder\.path: 'bundled:raw' has a tokenizer without a mask token{right}")
 
 

@@ -3,13 +3,28 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+import transformers
+from safetensors.numpy import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
+from raysed import bundled
+from raysed.cluster.execute import make_executor
 from raysed.config import dump_config, load_config, make_config, with_absolute_paths
+from raysed.data.tokens import pack, tokenize
 from raysed.errors import UserError
+from raysed.model.encoding import encode
+from raysed.model.pretrained import load_checkpoint, load_encoder, write_checkpoint
+from raysed.model.shape import shape_of
+from raysed.model.teacher import default_learner
 from raysed.plan.check import check
+from raysed.plan.graph import Plan
+from raysed.store.storage import Storage
 
 PAIRS = "subset\tscore\tsentence1\tsentence2\nall\t1\ta cat\ta dog\nall\t2\ta\tb\nall\t4\ta bird\tthe bird\n"
 
@@ -124,6 +139,127 @@ def test_the_corpus_is_looked_at_only_where_it_is_needed(inputs, recipes, fit_on
         assert check(absent).inputs["corpus"] is None
 
 
+STATIC = {
+    "recipes": ["base"],
+    "encoder": {"path": "encoder", "max_length": 16, "layers": 1, "static": {"width": 8}},
+    "evaluation": {"tasks": {"mine": "pairs.tsv"}, "dev": "mine", "layers": [1]},
+}
+DISTILLED = {"recipes": ["teachers-sed"], "teachers": [{"path": "teacher", "max_length": 16}]}
+EMBEDDED = {"recipes": ["teachers-sed"], "teachers": ["vectors.parquet"]}
+MASKED = {"recipes": ["bsl"], "bsl": {"views": ["mlm"]}, "views": {"mlm_model": "filler", "max_unusable": 0.9}}
+READ_LATER = [
+    ("corpus.txt", "corpus", "", {"recipes": ["ct"]}),
+    ("corpus.txt", "encoder/start", "", STATIC),
+    ("texts/new.txt", "corpus", "", {"recipes": ["ct"], "corpus": {"source": "texts"}}),
+    ("queries.txt", "corpus", "", {**DISTILLED, "search": {"source": "queries.txt", "queries": []}}),
+    (
+        "other.txt",
+        "base-sn/calibrations/00",
+        "base/embeddings/00",
+        {"recipes": ["base-sn"], "flow": {"fit_on": "other.txt"}},
+    ),
+    ("encoder/model.safetensors", "base/embeddings/00", "", {"recipes": ["base"]}),
+    ("encoder/vocab.txt", "pairs/nli", "", {"recipes": ["nli"], "nli": {"train": "nli.tsv"}}),
+    ("encoder/model.safetensors", "ct/ensemble", "base/embeddings/00", {"recipes": ["ct"]}),
+    ("encoder/model.safetensors", "teachers-sed/learners/00", "teachers-sed/targets", DISTILLED),
+    ("teacher/model.safetensors", "teachers/embeddings/00", "", DISTILLED),
+    ("teacher/2_Dense/pytorch_model.bin", "teachers-sed/targets", "teachers/embeddings/00", DISTILLED),
+    ("vectors.parquet", "teachers-sed/targets", "corpus", EMBEDDED),
+    ("filler/model.safetensors", "views/mlm", "corpus", MASKED),
+]
+"""A file, the artefact that is made from it, one that is made before it changes, and settings."""
+
+
+@pytest.fixture
+def begun(inputs):
+    """Begins a run without Ray; returns a function that makes all up to an artefact, and the storage."""
+    sentences = [f"The {colour} {animal} sat." for colour in ("red", "big", "old") for animal in ("cat", "dog", "bird")]
+    for name in ("corpus.txt", "other.txt", "queries.txt", "texts/old.txt"):
+        (inputs / name).parent.mkdir(exist_ok=True)
+        (inputs / name).write_text("\n".join(sentences))
+    (inputs / "nli.tsv").write_text("label\tpremise\thypothesis\n" + "neutral\ta cat\ta dog\nentailment\tb\tc\n" * 4)
+    shutil.copytree(inputs / "encoder", inputs / "teacher")
+    shutil.copytree(bundled.ENCODERS["raw"], inputs / "filler")
+    (inputs / "teacher/2_Dense").mkdir()
+    (inputs / "teacher/2_Dense/pytorch_model.bin").write_bytes(b"weights")
+    vectors = pa.array(np.eye(len(sentences), dtype=np.float32).tolist())
+    pq.write_table(pa.table({"sentence": sentences, "embedding": vectors}), inputs / "vectors.parquet")
+
+    def begin(**settings):
+        few = {"ct": {"steps": 2}, "members": {"count": 1, "precision": "fp32"}, "sed": {"batch_size": 4, "epochs": 1}}
+        alone = {"engine": "local", "cpus_per_member": 1, "concurrent_members": 1}
+        plan = Plan(check(config(**{**few, "resources": alone, **settings})))
+        storage = Storage(str(inputs / "runs"), "run")
+        executor = make_executor(plan.graph, storage, plan.how("local"), lambda line: None)
+
+        def make_up_to(last: str) -> None:
+            for batch in plan.graph.batches():
+                if last:
+                    executor.make(batch)
+                if any(artefact.name == last for artefact in batch):
+                    return
+
+        return make_up_to, storage
+
+    return begin
+
+
+def changed_on_disk(path: Path) -> None:
+    if path.suffix == ".safetensors":
+        save_file({name: 1.1 * weights for name, weights in load_file(path).items()}, path, {"format": "pt"})
+    elif path.suffix == ".parquet":
+        table = pq.read_table(path)
+        pq.write_table(table.set_column(1, "embedding", pa.array(table["embedding"].to_pylist()[::-1])), path)
+    else:
+        path.write_bytes((path.read_bytes() if path.exists() else b"") + b"\nA fish swam.\n")
+
+
+@pytest.mark.parametrize(("file", "artefact", "before", "settings"), READ_LATER)
+@pytest.mark.parametrize("is_changed", [True, False])
+def test_what_was_read_is_what_was_looked_at(inputs, begun, file, artefact, before, settings, is_changed):
+    """A file that changes while a run is at work ends it before anything made of it counts; a copy does not."""
+    make_up_to, storage = begun(**settings)
+    make_up_to(before)
+    known = storage.names()
+    if is_changed:
+        changed_on_disk(inputs / file)
+        with pytest.raises(
+            UserError, match=rf"{file.split('/')[0]}\S* changed while the run was using it; start the run ag"
+        ):
+            make_up_to(artefact)
+        made = set(storage.names()) - set(known)
+        assert artefact not in made and not any(
+            name.startswith(("ct/m", "teachers/rows", "views/mlm.t")) for name in made
+        )
+        return
+    if (inputs / file).exists():
+        (inputs / "copy").write_bytes((inputs / file).read_bytes())
+        (inputs / "copy").replace(inputs / file)
+    make_up_to(artefact)
+    assert artefact in storage.names()
+
+
+@pytest.mark.parametrize(
+    ("file", "artefact", "settings"),
+    [
+        ("nli.tsv", "pairs/nli", {"recipes": ["nli"], "nli": {"train": "nli.tsv"}}),
+        ("pairs.tsv", "pairs/sts", {"recipes": ["sts"], "sts": {"train": "pairs.tsv"}}),
+        (
+            "views.tsv",
+            "views/files",
+            {"recipes": ["bsl"], "bsl": {"views": ["files"]}, "views": {"files": "views.tsv"}},
+        ),
+    ],
+)
+def test_what_was_read_at_first_is_what_is_made_of_it(inputs, begun, file, artefact, settings):
+    (inputs / "views.tsv").write_text("a cat\ta dog\nb\tc\n")
+    make_up_to, storage = begun(**settings)
+    changed_on_disk(inputs / file)
+    make_up_to(artefact)
+    (found,) = storage.fetch(artefact).glob("*.parquet")
+    assert "swam" not in str(pq.read_table(found, columns=["sentence1", "sentence2"]).to_pydict())
+
+
 def test_a_run_does_not_depend_on_where_it_lies_or_on_machines(inputs):
     before = check(config()).depends
     assert check(config(run="other", storage="/elsewhere", resources={"gpu": False})).depends == before
@@ -141,3 +277,95 @@ def test_made_queries_need_teachers_that_can_embed_them(inputs):
     with pytest.raises(UserError, match=r"search makes texts \(crops\) that v, a file of embeddings, lacks"):
         check(config(**settings, search={"queries": ["crops"]}))
     assert check(config(**settings, search={"source": "asked.txt"})).inputs["corpus"]["queries"]
+
+
+# -- the learner that a teacher gives by default ---------------------------------------------------------------------
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 32}
+SIZES |= {"max_position_embeddings": 42, "initializer_range": 0.3, "pad_token_id": 0}
+DECODER = {**SIZES, "num_key_value_heads": 1, "head_dim": 8, "use_cache": True}
+LATE = {**SIZES, "pad_token_id": 1}
+SMALL = {**SIZES, "embedding_size": 8}
+WINDOW = {"sliding_window": 8, "layer_types": ["sliding_attention"] * 3 + ["full_attention"]}
+ARCHITECTURES = {
+    "Bert": SIZES,
+    "Roberta": LATE,
+    "XLMRoberta": LATE,
+    "MPNet": LATE,
+    "DistilBert": {"dim": 16, "n_layers": 4, "n_heads": 2, "hidden_dim": 32, "max_position_embeddings": 42},
+    "Albert": SMALL,
+    "Electra": SMALL,
+    "DebertaV2": {**SIZES, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
+    "ModernBert": {**SIZES, **{f"{name}_token_id": 2 for name in ("cls", "sep", "bos", "eos")}},
+    "NomicBert": SIZES,
+    "EuroBert": DECODER,
+    "Longformer": {**SIZES, "attention_window": [8, 8, 4, 4]},
+    "Qwen2": DECODER,
+    "Qwen3": DECODER,
+    "Gemma3Text": {**DECODER, **WINDOW},
+    "Llama": DECODER,
+    "Mistral": DECODER,
+    "SmolLM3": {**DECODER, "no_rope_layers": [1, 1, 0, 1]},
+    "GPT2": {"n_embd": 16, "n_layer": 4, "n_head": 2, "n_positions": 42},
+}
+
+
+def save_teacher(name: str, tokenizer, path: Path, **settings) -> None:
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(vocab_size=len(tokenizer) + 1, **settings)
+    model = getattr(transformers, f"{name}Model")(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+
+
+def distilling(*teachers: str, **encoder):
+    blocks = [{"path": path, "max_length": 16} for path in teachers]
+    encoder = {**default_learner(teachers), "max_length": 16, "layers": 1, **encoder}
+    tasks = {"tasks": {"mine": "pairs.tsv"}, "dev": "mine", "layers": [1]}
+    return config(teachers=blocks, encoder=encoder, recipes=["teachers-sed"], evaluation=tasks)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_half_of_a_teacher_of_any_architecture_learns(inputs, tiny_tokenizer, name):
+    """It is checked, trained for an update, saved and loaded."""
+    save_teacher(name, tiny_tokenizer, inputs / "teacher", **ARCHITECTURES[name])
+    settings = check(distilling("teacher")).config.encoder
+    encoder, tokenizer = load_encoder(settings)
+    assert encoder.transformer.config.num_hidden_layers == shape_of(settings).layers == 2
+    assert not getattr(encoder.transformer.config, "use_cache", False)
+    tokens = tokenize(tokenizer, ["the cat sat on a big tree", "she ran"], 16)
+    before_ND = encode(encoder, tokens)[0]
+    optimizer = torch.optim.SGD(encoder.parameters(), 1e-3)
+    encoder(pack(tokens, row_tokens=16)).square().sum().backward()
+    optimizer.step()
+    found_ND = encode(encoder, tokens)[0]
+    write_checkpoint(encoder, tokenizer, inputs / "learner", {}, [])
+    np.testing.assert_allclose(encode(load_checkpoint(inputs / "learner"), tokens)[0], found_ND, atol=1e-5)
+    assert np.isfinite(found_ND).all() and not np.allclose(found_ND, before_ND, atol=1e-5)
+
+
+def test_a_teacher_that_no_learner_can_start_from_is_refused_at_the_start(inputs, tiny_tokenizer):
+    """As is another learner, although it is needed only after all teachers have embedded the corpus."""
+    model = SentenceTransformer(modules=[StaticEmbedding(tiny_tokenizer.backend_tokenizer, embedding_dim=8)])
+    model.save(str(inputs / "static"))
+    save_teacher("Albert", tiny_tokenizer, inputs / "groups", **SMALL, num_hidden_groups=2)
+    named = r"; name another learner$"
+    for teacher, problem in (
+        ("static", r"^teachers: .*/static' does not begin with a transformer: .*config\.json" + named),
+        ("groups", r"^teachers: the layers of .*/groups' are not one stack, so encoder\.keep_layers cannot .*" + named),
+    ):
+        with pytest.raises(UserError, match=problem):
+            check(distilling(teacher))
+        check(distilling(teacher, path="encoder"))
+    check(distilling("groups", keep_layers=None))
+    save_teacher("ConvBert", tiny_tokenizer, inputs / "padded", **SMALL)
+    transformers.CLIPConfig().save_pretrained(inputs / "pictures")
+    for learner, problem in (
+        ("padded", "ConvBertModel gives a sentence other vectors beside"),
+        ("pictures", ".*/pictures' is not an encoder of text$"),
+    ):
+        with pytest.raises(UserError, match=rf"^encoder\.path: {problem}"):
+            check(distilling("encoder", path=learner, keep_layers=None))

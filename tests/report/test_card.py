@@ -121,7 +121,7 @@ def test_it_says_what_was_done(tmp_path):
 def test_it_says_that_only_some_layers_were_taken_and_what_fitted_a_calibration(tmp_path):
     block = {"path": "prajjwal1/bert-tiny", "keep_layers": "half", "layers": 1}
     block["model_kwargs"] = {"cache_dir": "/home/me", "num_hidden_layers": 1}
-    search = {"queries": ["crops"], "source": "/home/me/q.txt", "endpoint": {"url": "http://private/v1", "model": "m"}}
+    search = {"queries": ["crops"], "source": "/home/me/q.txt"}
     given = {"encoder": block, "search": search, "combination": {"balance": "centred"}}
     text = card(tmp_path, "teachers-sed-natsv", teachers=["a"], **given)
     for part in ("one new copy of some layers of prajjwal1/bert-tiny", "| `encoder.keep_layers` | `half` |"):
@@ -129,7 +129,7 @@ def test_it_says_that_only_some_layers_were_taken_and_what_fitted_a_calibration(
     assert "| `search.queries` |" in text and "`calibration.natsv_k`" not in text
     for file in ("README.md", "raysed.json"):
         content = (tmp_path / file).read_text()
-        assert "num_hidden_layers" in content and "/home/me" not in content and "private" not in content
+        assert "num_hidden_layers" in content and "/home/me" not in content
 
 
 def test_it_says_how_to_search_if_there_are_prompts(tmp_path):
@@ -141,7 +141,8 @@ def test_trust_is_asked_for_where_there_is_code(tmp_path):
     text = card(tmp_path, "ct-sed-flow", Flow(16))
     assert 'directory", trust_remote_code=True)' in text and "classifier" in text and "fitted on | the corpus" in text
     (tmp_path / "config.json").write_text('{"auto_map": {}}')
-    assert "has custom code: the Python files" in card(tmp_path)
+    assert "has custom code: the Python files" in card(tmp_path, encoder={"trust_remote_code": True})
+    assert "trust_remote_code" not in card(tmp_path), "it did not run"
 
 
 def test_an_untrained_base_claims_no_training_and_other_formats_say_how_they_are_loaded(tmp_path):

@@ -13,12 +13,13 @@ from raysed.score.lexical import baselines
 from raysed.score.tasks import Evaluation
 
 
-def random_task(rng, queries=7, documents=40, graded=True, texts=None, **prompts):
+def random_task(rng, queries=7, documents=40, graded=True, texts=None, lacks=0, **prompts):
+    """One whose judgements name `lacks` more documents than there are."""
     texts = texts or [f"document {i}" for i in range(documents)]
     ids = [f"d{i}" for i in rng.permutation(len(texts))]
     gains = []
     for _ in range(queries):
-        mine = rng.choice(len(texts), rng.integers(1, 15), replace=False).tolist()
+        mine = rng.choice(len(texts) + lacks, rng.integers(1, 15), replace=False).tolist()
         gains.append(dict(zip(mine, rng.integers(1, 4 if graded else 2, len(mine)).astype(float).tolist())))
     return Retrieval("toy", [f"query {i}" for i in range(queries)], texts, ids, gains, **prompts)
 
@@ -28,10 +29,10 @@ def by_trec_eval(task, scores_QN):
     ir_measures = pytest.importorskip("ir_measures", reason="needs ir_measures, of the extra test")
     from ir_measures import AP, RR, R, nDCG
 
-    qrels, run = [], []
+    qrels, run, ids = [], [], [*task.document_ids, *(f"x{i}" for i in range(99))]
     for q in range(len(task.queries)):
         for row, gain in task.gains[q].items():
-            qrels.append(ir_measures.Qrel(f"q{q}", task.document_ids[row], int(gain)))
+            qrels.append(ir_measures.Qrel(f"q{q}", ids[row], int(gain)))
         run += [ir_measures.ScoredDoc(f"q{q}", i, float(s)) for i, s in zip(task.document_ids, scores_QN[q])]
     measures = [nDCG @ 10, RR, AP, R @ 10, R @ 100]  # of RR @ 10 the library has another, with other ties
     found = {measure: [] for measure in measures}
@@ -41,10 +42,11 @@ def by_trec_eval(task, scores_QN):
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from([3, 60, 300]))
-def test_measures_are_those_of_trec_eval(seed, with_ties, documents):
+@given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from([3, 60, 300]), st.sampled_from([0, 5, 90]))
+def test_measures_are_those_of_trec_eval(seed, with_ties, documents, lacks):
+    """Judged documents that are not there count as never found."""
     rng = np.random.default_rng(seed)
-    task = random_task(rng, documents=max(documents, 15))
+    task = random_task(rng, documents=max(documents, 15), lacks=lacks)
     scores_QN = rng.normal(size=(7, len(task.documents))).astype(np.float32)
     scores_QN = scores_QN.round(0) if with_ties else scores_QN
     found = task.metrics(task.outcome_of(lambda block: scores_QN[block]))
@@ -65,11 +67,12 @@ def test_equal_documents_tie_and_prompts_are_embedded(monkeypatch):
     assert task.metrics(task.outcome(x_UD))["map"] == pytest.approx(by_trec_eval(task, scores_QN)["map"], abs=1e-6)
 
 
-def test_a_text_that_is_asked_and_found_is_two_sentences_unless_the_task_has_prompts():
+def test_a_text_that_is_asked_and_found_is_two_sentences():
     texts, gains = ["a cat", "a dog", "a bird"], [{1: 1.0}, {0: 1.0}]
     plain, own = (Retrieval("toy", texts[:2], texts, list("abc"), gains, query_prompt=prompt) for prompt in ("", "q: "))
     assert plain.roles == ["query"] * 2 + ["document"] * 3 and plain.sentences == [*texts[:2], *texts]
-    assert own.roles == ["prompted"] * 5 and own.sentences == ["q: a cat", "q: a dog", *texts]
+    assert own.roles == [f"prompted {role}" for role in plain.roles]
+    assert own.sentences == ["q: a cat", "q: a dog", *texts]
     # As a query, each of the two has the vector of the other as a document.
     x_UD = np.array([[0, 1, 0], [1, 0, 0], *np.eye(3)])
     assert Evaluation([plain]).score(x_UD)["toy"]["ndcg@10"] == 100

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import socket
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ import pytest
 
 import raysed.pipeline
 import raysed.store.files
+from raysed import cli
 from raysed.config import make_config
 from raysed.errors import RunFailed, UserError
 from raysed.store.progress import Progress, emit
@@ -166,6 +168,7 @@ def test_what_a_run_will_train_is_remembered_and_a_complete_one_has_no_checkpoin
     [
         *(b"", b"null", 10**5 * b"[", b"\xff", b'{"state": 3}', b'{"state": "running", "told": "x"}'),
         b'{"state": "running", "since": NaN, "told": 1e999, "every": 5, "host": "a", "pid": 1}',
+        b'{"state": "running", "since": 1%s, "told": 1, "every": 5, "host": "a", "pid": 1}' % (400 * b"0"),
     ],
     ids=lambda text: text[:40].decode(errors="replace"),
 )
@@ -179,6 +182,29 @@ def test_a_status_that_is_damaged_is_unknown_also_in_the_list_of_all_runs(storag
     with status_of(storage):
         pass
     assert status(storage)["state"] == "complete"
+
+
+UNREADABLE = {
+    "a directory": lambda run: (run / "status.json").mkdir(),
+    "a FIFO": lambda run: os.mkfifo(run / "status.json"),
+    "a circle": lambda run: (run / "status.json").symlink_to("status.json"),
+    "no manifest": lambda run: (run / "manifest").write_text("x"),
+    "Latin-1": lambda run: open(bytes(run) + b"/manifest/\xfc.json", "x"),
+}
+
+
+@pytest.mark.parametrize("damage", UNREADABLE)
+def test_one_run_that_cannot_be_read_leaves_the_others_in_the_list(tmp_path, monkeypatch, capsys, damage):
+    tell_of(tmp_path, "good", "complete", 2)
+    os.mkdir(bytes(tmp_path) + b"/no-run-\xfc")
+    (tmp_path / "bad").mkdir()
+    if damage != "no manifest":
+        commit(Storage(str(tmp_path), "bad"), "corpus")
+    UNREADABLE[damage](tmp_path / "bad")
+    bad, good = describe_all(str(tmp_path))
+    assert bad.startswith("bad   state unknown (") and good.startswith("good  complete after 1 min 0 s, 2 s ago")
+    monkeypatch.setattr(sys, "argv", ["raysed", "status", "bad", "--storage", str(tmp_path)])
+    assert cli.main() in (2, 4) and "Traceback" not in capsys.readouterr().err
 
 
 def test_a_job_that_was_taken_over_does_not_write_over_the_status_of_the_other(storage):

@@ -56,6 +56,7 @@ def test_a_run_at_work_is_seen_with_its_stage_and_trainings_under_way(storage, m
     if storage.is_local:  # a line that is half written is left for the next look
         with open(storage.uri("logs/ct/members/01/metrics.jsonl"), "a") as log:
             log.write('{"step": 30, "lo')
+        storage.write_text("logs/ct/members/\x1b[2J[bold]/metrics.jsonl", '{"step": "many"}\n')
     console = Console(file=io.StringIO(), width=100)
 
     def ctrl_c(seconds: float) -> None:
@@ -73,6 +74,7 @@ def test_a_run_at_work_is_seen_with_its_stage_and_trainings_under_way(storage, m
     assert any(line.startswith("checkpoint: ct/members/01 after 10 updates, ") for line in lines)
     assert "training updates loss dev" in lines and "ct/members/01 10 4.0000 50.0" in lines
     assert not any(line.startswith("ct/members/00") for line in lines)
+    assert (r"ct/members/\x1b[2J[bold] 0" in lines) == storage.is_local
 
 
 def test_watching_ends_with_the_run_and_with_its_exit_code(local, monkeypatch):

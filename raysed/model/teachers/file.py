@@ -1,7 +1,8 @@
 """A file of precomputed embeddings as a teacher: memory holds 16 bytes per sentence, row groups are read on demand."""
 
+import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -11,18 +12,22 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raysed.config import Role
+from raysed.data.corpus import clean
 from raysed.data.parquet import open_table
 from raysed.errors import UserError
 from raysed.model.teacher import Teacher
-from raysed.store.files import sha256_of
+from raysed.store.files import check_content, digest_of
+
+log = logging.getLogger(__name__)
 
 _SENTENCE, _EMBEDDING = ("sentence", "text"), "embedding"
+_WIDTHS = "must have embeddings of the same width, with none missing"
 _BATCH = 4096
 """Rows to decode at a time."""
 
 
 class EmbeddingFile(Teacher):
-    """A Parquet file with the columns `sentence` (or `text`) and `embedding`; sentences must match exactly."""
+    """A Parquet file with the columns `sentence` (or `text`) and `embedding`; see `clean` for which sentences match."""
 
     is_stored = True
 
@@ -34,7 +39,7 @@ class EmbeddingFile(Teacher):
     @cached_property
     def identity(self) -> str:
         """Digest of the file."""
-        return sha256_of(self._path)[:16]
+        return digest_of(self._path)[:16]
 
     @cached_property
     def width(self) -> int:
@@ -43,14 +48,16 @@ class EmbeddingFile(Teacher):
             return x_BD.shape[1]
         raise self._refused("has no rows")
 
-    @property
+    @cached_property
     def _path(self) -> Path:
-        return Path(os.path.expanduser(self.config.path))
+        path = Path(os.path.expanduser(self.config.path))
+        if not path.is_file():
+            raise self._refused("is not a file")
+        check_content(path, "teachers")
+        return path
 
     @cached_property
     def _file(self) -> pq.ParquetFile:
-        if not self._path.is_file():
-            raise self._refused("is not a file")
         try:
             file = open_table(self._path)
         except (OSError, pa.ArrowException) as error:
@@ -71,17 +78,21 @@ class EmbeddingFile(Teacher):
 
     @cached_property
     def _index(self) -> tuple[np.ndarray, np.ndarray]:
-        """Sorted hashes of sentences, and their rows (ascending if equal). Ten million clash with probability 3e-6."""
+        """Sorted hashes of clean sentences, and their rows (ascending if equal).
+
+        Ten million clash with probability 3e-6.
+        """
         name = next(name for name in _SENTENCE if name in self._file.schema_arrow.names)
         batches = self._file.iter_batches(batch_size=_BATCH, columns=[name])
-        hashes_N = np.concatenate([np.empty(0, np.int64), *(_hashes(batch.column(0).to_pylist()) for batch in batches)])
+        parts = [_hashes(map(_key, batch.column(0).to_pylist())) for batch in batches]
+        hashes_N = np.concatenate([np.empty(0, np.int64), *parts])
         rows_N = np.argsort(hashes_N, kind="stable")
         return hashes_N[rows_N], rows_N
 
     def _rows_of(self, sentences: Sequence[str]) -> np.ndarray:
-        """Return the row of each sentence, -1 if it has none."""
+        """Return the row of each sentence, the first if there are several, -1 if it has none."""
         known_N, rows_N = self._index
-        asked = _hashes(sentences)
+        asked = _hashes(map(_key, sentences))
         places = np.minimum(np.searchsorted(known_N, asked), len(known_N) - 1)
         return np.where(known_N[places] == asked, rows_N[places], -1)
 
@@ -90,10 +101,8 @@ class EmbeddingFile(Teacher):
         rows = self._rows_of(sentences)
         missing = np.flatnonzero(rows < 0)
         if len(missing):
-            raise UserError(
-                f"teachers: {self.config.path} has no embedding for {len(missing):,} of {len(sentences):,} "
-                f"sentences, such as {sentences[missing[0]][:60]!r}"
-            )
+            example = f"such as {sentences[missing[0]][:60]!r}"
+            raise self._refused(f"has no embedding for {len(missing):,} of {len(sentences):,} sentences, {example}")
         x_ND = np.empty((len(sentences), self.width), np.float32)
         groups = np.unique(np.searchsorted(np.cumsum(self._group_sizes), rows, side="right"))
         for start, x_BD in self._vectors(groups.tolist()):
@@ -106,27 +115,16 @@ class EmbeddingFile(Teacher):
         return bool((self._rows_of(sentences) >= 0).all())
 
     def check(self) -> None:
-        """Read the whole file: equal widths, finite numbers, one vector per distinct sentence."""
-        digests = []
+        """Read the whole file: equal widths, finite numbers. Of equal sentences the first counts, as in a corpus."""
         for start, x_BD in self._vectors(range(self._file.num_row_groups)):
             broken = np.flatnonzero(~np.isfinite(x_BD).all(1))
             if len(broken):
-                raise UserError(
-                    f"teachers: row {start + broken[0] + 1} of {self.config.path} has an embedding that is not finite"
-                )
+                raise self._refused(f"has an embedding that is not finite in row {start + broken[0] + 1}")
             if x_BD.shape[1] != self.width:
-                raise self._of_other_widths()
-            digests.append(_hashes([row.tobytes() for row in x_BD]))
+                raise self._refused(_WIDTHS)
         super().check()
-        known_N, rows_N = self._index  # a repeated sentence is fine if its vector is the same
-        sorted_N = np.concatenate(digests)[rows_N]
-        differ = np.flatnonzero((known_N[1:] == known_N[:-1]) & (sorted_N[1:] != sorted_N[:-1]))
-        if len(differ):
-            one, two = rows_N[differ[0]] + 1, rows_N[differ[0] + 1] + 1
-            raise UserError(
-                f"teachers: rows {one} and {two} of {self.config.path} have the same sentence and different "
-                "embeddings; keep one of them"
-            )
+        if repeated := len(self._index[0]) - len(np.unique(self._index[0])):
+            log.info("%s: %d rows repeat an earlier sentence, whose vector counts", self.config.path, repeated)
 
     @cached_property
     def _group_sizes(self) -> list[int]:
@@ -142,19 +140,19 @@ class EmbeddingFile(Teacher):
                 lists = batch.column(0)
                 lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False)  # NaN for null
                 if (lengths != lengths[0]).any():
-                    raise self._of_other_widths()
+                    raise self._refused(_WIDTHS)
                 with np.errstate(over="ignore"):
                     flat = lists.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
                 yield start, flat.reshape(len(lists), -1)
                 start += len(batch)
 
-    def _of_other_widths(self) -> UserError:
-        path = self.config.path
-        return UserError(f"teachers: the embeddings of {path} must all have the same width, with none missing")
-
     def _refused(self, problem: str) -> UserError:
         return UserError(f"teachers: {self.config.path} {problem}")
 
 
-def _hashes(values: Sequence[str | bytes]) -> np.ndarray:
+def _key(sentence: str | None) -> str:
+    return clean((sentence or "").removeprefix("\ufeff"))
+
+
+def _hashes(values: Iterable[str]) -> np.ndarray:
     return np.array([hash(value) for value in values], np.int64)

@@ -11,11 +11,13 @@ import numpy as np
 from safetensors import safe_open
 
 from raysed.config import Role
+from raysed.data.tokens import SAMPLE_TEXTS
 from raysed.errors import UserError
 from raysed.model.int8 import use_int8, write_int8
 from raysed.model.load import LibraryModel, NativeModel, load_model
 from raysed.model.precision import uses_bf16
 from raysed.model.teacher import Teacher
+from raysed.store.files import files_of_model
 from raysed.store.hub import model_directory
 
 _IDENTIFYING = {".json", ".safetensors", ".txt", ".model", ".bin", ".spm"}
@@ -56,17 +58,15 @@ class ModelTeacher(Teacher):
     @cached_property
     def identity(self) -> str:
         """Digest of its files and settings."""
-        directory = self._directory
-        paths = [path for path in sorted(directory.rglob("*")) if path.suffix in _IDENTIFYING and path.is_file()]
-        return self._digest({str(path.relative_to(directory)): path for path in paths})
+        return self._digest(files_of_model(self._directory, _IDENTIFYING.__contains__))
 
     def weights_bytes(self) -> int:
         """Return the memory of its weights in fp32, from the shapes in its files."""
         found = 0
-        for path in self._directory.rglob("*.safetensors"):
+        for path in files_of_model(self._directory, ".safetensors".__eq__):
             with safe_open(path, "numpy") as file:
                 found += sum(4 * math.prod(file.get_slice(name).get_shape()) for name in file.keys())
-        return found or sum(path.stat().st_size for path in self._directory.rglob("*.bin"))
+        return found or sum(path.stat().st_size for path in files_of_model(self._directory, ".bin".__eq__))
 
     @property
     def parameters(self) -> int:
@@ -75,12 +75,11 @@ class ModelTeacher(Teacher):
 
     def embed(self, sentences: Sequence[str], role: Role = "") -> np.ndarray:
         """Return one vector per sentence, float32 [N, D]."""
-        if role in self.prompts or role == "prompted":
-            return self._model.embed(sentences, role=role)[0]
-        return self._model.embed(self._with_prompt(sentences, role))[0]
+        texts = sentences if role in self.prompts else self._with_prompt(sentences, role)
+        return self._model.embed(texts, role=role)[0]
 
     def check(self) -> None:
-        """Load it, embed a sentence and require finite numbers."""
+        """Load it, embed two sentences and require finite numbers."""
         super().check()
-        if not np.isfinite(self.embed(["A sentence."])).all():
+        if not np.isfinite(self.embed(SAMPLE_TEXTS)).all():
             raise UserError(f"teachers: the embeddings of {self.config.path!r} are not finite")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from threading import TIMEOUT_MAX, Timer
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,13 @@ from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from raysed.config import Role
-from raysed.data.tokens import TokenTable, batches_by_tokens, tokenize
+from raysed.data.tokens import SAMPLE_TEXTS, TokenTable, batches_by_tokens, tokenize
 from raysed.errors import UserError, first_line
 from raysed.model.encoding import default_token_budget
 from raysed.model.formats import open_session
 from raysed.model.pretrained import LOAD_ERRORS
 from raysed.model.teacher import Teacher
+from raysed.store.files import check_content, files_of_model
 
 _SUFFIX, _USUAL = ".onnx", "model.onnx"
 _NOT_READ = {_SUFFIX, ".md", ".metadata", ".lock"}
@@ -27,6 +29,7 @@ _NOT_READ = {_SUFFIX, ".md", ".metadata", ".lock"}
 _OF_TOKENS, _OF_SENTENCE = ("last_hidden_state", "token_embeddings"), "sentence_embedding"
 _TYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+_MAX_TRY_S = 60.0
 _LONGEST_TRIED = 1024
 """`check` tries a model with a sentence of at most this many tokens."""
 
@@ -39,6 +42,7 @@ class _Graph:
         output: name of the output to read: vectors of tokens, or of sentences.
         following: sentence-transformers modules that turn it into a sentence's vector; if empty, the mean over tokens
             does, unless the output is the sentence's vector already.
+        place: the teacher, for messages.
     """
 
     session: Any
@@ -46,20 +50,38 @@ class _Graph:
     following: nn.Sequential
     tokenizer: PreTrainedTokenizerBase
     max_length: int
+    place: str
 
-    def embed(self, table: TokenTable) -> np.ndarray:
-        """Return one vector per sentence, computed as one batch padded to the longest; UserError for a bad shape."""
+    def embed(self, table: TokenTable, seconds: float = TIMEOUT_MAX) -> np.ndarray:
+        """Return one vector per sentence, computed as one batch padded to the longest; UserError for a bad shape.
+
+        After `seconds` ONNX Runtime raises an error: a file may have endless loops.
+        """
+        from onnxruntime import RunOptions
+
         mask_BL = np.arange(table.lengths.max()) < table.lengths[:, None]
         ids_BL = np.full(mask_BL.shape, self.tokenizer.pad_token_id or 0)
         ids_BL[mask_BL] = table.input_ids
         columns = dict(zip(_INPUTS, (ids_BL, mask_BL, np.zeros_like(ids_BL))))
         given = {each.name: columns[each.name].astype(_TYPES[each.type]) for each in self.session.get_inputs()}
-        (found,) = self.session.run([self.output], given)
+        size = "{} sentences of up to {} tokens".format(*mask_BL.shape)
+        options = RunOptions()
+        options.log_severity_level = 4  # the error says it, too
+        timer = Timer(seconds, setattr, (options, "terminate", True))
+        timer.start()
+        try:
+            (found,) = self.session.run([self.output], given, options)
+        except Exception as error:  # ONNX Runtime may raise anything
+            limit = f", and to take less than {seconds:g} s for these" if seconds < TIMEOUT_MAX else ""
+            right = f"export it for any number of sentences and tokens{limit}, or lower max_length"
+            raise UserError(f"it fails on {size} ({first_line(error)}); {right}", setting=self.place) from None
+        finally:
+            timer.cancel()
         expected = mask_BL.shape[: 1 if self.output == _OF_SENTENCE else 2]
         if found.shape[:-1] != expected:
-            size = "{} sentences of up to {} tokens".format(*mask_BL.shape)
             problem = f"its output {self.output} has the shape {list(found.shape)} for {size}"
-            raise UserError(f"{problem}; it must have the shape [{', '.join(map(str, expected))}, width]")
+            right = f"it must have the shape [{', '.join(map(str, expected))}, width]"
+            raise UserError(f"{problem}; {right}", setting=self.place)
         states, mask_BL = torch.from_numpy(found.astype(np.float32)), torch.from_numpy(mask_BL).long()
         if self.output == _OF_SENTENCE:
             features = {_OF_SENTENCE: states}
@@ -105,14 +127,14 @@ class OnnxModel(Teacher):
     def identity(self) -> str:
         """Digest of its files and settings."""
         file, directory = self._places
-        paths = [path for path in sorted(directory.rglob("*")) if path.suffix not in _NOT_READ and path.is_file()]
-        return self._digest({str(path.relative_to(directory)): path for path in [*paths, file]})
+        return self._digest([file, *files_of_model(directory, lambda suffix: suffix not in _NOT_READ)])
 
     @cached_property
     def _model(self) -> _Graph:
         if importlib.util.find_spec("onnxruntime") is None:
             raise self._refused("needs ONNX Runtime, which is not installed: run pip install 'raysed[onnx]'")
         file, directory = self._places
+        check_content(directory, f"teachers: {self.config.path!r}")
         try:
             session = open_session(file)
         except Exception as error:  # ONNX Runtime may raise anything
@@ -124,7 +146,7 @@ class OnnxModel(Teacher):
         ]
         if wrong:
             raise self._refused(f"needs the inputs {', '.join(wrong)}; it may have {', '.join(_INPUTS)}, as integers")
-        place, longest, modules = self._following(directory)
+        where, longest, modules = self._following(directory)
         names = [each.name for each in session.get_outputs()]
         of_tokens = [name for name in _OF_TOKENS if name in names]
         if of_tokens and (modules or _OF_SENTENCE not in names):
@@ -134,9 +156,10 @@ class OnnxModel(Teacher):
         else:
             wanted = f"{', '.join(_OF_TOKENS)} or {_OF_SENTENCE}"
             raise self._refused(f"has the outputs {', '.join(names)}; one must be called {wanted}")
-        tokenizer = self._tokenizer(directory / place)
+        tokenizer = self._tokenizer(directory / where)
         max_length = min(longest, tokenizer.model_max_length) if longest else self.config.max_length
-        return _Graph(session, output, nn.Sequential(*following), tokenizer, max_length)
+        place = f"teachers: {self.config.path!r}"
+        return _Graph(session, output, nn.Sequential(*following), tokenizer, max_length, place)
 
     def _following(self, directory: Path) -> tuple[str, int | None, list[nn.Module]]:
         from raysed.model import library  # takes seconds
@@ -147,12 +170,12 @@ class OnnxModel(Teacher):
             raise self._refused(error.problem) from None
         except library.NotPackable as error:
             raise self._refused(f"cannot be used as an ONNX file: {error}") from None
-        except (*LOAD_ERRORS, IndexError) as error:
+        except LOAD_ERRORS as error:
             raise self._refused(f"has modules that cannot be read: {first_line(error)}") from None
 
     def _tokenizer(self, directory: Path) -> PreTrainedTokenizerBase:
         try:
-            tokenizer = AutoTokenizer.from_pretrained(directory)
+            tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
         except LOAD_ERRORS:
             tokenizer = ()
         if len(tokenizer) == 0 or len(tokenizer) <= len(tokenizer.all_special_ids):  # vocabulary is missing
@@ -173,18 +196,8 @@ class OnnxModel(Teacher):
         """Load it and embed a short and a long sentence in one batch: it must take any batch size and length."""
         if self.config.layers != 1:
             raise self._refused(f"gives its last layer only, but layers is {self.config.layers}; leave layers out")
-        pair = self._tokens(["A sentence.", "word " * min(self._model.max_length, _LONGEST_TRIED)])
-        try:
-            x_BD = self._model.embed(pair)
-        except UserError as error:
-            raise error.at(f"teachers: {self.config.path!r}") from None
-        except Exception as error:  # ONNX Runtime may raise anything
-            lengths = " and ".join(map(str, pair.lengths))
-            raise self._refused(
-                f"fails on two sentences of {lengths} tokens ({first_line(error)}); export it for any number of "
-                "sentences and tokens, or lower max_length"
-            ) from None
-        if not np.isfinite(x_BD).all():
+        pair = self._tokens([SAMPLE_TEXTS[1], "word " * min(self._model.max_length, _LONGEST_TRIED)])
+        if not np.isfinite(self._model.embed(pair, _MAX_TRY_S)).all():
             raise self._refused("has embeddings that are not finite")
         super().check()
 
@@ -193,4 +206,5 @@ class OnnxModel(Teacher):
 
 
 def _files(directory: Path) -> list[Path]:
-    return sorted([*directory.glob(f"*{_SUFFIX}"), *directory.glob(f"onnx/*{_SUFFIX}")])
+    found = [*directory.glob(f"*{_SUFFIX}"), *directory.glob(f"onnx/*{_SUFFIX}")]
+    return sorted(path for path in found if path.is_file())

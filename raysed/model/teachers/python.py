@@ -77,9 +77,9 @@ def _registered(given: Any, name: str) -> str:
 
     Vectors of queries and documents count where they differ from those of other texts.
     """
-    if not (callable(given) or hasattr(given, "encode")):
+    if not (hasattr(given, "encode") or (callable(given) and not hasattr(given, "predict"))):  # of a CrossEncoder
         problem = "is not a teacher; pass a path, a function that takes a list of sentences, or an object with encode"
-        raise UserError(f"teachers: {given!r} {problem}")
+        raise UserError(f"teachers: {name} {problem}")
     every = len(bundled.corpus()) // _SAMPLE
     sentences = bundled.corpus()[::every][:_SAMPLE]
     sentences.append(" ".join(sentences))

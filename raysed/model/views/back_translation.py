@@ -16,7 +16,7 @@ from transformers.utils import CONFIG_NAME, cached_file
 
 from raysed.config import EncoderConfig, ViewsConfig
 from raysed.errors import UserError
-from raysed.model.pretrained import LOAD_ERRORS, longest_input
+from raysed.model.pretrained import LOAD_ERRORS
 from raysed.model.views import common
 from raysed.model.views.common import Made, Maker
 from raysed.store.hub import encoder_path
@@ -55,10 +55,11 @@ def _translator(config: EncoderConfig, max_length: int, device: str) -> Callable
     tokenizer = _load_tokenizer(config)
     with common.loading(_SETTING, config.path):
         options = {"use_safetensors": True, "dtype": common.dtype_on(device)}
-        model = AutoModelForSeq2SeqLM.from_pretrained(encoder_path(config), **options)
+        path = encoder_path(config)
+        model = AutoModelForSeq2SeqLM.from_pretrained(path, trust_remote_code=False, **options)
     model = model.to(device).eval()
     model.generation_config.max_length = None  # avoids a warning per batch that max_new_tokens overrides it
-    positions = longest_input(model.config, common.UNUSED_POSITIONS)
+    positions = model.config.max_position_embeddings - common.UNUSED_POSITIONS
     longest = min(max_length, positions)
     options = dict(num_beams=1, do_sample=False, max_new_tokens=min(2 * max_length, positions))
 
@@ -84,7 +85,7 @@ def _load_tokenizer(config: EncoderConfig) -> PreTrainedTokenizerBase:
     name, tokenizer = config.path, None
     with common.loading(_SETTING, name):
         path = encoder_path(config)
-        kind = AutoConfig.from_pretrained(path).model_type
+        kind = AutoConfig.from_pretrained(path, trust_remote_code=False).model_type
         if kind not in _TOKENIZERS:
             raise UserError(
                 f"{name!r} is a {kind} model, but only models of the types {' and '.join(_TOKENIZERS)} translate "
@@ -93,7 +94,7 @@ def _load_tokenizer(config: EncoderConfig) -> PreTrainedTokenizerBase:
             )
         needed = [package for package in _TOKENIZERS[kind] if importlib.util.find_spec(package) is None]
         try:
-            tokenizer = AutoTokenizer.from_pretrained(path)
+            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         except LOAD_ERRORS:
             if not needed:
                 raise

@@ -12,14 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from tokenizers import decoders
-from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from raysed.config import EncoderConfig, ViewsConfig, derive_seed
 from raysed.errors import UserError
-from raysed.model.pretrained import longest_input, tokenizer_options
+from raysed.model.pretrained import load_tokenizer, read_weights
 from raysed.model.views import common
 from raysed.model.views.common import Made, Maker
-from raysed.store.hub import encoder_path
 
 UNIT = "tokens"
 _RESERVED = re.compile(r"\[.+\]|<.+>")
@@ -32,7 +31,7 @@ def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "
     """Return the maker; the model runs in bf16 on a GPU that has it."""
     model, tokenizer = _load(views, encoder)
     model, seed = model.to(device, common.dtype_on(device)).eval(), derive_seed(seed, "mlm")
-    longest = longest_input(model.config, common.UNUSED_POSITIONS)
+    longest = model.config.max_position_embeddings - common.UNUSED_POSITIONS
     options = dict(truncation=True, max_length=min(encoder.max_length, longest), return_offsets_mapping=True)
     texts, kinds = _texts_and_kinds(tokenizer)
     kinds_V = np.pad(kinds, (0, model.config.vocab_size - len(kinds)), constant_values=-1)
@@ -138,11 +137,8 @@ def _texts_and_kinds(tokenizer: PreTrainedTokenizerBase) -> tuple[list[str], np.
 def _load(views: ViewsConfig, encoder: EncoderConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     ((setting, config),) = models(views, encoder)
     with common.loading(setting, config.path):
-        path, options = encoder_path(config), {"trust_remote_code": config.trust_remote_code}
-        model, info = AutoModelForMaskedLM.from_pretrained(
-            path, output_loading_info=True, use_safetensors=True, dtype=torch.float32, **options, **config.model_kwargs
-        )
-        tokenizer = AutoTokenizer.from_pretrained(path, **tokenizer_options(config))
+        model, info = read_weights(AutoModelForMaskedLM, config)
+        tokenizer = load_tokenizer(config)
     missing = sorted(key for key in info["missing_keys"] if "pooler" not in key)
     problem = None
     if missing:
@@ -151,8 +147,6 @@ def _load(views: ViewsConfig, encoder: EncoderConfig) -> tuple[PreTrainedModel, 
         problem = "has a tokenizer without a mask token"
     elif not tokenizer.is_fast:
         problem = "has a slow tokenizer, which does not report the positions of its tokens"
-    elif len(tokenizer) > model.config.vocab_size:
-        problem = f"has a tokenizer of {len(tokenizer)} tokens, but a model of only {model.config.vocab_size}"
     if problem:
         raise UserError(
             f"{config.path!r} {problem}, so it cannot fill the views of the kind mlm; set views.mlm_model to a model "

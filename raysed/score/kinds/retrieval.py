@@ -4,6 +4,7 @@ Ranking is exact, in blocks of queries that bound memory. Measures are those of 
 (Järvelin and Kekäläinen 2002), ties broken by descending document id.
 """
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,11 +14,13 @@ import numpy as np
 
 from raysed.config import Role, TaskConfig
 from raysed.data.rows import Rows, Schema, read
-from raysed.data.sources import Hub, find
+from raysed.data.sources import ENDINGS, Hub, ending, find
 from raysed.errors import UserError
 from raysed.score.kinds import Task
 from raysed.score.lexical import BM25, Vectors, bm25_of
 from raysed.score.metrics import unit
+
+log = logging.getLogger(__name__)
 
 MEASURES = ("ndcg@10", "mrr@10", "map", "recall@10", "recall@100")
 """Columns of an outcome."""
@@ -27,12 +30,13 @@ _BLOCK_CELLS = 2**24
 _ID = [("_id",), ("id",)]
 _QUERY = [("query-id",), ("query_id",), ("query",)]
 _DOCUMENT = [("corpus-id",), ("corpus_id",), ("document-id",), ("document_id",), ("document",)]
+_TREC = ("query", "iteration", "document", "score")
 _COLUMNS = {
-    "source": ("documents", {("id",): _ID, ("text",): [("text",)]}, {"title": "title"}, ("text", "title")),
-    "queries": ("queries", {("id",): _ID, ("text",): [("text",), ("query",)]}, {}, ("text",)),
-    "qrels": ("relevance judgements", {("query",): _QUERY, ("document",): _DOCUMENT}, {"score": "score"}, ()),
+    "source": ("documents", {("id",): _ID, ("text",): [("text",)]}, {"title": "title"}, ("text", "title"), ()),
+    "queries": ("queries", {("id",): _ID, ("text",): [("text",), ("query",)]}, {}, ("text",), ()),
+    "qrels": ("relevance judgements", {("query",): _QUERY, ("document",): _DOCUMENT}, {"score": "score"}, (), _TREC),
 }
-"""By setting that names a file: its content, required, optional and text columns."""
+"""By setting that names a file: its content, required, optional and text columns, and those without a header."""
 
 
 def _file(folder: Path, name: str) -> Path | None:
@@ -47,10 +51,11 @@ def _places(config: TaskConfig, setting: str) -> dict[str, str]:
         if places["queries"] is None:
             raise UserError(f"{setting}: {folder} has no queries.jsonl; in BEIR's layout it is beside corpus.jsonl")
         if config.qrels is None:
-            splits = {path.name.removesuffix(".tsv"): path for path in sorted((folder / "qrels").glob("*.tsv"))}
+            files = sorted((folder / "qrels").glob("*"), key=lambda path: (path.suffix == ".tsv", path))  # last counts
+            splits = {Path(path.name.removesuffix(".gz")).stem: path for path in files if ending(path.name) in ENDINGS}
             wanted = config.split or ("test" if "test" in splits or len(splits) != 1 else next(iter(splits)))
             if wanted not in splits:
-                known = f"it has {', '.join(splits)}" if splits else "it has no .tsv file"
+                known = f"it has {', '.join(sorted(splits))}" if splits else "it has no .tsv or .jsonl file"
                 raise UserError(f"{setting}: {folder}/qrels has no {wanted}.tsv; {known} (split names another)")
             places["qrels"] = splits[wanted]
     for key, place in places.items():
@@ -60,10 +65,11 @@ def _places(config: TaskConfig, setting: str) -> dict[str, str]:
 
 
 def _read(key: str, place: str, config: TaskConfig, setting: str) -> Rows:
-    (kind, wanted, optional, text), name = _COLUMNS[key], setting if key == "source" else f"{setting}.{key}"
+    (kind, wanted, optional, text, bare), name = _COLUMNS[key], setting if key == "source" else f"{setting}.{key}"
     needed = " and ".join(choices[0][0] for choices in wanted.values())
     (source,) = find(place, name, kind, Hub(place, config.name, config.split or "test"))
-    return read(source, Schema(name, kind, wanted, needed, optional, text))
+    layout = {"bare": bare, "loose": bool(bare), "blanks": bool(bare)}
+    return read(source, Schema(name, kind, wanted, needed, optional, text, **layout))
 
 
 def _by_id(rows: Rows) -> dict[str, int]:
@@ -77,13 +83,6 @@ def _by_id(rows: Rows) -> dict[str, int]:
     return found
 
 
-def _check_ids(judgements: Rows, column: str, known: Mapping[str, int], file: str) -> None:
-    for place, value in enumerate(judgements.columns[column]):
-        if str(value) not in known:
-            problem = f"the id {str(value)!r} is not in {file}; add it, or leave the line out"
-            raise UserError(f"{judgements.where(place)}: {problem}")
-
-
 class Retrieval(Task):
     """Scores models by how they rank the documents that answer a query; only embedded texts get prompts.
 
@@ -91,7 +90,8 @@ class Retrieval(Task):
 
     Attributes:
         document_ids: rank documents with equal scores, the last id first (as in trec_eval).
-        gains: for each query, the relevance of documents by index in `documents`; at least one, all above 0.
+        gains: for each query, the relevance of documents by index in `documents`; at least one, all above 0. Larger
+            indices are of judged documents that are not there: no model finds them, as in trec_eval.
         own: for each query the document that is its own text, which is not ranked, as in BEIR; None: no such document.
     """
 
@@ -116,7 +116,7 @@ class Retrieval(Task):
         without = f" ({left_out:,} more have no relevant document)" if left_out else ""
         self.size = f"{len(queries):,} queries{without}, {len(documents):,} documents"
         has_prompts = query_prompt or document_prompt
-        roles: tuple[Role, Role] = ("prompted", "prompted") if has_prompts else ("query", "document")
+        roles: tuple[Role, Role] = ("prompted query", "prompted document") if has_prompts else ("query", "document")
         asked = [(roles[0], query_prompt + query) for query in queries]
         found = [(roles[1], document_prompt + text) for text in documents]
         row = {text: i for i, text in enumerate(dict.fromkeys([*asked, *found]))}
@@ -147,16 +147,21 @@ class Retrieval(Task):
         document_of, query_of = _by_id(documents), _by_id(queries)
         if not document_of:
             raise UserError(f"{setting}: {documents.name} has no documents; it must hold at least one")
-        _check_ids(judgements, "query", query_of, queries.name)
-        _check_ids(judgements, "document", document_of, documents.name)
+        effects = (("query", query_of, "it is not asked"), ("document", document_of, "it counts as never found"))
+        for column, known, effect in effects:
+            if lacking := [value for value in judgements.columns[column] if str(value) not in known]:
+                facts = judgements.name, len(lacking), column, lacking[0], effect
+                log.info("%s: %d judgements name a %s that is not there, such as %r; %s", *facts)
         scores = judgements.numbers_of("score", "write 1 for relevant and 0 for not")
         gains: dict[str, dict[int, float]] = {}
+        place_of = dict(document_of)
         for query, document, gain in zip(judgements.columns["query"], judgements.columns["document"], scores):
             if gain is None or gain > 0:  # the last relevant judgement of a pair counts
-                gains.setdefault(str(query), {})[document_of[str(document)]] = 1.0 if gain is None else gain
+                place = place_of.setdefault(str(document), len(place_of))
+                gains.setdefault(str(query), {})[place] = 1.0 if gain is None else gain
         kept = [query for query in query_of if query in gains]
-        if not kept:
-            raise UserError(f"{setting}: {judgements.name} names no relevant document for any query of {queries.name}")
+        if not any(min(gains[query]) < len(document_of) for query in kept):
+            raise UserError(f"{setting}: no query of {queries.name} has a relevant document in {documents.name}")
         texts = [f"{title} {text}".strip() for title, text in zip(documents.texts("title"), documents.texts("text"))]
         asked = queries.texts("text")
         asked, judged = [asked[query_of[query]] for query in kept], [gains[query] for query in kept]
@@ -220,11 +225,12 @@ class Retrieval(Task):
 
 def ranks_among(scores_N: np.ndarray, relevant: Sequence[int], place_N: np.ndarray) -> np.ndarray:
     """Return the ranks, from 1, of a few documents among all; with so few, counting beats sorting."""
-    ranks = []
-    for row in relevant:
-        level = scores_N == scores_N[row]
-        ranks.append(1 + (scores_N > scores_N[row]).sum() + (place_N[level] < place_N[row]).sum())
-    return np.array(ranks)
+    rank_J = np.full(len(relevant), np.inf)
+    for place, row in enumerate(relevant):
+        if row < len(scores_N):
+            level = scores_N == scores_N[row]
+            rank_J[place] = 1 + (scores_N > scores_N[row]).sum() + (place_N[level] < place_N[row]).sum()
+    return rank_J
 
 
 def measures_of(rank_J: np.ndarray, gain_J: np.ndarray) -> tuple[float, ...]:

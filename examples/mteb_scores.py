@@ -1,0 +1,26 @@
+"""Score a model on tasks of the MTEB leaderboard, by the mteb library itself, which fetches their data from the hub.
+
+    pip install mteb
+    python examples/mteb_scores.py runs/quickstart/model STSBenchmark SICK-R
+
+The model is whatever `SentenceTransformer` loads, such as what raysed exports. A model with a flow has code of its own:
+load it with `trust_remote_code=True`.
+"""
+
+import sys
+
+import mteb
+from sentence_transformers import SentenceTransformer
+
+
+def main(path: str, *names: str) -> None:
+    """Print the main score of each task, x100."""
+    tasks = mteb.get_tasks(tasks=list(names))
+    model = SentenceTransformer(path).float()  # whatever the precision of its file
+    results = mteb.evaluate(model, tasks=tasks, cache=None, show_progress_bar=False)
+    for result in results.task_results:
+        print(f"{result.task_name}: {100 * result.get_score():.2f}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,193 @@
+"""Let a language model write search queries for your texts, for `raysed distill --search` to learn from.
+
+    python examples/write_queries.py docs.jsonl --url http://localhost:8000/v1 --model qwen3-4b
+
+The server is any that speaks OpenAI's API: vLLM, Ollama, llama.cpp, a hosted service. It gets your texts. Its key is
+read from OPENAI_API_KEY. The corpus is .txt with a text per line, or .jsonl, .csv, .tsv or .parquet with a column
+`sentence` or `text`. The output, docs.queries.jsonl, has the same rows with a list `queries`. Answers are kept in a
+file beside it, so after a stop the same command asks only for those that are missing.
+"""
+
+import argparse
+import csv
+import hashlib
+import json
+import os
+import re
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request
+
+QUERIES = 2  # per text
+PROMPT = (
+    f"Write {QUERIES} short search queries that a user may type to find the text below, in the language of the text. "
+    "Write one query per line, and nothing else. The text: "
+)
+AT_ONCE, LONGEST_ANSWER_S = 8, 60.0
+TRIES, FIRST_PAUSE_S, LONGEST_PAUSE_S = 4, 1.0, 300.0
+MOST_FAILURES = 5  # in a row; more are not because of the texts
+KEY = os.environ.get("OPENAI_API_KEY", "").strip()
+
+opener = OpenerDirector()  # has no handler that follows redirects, which would take the key elsewhere
+for handler in (ProxyHandler(), HTTPHandler(), HTTPSHandler()):
+    opener.add_handler(handler)
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file, each by column."""
+    if path.suffix == ".parquet":
+        import pyarrow.parquet
+
+        return pyarrow.parquet.read_table(path).to_pylist()
+    with open(path, encoding="utf-8-sig", newline="\n") as file:
+        if path.suffix == ".jsonl":
+            return [json.loads(line) for line in file if line.strip()]
+        if path.suffix == ".txt":
+            return [{"text": line.strip()} for line in file if line.strip()]
+        tabs: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix == ".tsv" else {}
+        return list(csv.DictReader(file, **tabs))
+
+
+def post(url: str, body: bytes, put: Callable[[tuple[int, str, str]], None]) -> None:
+    """Put the status of an answer (0: there is none), its text, and the seconds that the server asks to wait."""
+    headers = {"Content-Type": "application/json", "User-Agent": "write-queries"}
+    headers |= {"Authorization": f"Bearer {KEY}"} if KEY else {}
+    try:
+        request = Request(f"{url.rstrip('/')}/chat/completions", body, headers)
+        with opener.open(request, timeout=LONGEST_ANSWER_S) as response:
+            put((response.status, response.read(2**20).decode(errors="replace"), response.headers["Retry-After"] or ""))
+    except Exception as error:
+        put((0, f"{type(error).__name__}: {error}", ""))
+
+
+def ask(url: str, model: str, text: str) -> tuple[list[str], str]:
+    """Return the queries for a text, and what the server said; try again after what may pass."""
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": PROMPT + text}]}).encode()
+    for attempt in range(TRIES):
+        # The timeout of a socket starts again with each byte of a slow answer. So each request has a thread of its own,
+        # which is left behind when its time is up.
+        answer: SimpleQueue = SimpleQueue()
+        threading.Thread(target=post, args=(url, body, answer.put), daemon=True).start()
+        try:
+            status, said, pause = answer.get(timeout=LONGEST_ANSWER_S)
+        except Empty:
+            status, said, pause = 0, f"not complete after {LONGEST_ANSWER_S:g} seconds", ""
+        if (status not in (0, 408, 429) and status < 500) or attempt + 1 == TRIES:
+            break
+        wanted = float(pause) if pause.isdecimal() else 0.0
+        time.sleep(min(max(wanted, FIRST_PAUSE_S * 2**attempt), LONGEST_PAUSE_S))
+    try:
+        queries = queries_in(json.loads(said)["choices"][0]["message"]["content"])
+    except (ValueError, LookupError, TypeError, RecursionError):
+        queries = []
+    shown = " ".join(said.replace(KEY or "\0", "***").split())[:200]
+    return queries, f"status {status}, {shown!r}" if status else f"no answer, {shown!r}"
+
+
+def queries_in(answer: str) -> list[str]:
+    """Return the lines of an answer, without reasoning, introductions, bullets, numbers and quotes."""
+    answer = re.sub(r"(?s)^.*</think>|<think>.*", "", answer).replace("**", "")
+    lines = [re.sub(r"^\s*([-*•]|\(?\d{1,3}[.):])\s+", "", line) for line in answer.splitlines()]
+    lines = [line.strip(" \t\"'`“”„«»") for line in lines]
+    return list(dict.fromkeys(line for line in lines if 3 <= len(line) <= 200 and line[-1] not in ":："))[:QUERIES]
+
+
+def ask_all(url: str, model: str, texts: dict[str, str], kept: Path) -> None:
+    """Add the queries for each text, with its key, to a file as soon as they are there."""
+    failures = 0
+    with open(kept, "a", encoding="utf-8", buffering=1) as file, ThreadPool(AT_ONCE) as pool:
+        file.write("\n")  # ends a line that a kill has cut
+        answers = pool.imap_unordered(lambda key: (key, *ask(url, model, texts[key])), texts)
+        for number, (key, queries, said) in enumerate(answers, start=1):
+            if queries:
+                file.write(f"{json.dumps([key, queries])}\n")
+            else:
+                print(f"\nno query for {texts[key][:40]!r}: {said}", file=sys.stderr)
+            failures = 0 if queries else failures + 1
+            if failures == MOST_FAILURES:
+                sys.exit(f"{url} gives no queries. Correct that; then the same command continues.")
+            print(f"\r{number:,} of {len(texts):,} texts", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+
+
+def read_answers(kept: Path) -> dict[str, list[str]]:
+    """Return the queries that are there, by the keys of their texts."""
+    lines = kept.read_text(encoding="utf-8").splitlines() if kept.exists() else []
+    return dict(json.loads(line) for line in lines if line.endswith("]]"))
+
+
+def confirm(texts: list[str], url: str, is_wanted: bool) -> None:
+    """Say what asking about some texts costs, and end the job unless that is wanted."""
+    read = sum(len((PROMPT + text).encode()) for text in texts) // 4
+    print(
+        f"{len(texts):,} texts go to {url}: about {read:,} tokens to read and {20 * QUERIES * len(texts):,} to write,"
+    )
+    print("or more if the model reasons.")
+    if not is_wanted and (not sys.stdin.isatty() or input("Go on? [y/N] ").lower() not in ("y", "yes")):
+        sys.exit("Nothing was sent; answer y, or add --yes.")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the argument parser."""
+    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("corpus", type=Path)
+    result.add_argument("--url", required=True, help="address that /chat/completions is below")
+    result.add_argument("--model", required=True)
+    result.add_argument("--column", help="of the text; default: sentence or text")
+    result.add_argument("--texts", type=int, default=1000, help="most texts to ask about, drawn at random")
+    result.add_argument("--yes", action="store_true", help="go on without a question once the cost is said")
+    return result
+
+
+def main() -> None:
+    """Ask for what is missing, then write the output as a whole."""
+    args = parser().parse_args()
+    if not (KEY.isascii() and KEY.isprintable()):
+        sys.exit("OPENAI_API_KEY holds characters that no key has.")
+    try:
+        rows = read_rows(args.corpus)
+    except (OSError, ValueError, csv.Error) as error:
+        sys.exit(f"{args.corpus} cannot be read: {error}")
+    names = [args.column] if args.column else ["sentence", "text"]
+    column = next((name for name in names if rows and name in rows[0]), None)
+    if column is None or "queries" in rows[0]:
+        sys.exit(f"{args.corpus} needs a column {' or '.join(names)}, and none called queries.")
+
+    texts = [" ".join(str(row.get(column) or "").split()) for row in rows]
+    keys = [hashlib.sha256(json.dumps([args.model, PROMPT, text]).encode()).hexdigest() for text in texts]
+    by_key = {key: text for key, text in zip(keys, texts) if text}
+    drawn = sorted(by_key)[: args.texts]  # hashes are in random order, and a larger draw has the same first ones
+    output = Path(f"{args.corpus.stem}.queries.jsonl")
+    kept, part = output.with_suffix(".answers"), output.with_suffix(".part")
+    known = read_answers(kept)
+    if missing := {key: by_key[key] for key in drawn if key not in known}:
+        confirm(list(missing.values()), args.url, args.yes)
+        ask_all(args.url, args.model, missing, kept)
+        known = read_answers(kept)
+
+    queries = {key: known[key] for key in drawn if key in known}
+    if not queries:
+        sys.exit("No text has queries.")
+    print(f"{len(queries):,} of {len(drawn):,} texts have queries; the same command asks again for others.")
+    with open(part, "w", encoding="utf-8") as file:
+        for key, row in zip(keys, rows):  # of equal texts the first has them
+            file.write(json.dumps({**row, "queries": queries.pop(key, [])}, default=str) + "\n")
+    os.replace(part, output)
+    command = ["raysed", "distill", "--search", "--teachers", "MODEL", "--corpus", str(output)]
+    command += ["--set", "search.column=queries"]
+    command += ["--set", f"corpus.column={column}"] if args.column else []
+    print(f"{output} is written. Train with: {shlex.join(command)}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("\nStopped; the same command continues.")
