@@ -9,15 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from raysed.errors import UserError, first_line
+from raysed.errors import UserError, first_line, need
 
 
 def load_mteb(names: Sequence[str]) -> list[Any]:
     """Load tasks by their leaderboard names; mteb fetches their data from the hub."""
-    try:
-        import mteb  # takes seconds
-    except ImportError:
-        raise UserError("--mteb needs the mteb library; install it with pip install 'raysed[mteb]'") from None
+    if not names:
+        return []
+    need("mteb", "--mteb", "mteb")
+    import mteb  # takes seconds
+
     for library in ("mteb", "huggingface_hub"):  # the hub's client reports a missing network six times
         logging.getLogger(library).setLevel(logging.ERROR)
     found = []
