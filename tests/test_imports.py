@@ -49,7 +49,6 @@ WITHOUT_EXTRAS = [
     ("raysed status", 2, "there are no runs at runs"),
     ("jobs/ensemble_then_distill.py --plan", 0, "10 members"),
     ("jobs/reproduce.py --list", 0, "sed-table-1"),
-    ("raysed evaluate --model bundled:encoder --mteb STSBenchmark", 2, "raysed[mteb]"),
     ("raysed evaluate --model bundled:encoder --task me/pairs", 2, "raysed[datasets]"),
     ("raysed teachers bundled:encoder empty.onnx --task pairs.tsv", 2, "raysed[onnx]"),
     ("raysed run --plan --set resources.engine=ray", 2, "raysed[ray]"),
@@ -103,7 +102,7 @@ def test_commands_need_no_extra(tmp_path, tiny_encoder_dir):
     (tmp_path / "pairs.tsv").write_text("score\tsentence1\tsentence2\n" + "".join(pairs))
     (tmp_path / "empty.onnx").touch()
     (tmp_path / "A").symlink_to(tiny_encoder_dir)
-    absent = "accelerate datasets deepspeed flask matplotlib mteb nltk nncf onnx onnxruntime openvino pandas ray".split()
+    absent = "accelerate datasets deepspeed flask matplotlib nltk nncf onnx onnxruntime openvino pandas ray".split()
     done = subprocess.run(
         [sys.executable, "-S", "-c", _RUN_ALL],
         cwd=tmp_path,
