@@ -316,6 +316,12 @@ MADE: list[tuple[str, str, Content, str]] = [
         for name, content, sentence in (
             ("a.txt", lambda path: path.symlink_to("/dev/zero"), "...a.txt..."),
             ("a.txt", lambda path: path.symlink_to("a.txt"), "...a.txt..."),
+            (
+                "e",
+                lambda path: path.mkdir() or (path / "\udce9.txt").touch(),
+                "...: the name ...\ufffd.txt is not UTF-8; ...",
+            ),
+            ("a\udce9.txt", b"x\n", "...: the name a\ufffd.txt is not UTF-8; rename it"),
             ("a.txt", os.mkfifo, "corpus.source: a.txt neither is nor contains a file of sentences; ..."),
             ("a.txt.gz", gzip.compress(bytes(1 << 27)), "a.txt.gz, line 1 is longer than 64 MiB; put one ..."),
             ("a.parquet", parquet(body=["a"], n=[1]), "a.parquet: columns sentence or ... found body, n; ..."),

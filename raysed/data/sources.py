@@ -132,7 +132,10 @@ def readable(name: str) -> Iterator[None]:
     """Turn file system, decompression and decoding errors into a UserError about the file."""
     try:
         yield
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+    except UnicodeError as error:  # pyarrow takes names in UTF-8 only
+        wrong = os.fsencode(error.object).decode(errors="replace")
+        raise UserError(f"{name} cannot be read: the name {wrong} is not UTF-8; rename it") from None
+    except (OSError, pa.ArrowException) as error:
         raise UserError(f"{name} cannot be read: {public(first_line(error))}") from None
 
 
