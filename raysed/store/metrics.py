@@ -16,7 +16,7 @@ from typing import Any
 
 from raysed.store import cache
 from raysed.store.files import disk_errors
-from raysed.store.progress import repeating
+from raysed.store.progress import put, repeating
 from raysed.store.storage import Storage
 
 _COPY_S = 20.0
@@ -107,7 +107,7 @@ class _Notes(logging.Handler):
     """Prints to the current `sys.stdout`, which notebooks replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(self.format(record), flush=True)
+        put(self.format(record))
 
 
 @contextmanager
