@@ -234,7 +234,7 @@ def distill(
             a loaded `SentenceTransformer`; a block of settings of `teachers` whose `path` is one of these. Functions
             and objects make the run work in this process; on a cluster (RAY_ADDRESS) they are refused unless
             `resources.engine` is `local`.
-        sentences: a file, pattern, URI or hub dataset; a list of files; or the sentences themselves: a list, an
+        sentences: a file, pattern, URI or hub dataset; a list of these; or the sentences themselves: a list, an
             iterator, a `datasets.Dataset` or a data frame. None: `corpus` of `settings`, or else the bundled sentences.
         learner: encoder to train. None: the first teacher that is a model by path or hub id, except ONNX, with half of
             its layers (all if `static`); without such a teacher, `bundled:encoder`.
