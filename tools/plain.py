@@ -42,7 +42,8 @@ LEFT_OUT = {
 }
 """Why commands that match do not run."""
 SUBSTITUTES = {r"^ray job submit .*? -- ": "", r"s3://(BUCKET|bucket)/": "", r"\b(NAME|kubernetes)\b": "quickstart"}
-_TRAINS = " --allow-worse --set corpus.sentences=150 --set sed.epochs=1 --set sed.learners=1"
+_TASKS = " --set evaluation.tasks.everyday-dev=dev.csv --set evaluation.tasks.everyday-test=test.csv"
+_TRAINS = _TASKS + " --allow-worse --set corpus.sentences=150 --set sed.epochs=1 --set sed.learners=1"
 _TRAINS_MEMBERS = _TRAINS + " --set members.count=2 --set ct.steps=2 --set recipes=[ct-sed-flow] --set flow.epochs=1"
 ENDINGS = {
     r"^(raysed|python jobs/)\s*distill": _TRAINS,
@@ -107,7 +108,7 @@ def make_directory(path: Path) -> None:
 
     from raysed import bundled
 
-    sentences, pairs = bundled.corpus()[:150], bundled.pairs("test")[:200]
+    sentences = bundled.corpus()[:150]
     for name in ("data/tickets", "text", "SentEval/data/downstream/TREC", "my-search/qrels"):
         (path / name).mkdir(parents=True)
     for name in ("tickets.txt", "text/1.txt"):
@@ -115,6 +116,7 @@ def make_directory(path: Path) -> None:
     for name in ("tickets.jsonl", "data/tickets/1.jsonl"):
         (path / name).write_text("".join(json.dumps({"text": sentence}) + "\n" for sentence in sentences))
     for name in ("pairs.csv", "pairs-dev.csv", "dev.csv", "test.csv", "pairs.tsv", "pairs-dev.tsv"):
+        pairs = bundled.pairs("dev" if "dev" in name else "test")[:150]
         write_table(path / name, [("score", "sentence1", "sentence2"), *pairs])
     write_table(path / "labelled.tsv", [("label", "text"), *((text.split()[0] == "The", text) for text in sentences)])
     for name, some in (("train_5500", sentences[:60]), ("TREC_10", sentences[60:90])):
@@ -138,7 +140,7 @@ def make_directory(path: Path) -> None:
         AutoTokenizer.from_pretrained(encoder).save_pretrained(path / name)
     for name in ("docs", "examples", "jobs", "papers", "tools"):
         (path / name).symlink_to(ROOT / name)
-    must(f"raysed run --set encoder.path=A{_TRAINS_MEMBERS}", "plain", path)
+    must(f"raysed run --set encoder.path=A{_TRAINS_MEMBERS} --set recipes=[ct-sed]", "plain", path)
     for name in ("my-run.yaml", "my-config.yaml", "tickets.yaml"):
         shutil.copy2(path / "runs/quickstart/config.yaml", path / name)
 
