@@ -236,7 +236,7 @@ def test_queries_of_your_own_turn_the_search_on(distillation):
     config = distillation("A", "c.txt", queries=["why?", "how?"], static=True)
     check_settings(config)
     assert Path(config.search.source).match("runs/distilled/given/*/queries.parquet")
-    assert config.search.queries == ["titles", "first_sentences", "questions", "crops"]
+    assert config.search.queries == ["titles", "crops"]
     assert (config.sed.losses, config.sed.keep) == (["unit_mse", "scores"], "best_on_held_out")
     assert config.sed.learning_rate == 0.01
     assert distillation("A", "c.txt", search=True, dev=PAIRS).sed.keep == "best_on_dev"

@@ -39,6 +39,7 @@ LEFT_OUT = {
     r"^python - .*\n(?!import |from )": "it needs names that its page does not define",
     r"\nimport ray\n": "it needs Ray; tests/cluster/test_embedder.py runs it",
     r"push_to_hub\(|load_dataset\(": "it needs the hub",
+    r"examples/(mteb_scores|write_queries)\.py": "it needs the hub or a server; tests/test_examples.py runs it",
 }
 """Why commands that match do not run."""
 SUBSTITUTES = {r"^ray job submit .*? -- ": "", r"s3://(BUCKET|bucket)/": "", r"\b(NAME|kubernetes)\b": "quickstart"}

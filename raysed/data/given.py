@@ -46,8 +46,7 @@ def source_of(given: Any, place: str, setting: str) -> list[str]:
     if is_path(given):
         return [fspath(given)]
     if isinstance(given, Mapping):
-        key = next(iter(given), "train")
-        raise UserError(f"it is a mapping; pass a part, such as d[{key!r}], or columns as a data frame", setting)
+        raise UserError(f"it is a mapping; pass a part, such as d[{next(iter(given), 0)!r}], or a data frame", setting)
     is_table = hasattr(given, "to_parquet")
     if isinstance(given, bytes) or not (is_table or isinstance(given, Iterable)):
         raise UserError(f"{given!r} is neither a path nor rows", setting=setting)
