@@ -39,7 +39,7 @@ LEFT_OUT = {
     r"^python - .*\n(?!import |from )": "it needs names that its page does not define",
     r"\nimport ray\n": "it needs Ray; tests/cluster/test_embedder.py runs it",
     r"push_to_hub\(|load_dataset\(": "it needs the hub",
-    r"examples/(mteb_scores|write_queries)\.py": "it needs the hub or a server; tests/test_examples.py runs it",
+    r"examples/mteb_scores\.py": "it needs mteb and the hub",
 }
 """Why commands that match do not run."""
 SUBSTITUTES = {r"^ray job submit .*? -- ": "", r"s3://(BUCKET|bucket)/": "", r"\b(NAME|kubernetes)\b": "quickstart"}
@@ -82,7 +82,11 @@ def commands() -> dict[str, list[str]]:
         shown = re.findall(r"(?:python jobs|ray job submit).*?[^\\]\n", path.read_text().split('"""')[1], re.S)
         found[f"jobs/{path.name}"] = shell_commands("".join(shown))
     for path in sorted(ROOT.glob("examples/*.*")):
-        found[f"examples/{path.name}"] = [f"python tools/plain.py on-less-text examples/{path.name}"]
+        has_arguments = "argparse" in path.read_text()  # which name a server
+        own = f"python examples/{path.name} --help"
+        found[f"examples/{path.name}"] = [
+            own if has_arguments else f"python tools/plain.py on-less-text examples/{path.name}"
+        ]
     return {**found, "extras": [*NEEDS_EXTRA]}
 
 
