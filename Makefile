@@ -5,7 +5,7 @@ SOURCES := pyproject.toml constraints.txt
 # A test process that dies ends the run: pytest-xdist would start another, and wait forever for tests that it lost.
 PYTEST := $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --max-worker-restart=0
 
-.PHONY: help quickstart half-minilm test test-fast test-cluster bench gpu-check lint docs site wheel lock clean
+.PHONY: help quickstart half-minilm test test-fast test-plain test-cluster bench gpu-check lint docs site wheel lock clean
 
 help:  ## show this list
 	@sed -nE -e 's/^#: (.*)/\n\1/p' -e 's/^([a-z-]+):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -45,6 +45,9 @@ test: .venv/installed-tests  ## install, then run all tests but those of test-cl
 
 test-fast: .venv/installed-tests  ## the tests that need no Ray and take seconds
 	$(PYTEST) -m 'not cluster and not slow and not nodes'
+
+test-plain:  ## install '.' and '.[all]' afresh, and run the commands of pages, jobs and examples in both
+	$(PYTHON) tools/plain.py
 
 test-cluster: .venv/installed-tests  ## clusters of several nodes, and what they lose
 	$(PYTEST) -m nodes --durations=0 --durations-min=1

@@ -27,7 +27,7 @@ from raysed.model.teacher import load_teacher
 from raysed.score.kinds.retrieval import Retrieval
 from raysed.score.metrics import unit
 
-KINDS = ["titles", "first_sentences", "questions", "crops"]
+KINDS = ["titles", "crops"]
 DISTANCE, RANKING = ["unit_mse"], ["scores"]
 BOTH = DISTANCE + RANKING
 WAYS = {
@@ -37,7 +37,7 @@ WAYS = {
     "ranking": (KINDS, RANKING, {}),
     "both": (KINDS, BOTH, {}),
     "both, no negatives": (KINDS, BOTH, {"negatives": 0}),
-    **{f"both, {kind} alone": ([kind], BOTH, {}) for kind in KINDS if kind != "questions"},
+    **{f"both, {kind} alone": ([kind], BOTH, {}) for kind in KINDS},
 }
 """Kinds of queries, losses, and further settings of `search`."""
 LEARNERS = {

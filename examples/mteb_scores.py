@@ -4,7 +4,7 @@
     python examples/mteb_scores.py runs/quickstart/model STSBenchmark SICK-R
 
 The model is whatever `SentenceTransformer` loads, such as what raysed exports. A model with a flow has code of its own:
-load it with `trust_remote_code=True`.
+set `trust_remote_code=True` for it.
 """
 
 import sys
@@ -16,7 +16,7 @@ from sentence_transformers import SentenceTransformer
 def main(path: str, *names: str) -> None:
     """Print the main score of each task, x100."""
     tasks = mteb.get_tasks(tasks=list(names))
-    model = SentenceTransformer(path).float()  # whatever the precision of its file
+    model = SentenceTransformer(path, trust_remote_code=False).float()  # whatever the precision of its file
     results = mteb.evaluate(model, tasks=tasks, cache=None, show_progress_bar=False)
     for result in results.task_results:
         print(f"{result.task_name}: {100 * result.get_score():.2f}")

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from raysed.config import Config
+from raysed.errors import UserError
 from raysed.graph import State
 from raysed.model.load import LibraryModel, NativeModel
 from raysed.plan.artefacts import facts_of, scored_models
@@ -14,13 +15,16 @@ from raysed.plan.check import check
 from raysed.plan.graph import Plan
 from raysed.recipe import TEACHERS, parse_recipe
 from raysed.report.results import Loaded, Run
+from raysed.store.status import finished_report
 from raysed.store.storage import Storage
 
 
 def finished(config: Config) -> Run:
-    """Return the finished run of a config."""
-    plan = Plan(check(config))
-    state = State(plan.graph, Storage(config.storage, config.run))
+    """Return the finished run of a config; raise `UserError` if it is not complete with just these settings."""
+    plan, storage = Plan(check(config)), Storage(config.storage, config.run)
+    if not finished_report(storage, plan.job.depends):
+        raise UserError(f"{storage} is not complete with these settings; complete it with raysed run, then score it")
+    state = State(plan.graph, storage)
     return Run(plan.job, state.storage, scored_models(plan, state), facts_of(plan, state, ""))
 
 

@@ -6,7 +6,9 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -16,7 +18,7 @@ from raysed.config import PYTHON, Config, QueryKind, check_task_name, find_confi
 from raysed.config_text import merge
 from raysed.errors import UserError
 from raysed.store.metrics import notes_shown, quiet_libraries
-from raysed.store.progress import shown
+from raysed.store.progress import put, shown
 from raysed.store.text import Table, number
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from raysed.store.storage import Storage
 
 log = logging.getLogger(__name__)
+
+_running = threading.Lock()
 
 
 class Scores(dict[str, dict[str, Any]]):
@@ -132,6 +136,18 @@ class Result:
         return f"<pre>{self}</pre>"
 
 
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Refuse a second run at a time: a process has one random state, one progress output and one set of teachers."""
+    if not _running.acquire(blocking=False):
+        raise UserError("another run is at work in this process; wait for it, or use a process for each run")
+    try:
+        yield
+    finally:
+        _running.release()
+
+
+@_alone()
 def run(
     config: Config | Mapping[str, Any] | str | os.PathLike, *, take_over: bool = False, verbose: bool = False
 ) -> Result:
@@ -168,7 +184,7 @@ def _run(config: Config, verbose: bool, take_over: bool = False) -> Result:
     from raysed.store.storage import Storage
 
     with shown(verbose), notes_shown(verbose):
-        pipeline.run(config, print if verbose else log.info, take_over)
+        pipeline.run(config, put if verbose else log.info, take_over)
     return Result(Storage(config.storage, config.run), config.encoder.trust_remote_code)
 
 
@@ -189,6 +205,7 @@ def check(config: Config) -> None:
     check_inputs(config)
 
 
+@_alone()
 def distill(
     teachers: Any,
     sentences: Any = None,
@@ -217,7 +234,7 @@ def distill(
             a loaded `SentenceTransformer`; a block of settings of `teachers` whose `path` is one of these. Functions
             and objects make the run work in this process; on a cluster (RAY_ADDRESS) they are refused unless
             `resources.engine` is `local`.
-        sentences: a file, pattern, URI or hub dataset; a list of files; or the sentences themselves: a list, an
+        sentences: a file, pattern, URI or hub dataset; a list of these; or the sentences themselves: a list, an
             iterator, a `datasets.Dataset` or a data frame. None: `corpus` of `settings`, or else the bundled sentences.
         learner: encoder to train. None: the first teacher that is a model by path or hub id, except ONNX, with half of
             its layers (all if `static`); without such a teacher, `bundled:encoder`.
@@ -279,10 +296,12 @@ def distillation(
     """Return the configuration that `distill` runs for the same arguments."""
     from raysed.data.given import source_of
     from raysed.model.teacher import default_learner
-    from raysed.model.teachers.python import settings_of
+    from raysed.model.teachers.python import given_objects, settings_of
 
     make_config({"run": run, "storage": storage})  # before anything is written there
-    defaults, blocks = load_config(find_config("distill")), [settings_of(teacher) for teacher in _as_list(teachers)]
+    given_objects.clear()  # which may have those of another call
+    defaults = load_config(find_config("distill"))
+    blocks = [settings_of(teacher, given_objects) for teacher in _as_list(teachers)]
     paths = [block.get("path", "") for block in blocks]
     encoder: dict[str, Any] = {"path": learner} if learner else default_learner(paths)
     if static and keep_layers is not None:
@@ -301,8 +320,8 @@ def distillation(
         own["corpus"] = {"source": source_of(sentences, f"{given}/sentences.parquet", "sentences")}
     if search or queries is not None:
         own |= _for_search(queries, f"{given}/queries.parquet", has_dev=dev is not None)
-    if dev is not None or hasattr(tasks, "to_parquet") or tasks:
-        own["evaluation"] = _on_tasks(dev, tasks, given, defaults)
+    if sources := _sources(dev, tasks, f"{given}/tasks"):
+        own["evaluation"] = _on_tasks(sources, dev is not None, defaults)
     if static:
         # Most rows of the table are in few batches, so updates may be large.
         own["sed"] = {**own.get("sed", {}), "learning_rate": 1e-2, "batch_size": 256}
@@ -310,10 +329,9 @@ def distillation(
     return _with_lengths(merge(known, own, Config), settings or {}, verbose)
 
 
-def _on_tasks(dev: Any, tasks: Any, given: str, defaults: Config) -> dict[str, Any]:
+def _on_tasks(sources: Mapping[str, str], has_dev: bool, defaults: Config) -> dict[str, Any]:
     from raysed.score.tasks import tasks_of
 
-    sources, has_dev = _sources(dev, tasks, f"{given}/tasks"), dev is not None
     found = tasks_of(sources, list(sources.values())[:has_dev])
     chosen, reported = (next(iter(found)), None) if has_dev else (defaults.evaluation.dev or "", list(found))
     if not has_dev:  # choose on the default dev task, without reporting it
@@ -351,7 +369,7 @@ def _with_lengths(own: dict[str, Any], settings: Mapping[str, Any], verbose: boo
         found = fit_lengths(survey.sample, survey.report.split > 0, config.corpus, config.encoder, paths)
     except UserError:  # which the run's own checks find again, and name the setting
         return config
-    (print if verbose else log.info)(f"lengths of the first texts: {found}")
+    (put if verbose else log.info)(f"lengths of the first texts: {found}")
     corpus = {"passage_characters": found.passage_characters} if found.passage_characters else {}
     known = config.model_dump(mode="json", exclude_unset=True)
     for block in known["teachers"]:
@@ -385,28 +403,27 @@ def evaluate(model: Any, tasks: Any) -> Scores:
     from raysed.config import EncoderConfig
     from raysed.model.prompts import embed_by_role
     from raysed.model.teacher import load_teacher
-    from raysed.model.teachers.python import given_objects, settings_of
+    from raysed.model.teachers.python import PythonTeacher, settings_of
     from raysed.score.tasks import Evaluation, load_any_task, tasks_of
 
     quiet_libraries()
     with tempfile.TemporaryDirectory() as directory:
-        found = tasks_of(_sources(None, () if tasks is None else tasks, directory))
+        found = tasks_of(_sources(None, tasks, directory))
         if not found:
             raise UserError("tasks: there is none; pass graded pairs, labelled texts or a directory in BEIR's layout")
         evaluation = Evaluation([load_any_task(name, task, 0, "all") for name, task in found.items()])
-    try:
-        block = {"layers": EncoderConfig().layers, **settings_of(model)}
-        (config,) = make_config({"teachers": [block]}).teachers
-        teacher = load_teacher(config, device="cuda" if torch.cuda.is_available() else "cpu")
-        x_UD = embed_by_role(teacher.embed, evaluation.sentences, evaluation.roles)
-    finally:
-        given_objects.clear()
-    return Scores(evaluation.score(x_UD))
+    objects: dict[str, Any] = {}  # of its own: a run may be at work in another thread
+    block = {"layers": EncoderConfig().layers, **settings_of(model, objects)}
+    (config,) = make_config({"teachers": [block]}).teachers
+    teacher = load_teacher(config, device="cuda" if torch.cuda.is_available() else "cpu")
+    if isinstance(teacher, PythonTeacher):
+        teacher.objects = objects
+    return Scores(evaluation.score(embed_by_role(teacher.embed, evaluation.sentences, evaluation.roles)))
 
 
 def _as_list(teachers: Any) -> list[Any]:
     is_one = isinstance(teachers, str | os.PathLike | Mapping) or callable(teachers) or hasattr(teachers, "encode")
-    return [teachers] if is_one else list(teachers)
+    return [teachers] if is_one or not isinstance(teachers, Iterable) else list(teachers)
 
 
 def _sources(dev: Any, tasks: Any, directory: str) -> dict[str, str]:
@@ -416,7 +433,8 @@ def _sources(dev: Any, tasks: Any, directory: str) -> dict[str, str]:
 
     unnamed: list[Any] = []
     if not isinstance(tasks, Mapping):
-        unnamed = [tasks] if is_path(tasks) or hasattr(tasks, "to_parquet") else list(tasks)
+        is_one = is_path(tasks) or hasattr(tasks, "to_parquet") or not isinstance(tasks, Iterable)
+        unnamed = [] if tasks is None else [tasks] if is_one else list(tasks)
         unnamed = [unnamed] if unnamed and is_row(unnamed[0]) else unnamed
         tasks = {}
     given = [*([("dev", dev)] if dev is not None else []), *tasks.items()]

@@ -43,7 +43,7 @@ def code_of(result: Result) -> int:
 def main() -> int:
     """Run `raysed COMMAND …`; return the exit code."""
     lines = "\n".join(f"  {name:10} {what}" for name, what in COMMANDS.items())
-    usage = f"raysed COMMAND …\n\ncommands:\n{lines}\n\nraysed COMMAND --help shows its options"
+    usage = f"raysed COMMAND ...\n\ncommands:\n{lines}\n\nraysed COMMAND --help shows its options"
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help"):
         print(f"usage: {usage}")
@@ -72,6 +72,8 @@ def main_of(
 
     Ctrl-C gives 130, SIGTERM 143 and a closed terminal 129. `after_stop` tells the user what a stop leaves behind.
     """
+    if hasattr(sys.stdout, "reconfigure"):  # a question mark stands for what a terminal's encoding lacks
+        sys.stdout.reconfigure(errors="replace")
     parsed = parser.parse_args(arguments)
 
     def last_words() -> None:
@@ -99,7 +101,7 @@ def main_of(
         atexit.register(os._exit, code)  # skips libraries' exit handlers: interrupted at work, they may hang or crash
         with suppress(OSError):  # the terminal may be closed
             last_words()
-            sys.stdout.flush()
+            print(end="", flush=True)
         return code
     finally:
         interrupts.leave()

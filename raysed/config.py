@@ -492,15 +492,15 @@ def named_apart(teachers: list[TeacherConfig]) -> list[TeacherConfig]:
     ]
 
 
-QueryKind = Literal["titles", "first_sentences", "questions", "crops"]
+QueryKind = Literal["titles", "crops"]
 
 
 class SearchConfig(Block):
     """Queries for the texts of the corpus, with which a learner of `teachers` trains for search. See docs/search.md."""
 
     queries: Annotated[list[QueryKind], AfterValidator(each_once)] = []
-    """Queries to make from each text: its `titles` (column `title`, or headings of Markdown), `first_sentences`, the
-    `questions` in it, and `crops` of 4 to 12 words."""
+    """Queries to make from each text: its `titles` (column `title`, or headings of Markdown), and `crops` of 4 to 12
+    words."""
     column: str | None = None
     """Column of the corpus with users' own queries for the text: text, or a list."""
     source: Source | None = None

@@ -156,7 +156,7 @@ def _see_it_end(number: int) -> None:
     if _last_words is not None:
         _call(*(stopping.at_last for stopping in reversed(stoppings)))
         speaker.join(_ANSWER)
-        _call(_last_words, sys.stdout.flush, sys.stderr.flush)
+        _call(_last_words, *(stream.flush for stream in (sys.stdout, sys.stderr) if stream))
         os._exit(128 + number)
 
 

@@ -10,7 +10,7 @@ the model.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from raysed.errors import RunFailed, UserError
 from raysed.recipe import parse_recipes
 from raysed.store import cache
 from raysed.store.metrics import native_output_to
-from raysed.store.progress import emit
+from raysed.store.progress import emit, put
 from raysed.store.status import Status, finished_report, refusal, refuse_at_work, status_of
 from raysed.store.storage import Storage, check_stays
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from raysed.plan.check import Job
 
 
-def run(config: Config, say: Callable[[str], None] = print, take_over: bool = False) -> str | None:
+def run(config: Config, say: Callable[[str], None] = put, take_over: bool = False) -> str | None:
     """Make what is missing of all that a configuration asks for.
 
     If another job is at work on the run, on remote storage, this one ends, or with `take_over` the other one.
@@ -45,10 +45,17 @@ def run(config: Config, say: Callable[[str], None] = print, take_over: bool = Fa
     if not (take_over or storage.is_local):
         storage.reach()
         refuse_at_work(storage)
-    with storage.lock(), status_of(storage) as status:
+    with storage.lock(), status_of(storage) as status, ExitStack() as modes:
         prepare_process()
-        from raysed.plan.check import check  # which takes seconds
+        import torch  # which takes seconds
 
+        from raysed.plan.check import check
+        from raysed.train.out_of_memory import random_state
+
+        if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):  # weights that it has rounded would stay in use
+            raise UserError("torch.autocast is on; call raysed outside of it")
+        modes.callback(random_state(torch.device("cpu")))  # at the end, the caller has its own again
+        modes.enter_context(torch.inference_mode(False))  # turns gradients on, too
         job = check(config)
         if report := finished_report(storage, job.depends):
             done = f"nothing to do: {storage} is complete, and no setting or input has changed"
@@ -85,7 +92,10 @@ def _engine_of(config: Config) -> Engine:
 
 @contextmanager
 def _native_output(log: Path, storage: Storage) -> Iterator[None]:
-    """Collect what C++ libraries print; on remote storage, upload it at the end."""
+    """Collect what C++ libraries print, if this process is a command; on remote storage, upload it at the end."""
+    if not interrupts.listening():
+        yield
+        return
     try:
         with native_output_to(log):
             yield

@@ -1,15 +1,20 @@
 """raysed from Python: which settings a call makes, and what it gives back."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 import raysed
 from raysed import api, bundled
 from raysed.config import find_config, load_config, make_config
+from raysed.data.corpus import check_corpus
 from raysed.errors import UserError
+from raysed.model.teacher import load_teacher
+from raysed.model.teachers.python import given_objects
 from raysed.plan.consistency import check_settings
 from raysed.store.storage import Storage
 
@@ -95,10 +100,63 @@ def test_an_object_teaches_in_this_process(distillation, monkeypatch):
 def test_objects_are_written_where_the_run_is(distillation, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     config = distillation(["A"], ["One sentence.", "Another one."], storage="~/runs")
-    assert config.corpus.source == [f"{tmp_path}/runs/distilled/given/sentences.parquet"]
+    assert Path(config.corpus.source[0]).match(f"{tmp_path}/runs/distilled/given/*/sentences.parquet")
 
 
-def test_a_task_may_have_any_name(distillation):
+def test_a_refused_call_leaves_the_text_of_the_one_at_work(distillation):
+    """Its sentences, queries and tasks."""
+    config = distillation("A", ["One sentence."], queries=["One query?"], dev=PAIRS)
+    sources = [*config.corpus.source, config.search.source, config.evaluation.tasks["dev"].source]
+    before = [Path(source).read_bytes() for source in sources]
+    options = {"queries": ["Another query?"], "dev": PAIRS[:1], "settings": {"encoder": {"max_length": 32}}}
+    with Storage("runs", "distilled").lock(), pytest.raises(UserError, match="in use by another process"):
+        api.distill("A", ["Another sentence."], **options)
+    assert [Path(source).read_bytes() for source in sources] == before
+
+
+def test_one_run_at_a_time_and_nobody_touches_its_teachers(distillation, monkeypatch):
+    """Two would share a random state; what is evaluated meanwhile leaves the run's own as it is."""
+    pairs = {"mine": [*PAIRS, ("A dog.", "The dog.", 2.0)]}
+
+    def at_work(config, say, take_over):
+        monkeypatch.setattr("raysed.pipeline.run", lambda *arguments: None)
+        state = torch.get_rng_state()
+        with ThreadPoolExecutor() as threads:
+            for refused in (
+                threads.submit(api.distill, by_words, ["It rains."], run="other"),
+                threads.submit(api.run, "quickstart"),
+            ):
+                with pytest.raises(UserError, match=r"^another run is at work in this process; wait for it, or use "):
+                    refused.result()
+            threads.submit(api.evaluate, by_words, pairs).result()
+        assert load_teacher(config.teachers[0]).embed(["a man"]).tolist() == [[1, 1, 0, 0, 0]]
+        assert torch.equal(torch.get_rng_state(), state)
+        raise UserError("it was at work")
+
+    for _ in range(2):
+        monkeypatch.setattr("raysed.pipeline.run", at_work)
+        with pytest.raises(UserError, match="it was at work"):
+            api.distill(by_words, ["It rains.", "A cat."])
+    assert not Path("runs/other").exists() and not given_objects
+
+
+def test_teachers_that_agree_on_the_sample_stay_two(distillation):
+    def of_chinese(sentences):
+        return by_words(sentences) + np.array([[float("東" in text)] for text in sentences])
+
+    def vectors(*teachers):
+        config = distillation([*teachers, by_words], "c.txt")
+        return [load_teacher(teacher).embed(["東 a"])[0, 0] for teacher in config.teachers]
+
+    assert vectors(by_words, of_chinese) == [1, 2, 1]
+    assert vectors(of_chinese) == [2, 1]
+    first, second = (distillation([by_words, of_chinese], "c.txt").teachers for _ in range(2))
+    assert first == second and first[0] == distillation(by_words, "c.txt").teachers[0]
+
+
+def test_a_task_may_have_any_name(distillation, tmp_path):
+    distillation("A", "c.txt", tasks={"../../../../evil": PAIRS})
+    assert {path.name for path in tmp_path.iterdir()} == {"mine.tsv", "runs"}
     labelled = [("It rains.", "weather"), ("A cat.", "pets"), ("A storm.", "weather"), ("A dog.", "pets")]
     config = distillation("A", ["One sentence."], queries=["Rain?"], tasks={"sentences": labelled, "queries": labelled})
     sources = [*config.corpus.source, config.search.source]
@@ -141,7 +199,7 @@ def test_objects_are_as_good_as_files(distillation):
     datasets = pytest.importorskip("datasets")
     config = distillation("A", ["It rains.", "A cat."], dev=PAIRS, tasks=["mine.tsv", PAIRS])
     check_settings(config)
-    assert Path(config.corpus.source[0]).match("runs/distilled/given/sentences.parquet")
+    assert Path(config.corpus.source[0]).match("runs/distilled/given/*/sentences.parquet")
     assert list(config.evaluation.tasks) == ["dev", "mine", "task-2"] and config.evaluation.dev == "dev"
     config = distillation("A", "c.txt", dev="mine.tsv", tasks=["mine.tsv", PAIRS])
     assert list(config.evaluation.tasks) == ["mine", "task-2"], "one that chooses is not one that does not"
@@ -155,17 +213,30 @@ def test_objects_are_as_good_as_files(distillation):
         ({"tasks": [[Path("mine.tsv"), Path("mine.tsv")]]}, "task task-1: a list of files is not one task"),
         ({"dev": PAIRS, "tasks": {"dev": PAIRS}}, "two tasks are called dev"),
         ({"sentences": ["It rains."], "storage": "s3://bucket/runs"}, r"^sentences: storage is a URI"),
+        ({"sentences": {"train": ["It rains."]}}, "^sentences: it is a mapping; pass a part, such as"),
+        ({"queries": {"train": ["It rains?"]}}, "^queries: it is a mapping"),
+        ({"dev": {"train": PAIRS}}, "^task dev: it is a mapping"),
+        ({"tasks": {"mine": {"train": PAIRS}}}, "^task mine: it is a mapping"),
+        ({"dev": ["mine.tsv", "misspelt.tsv"]}, "task dev: a list of files is not one task"),
+        ({"tasks": 7}, "^task task-1: 7 is neither a path nor rows"),
+        ({"teachers": 7}, "^teachers: int is not a teacher"),
+        ({"teachers": None}, "^teachers: NoneType is not a teacher"),
     ):
         with pytest.raises(UserError, match=sentence):
-            distillation("A", **{"sentences": "c.txt", **given})
+            distillation(**{"teachers": "A", "sentences": "c.txt", **given})
+    for tasks in (np.array(["mine.tsv", "other.tsv"]), iter(["mine.tsv", "other.tsv"])):
+        Path("other.tsv").write_bytes(Path("mine.tsv").read_bytes())
+        assert distillation("A", "c.txt", tasks=tasks).evaluation.report == ["mine", "other"]
+    with pytest.raises(UserError, match=r"misspelt\.txt does not exist"):
+        check_corpus(distillation("A", ["mine.tsv", "misspelt.txt"]).corpus)
 
 
 def test_queries_of_your_own_turn_the_search_on(distillation):
     """Held-out queries choose the weights, unless there is a task to choose on; a table has its own rate as well."""
     config = distillation("A", "c.txt", queries=["why?", "how?"], static=True)
     check_settings(config)
-    assert Path(config.search.source).match("runs/distilled/given/queries.parquet")
-    assert config.search.queries == ["titles", "first_sentences", "questions", "crops"]
+    assert Path(config.search.source).match("runs/distilled/given/*/queries.parquet")
+    assert config.search.queries == ["titles", "crops"]
     assert (config.sed.losses, config.sed.keep) == (["unit_mse", "scores"], "best_on_held_out")
     assert config.sed.learning_rate == 0.01
     assert distillation("A", "c.txt", search=True, dev=PAIRS).sed.keep == "best_on_dev"

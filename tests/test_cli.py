@@ -1,5 +1,6 @@
 """The command line: outcomes become exit codes and one line, scripts are the commands."""
 
+import os
 import re
 import subprocess
 import sys
@@ -75,6 +76,32 @@ def test_help_names_every_command_and_each_has_help_with_an_example(raysed):
         code, said, _ = raysed(name, "--help")
         assert code == 0 and f"usage: raysed {name}" in said
         assert re.search(rf"(?:raysed {name}|jobs/\w+\.py) *[\w-]*", said.partition("\n\n")[2]), f"{name}: no example"
+
+
+def test_a_terminal_may_lack_characters_and_a_command_its_output():
+    """A question mark stands for what ASCII lacks; `raysed … >&-` has no output at all."""
+    code = """
+import argparse, sys
+from raysed.cli import main_of
+from raysed.store.progress import Progress
+
+def job(arguments):
+    Progress("Süße", 10, every=0).update(0, "東京")
+    print("…")
+
+sys.exit(main_of(job, argparse.ArgumentParser(), arguments=[]))
+"""
+    asks_help = [sys.executable, "-m", "raysed", "--help"]
+    for command, ending, said in (
+        (asks_help, "", "usage: raysed COMMAND ...\n"),
+        ([sys.executable, "-c", code], "", "S??e:   0 % ? ??\n?\n"),
+        ([sys.executable, "-c", code], ">&-", ""),
+    ):
+        shell = ["sh", "-c", f'"$@" {ending}', "sh", *command]
+        done = subprocess.run(
+            shell, cwd=ROOT, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONIOENCODING": "ascii"}
+        )
+        assert done.stdout.startswith(said) and (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_distillation_is_planned_and_nothing_is_trained(raysed, monkeypatch, tmp_path):

@@ -10,6 +10,8 @@ from typing import Any
 import yaml
 from packaging.requirements import Requirement
 
+import plain
+from raysed.cli import COMMANDS
 from raysed.config import load_config, make_config
 from raysed.recipe import member_stages, parse_recipe
 from settings_page import settings
@@ -78,6 +80,17 @@ def test_relative_links_lead_somewhere():
 def test_make_targets_exist():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.M))
     assert {name for line in commands() for name in re.findall(r"^make ([a-z-]+)$", line)} <= targets
+
+
+def test_the_pages_commands_run_in_plain_environments():
+    """`make test-plain` runs all that it can: each command of raysed, job and example, but for what it says why not."""
+    shown = [plain.substituted(line) for lines in plain.commands().values() for line in lines]
+    runs = [line for line in shown if not plain.why_left_out(line)]
+    files = {*map(by_name, [*JOBS, *ROOT.glob("examples/*.*")])} - {"examples/mteb_scores.py"}
+    for part in [*(f"raysed {name}" for name in COMMANDS), *files]:
+        assert any(part in line for line in runs), f"{part} does not run"
+    for pattern in [*plain.LEFT_OUT, *plain.ENDINGS]:
+        assert any(re.search(pattern, line) for line in shown), f"no command is like {pattern}"
 
 
 def options_of(job: Path) -> set[str]:

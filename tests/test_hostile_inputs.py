@@ -357,6 +357,12 @@ MADE: list[tuple[str, str, Content, str]] = [
         for name, content, sentence in (
             ("a.txt", lambda path: path.symlink_to("/dev/zero"), "...a.txt..."),
             ("a.txt", lambda path: path.symlink_to("a.txt"), "...a.txt..."),
+            (
+                "e",
+                lambda path: path.mkdir() or (path / "\udce9.txt").touch(),
+                "...: the name ...\ufffd.txt is not UTF-8; ...",
+            ),
+            ("a\udce9.txt", b"x\n", "setting corpus.source: it contains half a surrogate pair ..."),
             ("a.txt", pipe, "corpus.source: a.txt is neither a file nor a directory; name one of these"),
             ("a.jsonl", POINTER, "corpus.source: a.jsonl is a Git LFS pointer; run git lfs pull to get the file"),
             ("a.txt.gz", gzip.compress(bytes(1 << 27)), "a.txt.gz, line 1 is longer than 64 MiB; put one ..."),

@@ -2,9 +2,12 @@
 
 import json
 import os
+import random
 import re
+import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,6 +31,7 @@ from raysed.recipe import parse_recipe
 from raysed.store.checkpoints import Checkpoints
 from raysed.store.status import describe, finished_report
 from raysed.store.storage import Storage
+from raysed.train.state import seed_everything
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("blank_pictures")]
 ROOT = Path(__file__).resolve().parent.parent
@@ -220,7 +224,47 @@ def test_the_dashboard_comes_with_the_way_in_where_there_is_a_token(monkeypatch)
     assert raysed.cluster.session._how_to_log_in() == ""
 
 
-def test_what_libraries_print_is_kept_on_remote_storage(tmp_path):
+def test_the_output_of_a_program_that_calls_raysed_is_its_own(tmp_path, capfd):
+    """Its log is not redirected, and `sys.stderr` stays what it was."""
+    stderr = sys.stderr
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # not that of a command, whose test came before
+    try:
+        with raysed.pipeline._native_output(tmp_path / "native.log", SimpleNamespace(is_local=True)):
+            os.write(2, b"the caller's\n")
+            assert sys.stderr is stderr
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert capfd.readouterr().err == "the caller's\n" and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad(), torch.inference_mode(), nullcontext()])
+def test_a_callers_modes_and_random_states_end_no_run_and_are_put_back(tmp_path, monkeypatch, mode):
+    def draws(config: object) -> None:
+        torch.ones(1, requires_grad=True).sum().backward()
+        seed_everything(0, 0)
+        raise UserError("checked")
+
+    def states() -> list:
+        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        of_numpy = np.random.get_state()[1].tolist()  # noqa: NPY002
+        return [modes, torch.get_rng_state().tolist(), of_numpy, random.getstate()]
+
+    monkeypatch.setattr("raysed.plan.check.check", draws)
+    with mode:
+        before = states()
+        with pytest.raises(UserError, match="checked"):
+            raysed.pipeline.run(make_config({"storage": str(tmp_path)}))
+        assert states() == before
+
+
+def test_a_run_under_autocast_is_refused(tmp_path):
+    """It would train on weights that were rounded once."""
+    with torch.autocast("cpu"), pytest.raises(UserError, match=r"^torch\.autocast is on; call raysed outside of it$"):
+        raysed.pipeline.run(make_config({"storage": str(tmp_path)}))
+
+
+def test_what_libraries_print_is_kept_on_remote_storage(tmp_path, monkeypatch):
+    monkeypatch.setattr("raysed.interrupts.listening", lambda: True)  # as in a command
     written = {}
     plain = SimpleNamespace(read=lambda name: b"caf\xe9\n")  # bytes of any encoding
     storage = SimpleNamespace(is_local=False, plain=plain, write_bytes=written.__setitem__)

@@ -166,7 +166,7 @@ class _Process:
 
     def wait_until_ready(self) -> None:
         if not self.is_ready and self._heard(self._first) is None:
-            raise RunFailed(f"a process that was to train ended with code {self._code()}, see native.log")
+            raise RunFailed(f"a process that was to train ended with code {self._code()}, see native.log or stderr")
         self.is_ready = True
 
     def train(self, name: str, training: Training, work: _Work) -> Any:

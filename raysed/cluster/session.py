@@ -36,6 +36,8 @@ _ELSEWHERE = {"RAY_TRAIN_ENABLE_STATE_TRACKING": "1"}
 _HERE = {"address": "local", "include_dashboard": None, "dashboard_host": "127.0.0.1"}
 """For a Ray started on this machine. Without an address, Ray would join an earlier one whose file is still there, even
 if that one is gone."""
+_LONGEST_TMPDIR = 30
+"""Bytes; the names of Ray's sockets below it are up to 76 longer, and may have 107."""
 _TO_BE_ASKED = ("raylet", "gcs_server")  # servers that clean up when told to end
 _ENDING_SECONDS = 10  # for Ray's processes, once told to
 
@@ -57,6 +59,8 @@ def session(engine: str) -> Iterator[str | None]:
             yield None
         return
     is_elsewhere = bool(os.environ.get("RAY_ADDRESS"))
+    if len(os.fsencode(os.environ.get("TMPDIR", ""))) > _LONGEST_TMPDIR:
+        os.environ.setdefault("RAY_TMPDIR", "/tmp")
     for name, value in {**VARIABLES, **(_ELSEWHERE if is_elsewhere else {})}.items():
         os.environ.setdefault(name, value)
     try:

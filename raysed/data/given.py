@@ -1,20 +1,26 @@
 """Python objects as sources: they become Parquet files, which a run reads like any others."""
 
-import filecmp
+import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from numbers import Real
 from os import PathLike, fspath
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raysed.data.sources import ENDINGS, MARKDOWN_ENDINGS, ending
 from raysed.errors import UserError, first_line
+from raysed.store.files import sha256_of
 from raysed.uris import half_character_in
 
 _ROWS = 10_000
+_SOURCE = re.compile(r"bundled:\S+|\S*[/*]\S*")
+"""A path, pattern, URI or dataset, and hardly ever a sentence."""
 
 
 def is_path(given: Any) -> bool:
@@ -30,41 +36,48 @@ def is_row(item: Any) -> bool:
 
 
 def source_of(given: Any, place: str, setting: str) -> list[str]:
-    """Return the paths to read `given` from; objects are first written to the Parquet file `place`.
+    """Return the paths to read `given` from; objects are first written to a file of the name and directory of `place`.
 
-    `given` is a path; a list of paths, each a `Path` or an existing file's name; a `datasets.Dataset` or data frame; or
-    rows: sentences, mappings by column, (text, label), or two sentences and their score. UserError if it is none of
-    these, or an object while `place` is a URI.
+    `given` is a path; paths, of which at least half look like some or exist; a `datasets.Dataset` or data frame; or
+    rows: sentences, mappings by column, (text, label), or two sentences and their score. The file is in a directory
+    named by its content, so equal rows leave it as it is, and others leave it to those who read it. UserError if
+    `given` is none of these, or an object while `place` is a URI.
     """
     if is_path(given):
         return [fspath(given)]
-    if isinstance(given, list | tuple) and given and all(map(_is_file, given)):
-        return [fspath(item) for item in given]
+    if isinstance(given, Mapping):
+        raise UserError(f"it is a mapping; pass a part, such as d[{next(iter(given), 0)!r}], or a data frame", setting)
+    is_table = hasattr(given, "to_parquet")
+    if isinstance(given, bytes) or not (is_table or isinstance(given, Iterable)):
+        raise UserError(f"{given!r} is neither a path nor rows", setting=setting)
+    # A set is in another order in each process.
+    items = iter(()) if is_table else iter(sorted(given, key=repr) if isinstance(given, set | frozenset) else given)
+    first = list(islice(items, _ROWS))
+    if first and all(map(is_path, first)) and 2 * sum(map(_names_source, first)) >= len(first):
+        return [str(fspath(item)) for item in chain(first, items)]
     if "://" in place:
-        raise UserError(
-            "storage is a URI, so this must also be a path or URI, one that all nodes can read", setting=setting
-        )
+        raise UserError("storage is a URI, so this must be a path or URI that all nodes can read", setting=setting)
     path = Path(place)
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_suffix(".new")
-    if hasattr(given, "to_parquet"):
+    with TemporaryDirectory(dir=path.parent) as directory:
+        new = Path(directory, path.name)
         try:
-            given.to_parquet(new)
-        except (pa.ArrowException, UnicodeEncodeError) as error:
-            raise UserError(f"it cannot be written as a table: {first_line(error)}", setting=setting) from None
-    elif isinstance(given, Iterable):
-        _write(iter(given), new, setting)
-    else:
-        raise UserError(f"{given!r} is neither a path nor rows", setting=setting)
-    if path.exists() and filecmp.cmp(new, path, shallow=False):
-        new.unlink()  # an unchanged file keeps its time, which identifies large files
-    else:
-        new.replace(path)
-    return [str(path)]
+            given.to_parquet(new) if is_table else _write(chain(first, items), new, setting)
+        except UnicodeEncodeError as error:
+            raise UserError(f"{error.object[:60]!r}: {half_character_in(error.object)}", setting=setting) from None
+        except pa.ArrowException as error:
+            raise UserError(f"rows are not alike: {first_line(error)}", setting=setting) from None
+        kept = path.parent / sha256_of(new)[:16] / path.name
+        if not kept.exists():  # an unchanged file keeps its time, which identifies large files
+            kept.parent.mkdir(exist_ok=True)
+            new.replace(kept)
+    return [str(kept)]
 
 
-def _is_file(item: Any) -> bool:
-    return isinstance(item, PathLike) or (isinstance(item, str) and len(item) < 256 and Path(item).is_file())
+def _names_source(item: Any) -> bool:
+    if isinstance(item, PathLike) or ending(item) in ENDINGS + MARKDOWN_ENDINGS:
+        return True
+    return bool(_SOURCE.fullmatch(item)) or os.path.exists(item)
 
 
 def _write(items: Iterator[Any], path: Path, setting: str) -> None:
@@ -80,10 +93,6 @@ def _write(items: Iterator[Any], path: Path, setting: str) -> None:
             table = pa.Table.from_pylist(block, writer and writer.schema)
             writer = writer or pq.ParquetWriter(path, table.schema)
             writer.write_table(table)
-    except pa.ArrowException as error:
-        raise UserError(f"rows are not alike: {error}", setting=setting) from None
-    except UnicodeEncodeError as error:
-        raise UserError(f"{error.object[:60]!r}: {half_character_in(error.object)}", setting=setting) from None
     finally:
         if writer:
             writer.close()

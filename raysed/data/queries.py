@@ -22,40 +22,17 @@ _SETTING = "search.source"
 SENTENCE_END = re.compile(r"""[.!?…][)\]"'”’»]*(?= |$)|[。！？]""")
 _LEAST_WORDS, _MOST_WORDS = 4, 12
 """Of a crop, which is at most half of its text."""
-_LONGEST = 40
-"""Words in a first sentence or question; longer ones are not what people type."""
 _EDGES = "()[]{}\"'“”‘’«»,;:.!?…-–— "
-
-
-def sentences_of(text: str) -> list[str]:
-    """Cut a text without repeated blanks at the ends of sentences.
-
-    >>> sentences_of("Who sleeps? The cat (it is old). Why")
-    ['Who sleeps?', 'The cat (it is old).', 'Why']
-    """
-    ends = [match.end() for match in SENTENCE_END.finditer(text)]
-    parts = [text[start:end].strip() for start, end in zip([0, *ends], [*ends, len(text)])]
-    return [part for part in parts if part]
 
 
 def queries_of(search: SearchConfig, text: str, title: str = "") -> Iterator[tuple[str, str]]:
     """Yield the kind and words of each query that can be made from a text; a crop depends on the text only.
 
-    >>> text = "A cat sleeps on the old mat. Who let it in? Nobody knows how it came."
-    >>> dict(queries_of(SearchConfig(queries=["titles", "first_sentences", "questions"]), text, "Cats"))
-    {'titles': 'Cats', 'first_sentences': 'A cat sleeps on the old mat.', 'questions': 'Who let it in?'}
+    >>> dict(queries_of(SearchConfig(queries=["titles", "crops"]), "A cat sleeps.", "Cats"))
+    {'titles': 'Cats'}
     """
-    sentences = sentences_of(text)
     for kind in search.queries:
-        if kind == "titles":
-            found = [title]
-        elif kind == "crops":
-            found = _crops(text)
-        elif len(sentences) < 2:  # the text itself
-            continue
-        else:
-            some = sentences[:1] if kind == "first_sentences" else [each for each in sentences if each[-1] in "?？"]
-            found = [each for each in some if len(each.split()) <= _LONGEST]
+        found = [title] if kind == "titles" else _crops(text)
         yield from ((kind, query) for query in found if query and query != text)
 
 

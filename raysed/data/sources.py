@@ -138,6 +138,9 @@ def readable(name: str) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        if isinstance(error, UnicodeDecodeError) and os.path.lexists(error.object):  # pyarrow takes names in UTF-8 only
+            wrong = error.object.decode(errors="replace")
+            raise UserError(f"{name} cannot be read: the name {wrong} is not UTF-8; rename it") from None
         raise UserError(f"{name} cannot be read: {public(first_line(error))}") from None
 
 

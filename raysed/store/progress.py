@@ -51,6 +51,14 @@ def emit(**facts: Any) -> None:
         listener(facts)
 
 
+def put(text: str, end: str = "\n", stream: TextIO | None = None) -> None:
+    """Print, whatever is in the place of `sys.stdout`: None, an ASCII terminal, or what only has `write`."""
+    stream = stream or sys.stdout
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    known = text.encode(encoding, "replace").decode(encoding)
+    print(known, end=end, file=stream, flush=hasattr(stream, "flush"))
+
+
 class Progress:
     """One line per stage: rewritten on a terminal, printed anew `every` few seconds elsewhere; `total` may be unknown.
 
@@ -61,7 +69,8 @@ class Progress:
         self, title: str, total: int | None, stream: TextIO | None = None, every: float = 15.0, first: int = 0
     ):
         self._title, self._total, self._stream = title, total, stream or sys.stdout
-        self._terminal = self._stream.isatty() or "ipykernel" in sys.modules  # notebooks can rewrite lines, too
+        # Notebooks can rewrite lines, too.
+        self._terminal = getattr(self._stream, "isatty", bool)() or "ipykernel" in sys.modules
         self._interval = 0.2 if self._terminal else every
         self._started = time.monotonic()
         self._shown = self._started if not self._terminal else 0.0
@@ -90,10 +99,9 @@ class Progress:
             return
         if self._terminal:
             width = shutil.get_terminal_size().columns - 1
-            self._stream.write(f"\r{text[:width]:<{width}}{end}")
+            put(f"\r{text[:width]:<{width}}", end, self._stream)
         else:
-            self._stream.write(text + "\n")
-        self._stream.flush()
+            put(text, stream=self._stream)
 
 
 @contextmanager

@@ -193,7 +193,7 @@ def pids(marks: Path) -> set[int]:
 
 def test_a_process_that_cannot_start_ends_the_run_with_its_exit_code(monkeypatch):
     monkeypatch.setattr("raysed.cluster.processes._COMMAND", "raise SystemExit(7)")
-    with pytest.raises(RunFailed, match=r"^a process that was to train ended with code 7, see native\.log$"):
+    with pytest.raises(RunFailed, match=r"^a process that was to train ended with code 7, see native\.log or stderr$"):
         train_all(dict.fromkeys("ab", slow), 2)
 
 

@@ -25,6 +25,25 @@ def test_a_ray_that_runs_already_gets_the_same_variables(monkeypatch):
     assert dashboard is None and found == {**session.VARIABLES, "RAY_AIR_NEW_OUTPUT": "1"}
 
 
+@pytest.mark.parametrize(
+    ("variables", "place"),
+    [
+        ({"TMPDIR": f"/{'é' * 20}"}, "/tmp"),
+        ({"TMPDIR": "/scratch"}, None),
+        ({"TMPDIR": "/x" * 30, "RAY_TMPDIR": "/y"}, "/y"),
+    ],
+)
+def test_the_names_of_rays_sockets_are_not_too_long(monkeypatch, variables, place):
+    """Below a long TMPDIR Ray would not start."""
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    with session.session("ray"):
+        assert os.environ.get("RAY_TMPDIR") == place
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nobody.invalid:6379", "127.0.0.1:99999"])
 def test_a_cluster_that_does_not_answer_is_named_at_once(address, monkeypatch):
     monkeypatch.setattr("ray.is_initialized", lambda: False)

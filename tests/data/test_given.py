@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -29,7 +30,9 @@ def test_rows_of_each_kind_get_the_names_that_readers_know(tmp_path):
     assert read([{"body": "It rains.", "id": 7}], path) == {"body": ["It rains."], "id": [7]}
     datasets = pytest.importorskip("datasets")
     assert read(datasets.Dataset.from_dict({"text": ["It rains."]}), path) == {"text": ["It rains."]}
-    assert [file.name for file in path.parent.iterdir()] == ["x.parquet"]
+    assert read({"It rains.", "A cat."}, path) == {"sentence": ["A cat.", "It rains."]}, "the same in each process"
+    assert read(np.array(["and/or", "It rains.", "A cat."]), path) == {"sentence": ["and/or", "It rains.", "A cat."]}
+    assert {file.name for file in path.parent.rglob("*.*")} == {"x.parquet"}, "nothing half-written"
 
 
 def test_an_iterator_is_written_in_blocks(tmp_path):
@@ -45,23 +48,52 @@ def test_paths_stay_paths(tmp_path):
     assert source_of("s3://bucket/*.txt", str(tmp_path / "x.parquet"), "s") == ["s3://bucket/*.txt"]
     both = [str(tmp_path / "a.txt"), Path("b.txt")]
     assert source_of(both, str(tmp_path / "x.parquet"), "s") == [str(tmp_path / "a.txt"), "b.txt"]
-    assert not (tmp_path / "x.parquet").exists()
+    assert not list(tmp_path.rglob("x.parquet"))
 
 
-def test_the_same_rows_leave_the_file_as_it_is(tmp_path):
-    path = tmp_path / "x.parquet"
-    read(["It rains."], path)
-    before = path.stat()
-    read(["It rains."], path)
-    assert (path.stat().st_mtime_ns, path.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
-    read(["It snows."], path)
-    assert path.stat().st_ino != before.st_ino
+@pytest.mark.parametrize(
+    "paths",
+    [
+        ["{}/a.txt", "{}/misspelt"],
+        ["a.txt", "b.txt.gz"],
+        ["*.txt"],
+        ["s3://bucket/a", "https://host/b"],
+        ["me/tickets"],
+        ["bundled:generated", "{}"],
+        ["{}/a.txt", "It rains."],
+    ],
+)
+@pytest.mark.parametrize("kind", [list, tuple, iter, np.array])
+def test_what_looks_like_paths_are_no_sentences(tmp_path, paths, kind):
+    """They are read as paths; one that does not exist is then refused by name, instead of learnt."""
+    (tmp_path / "a.txt").write_text("It rains.\n")
+    paths = [path.format(tmp_path) for path in paths]
+    assert source_of(kind(paths), str(tmp_path / "x.parquet"), "s") == paths
+
+
+def test_files_are_named_by_their_content(tmp_path):
+    """The same rows find their file as it was; others leave it to a run that reads it."""
+    (first,) = source_of(["It rains."], str(tmp_path / "x.parquet"), "s")
+    before = Path(first).stat()
+    (again,) = source_of(["It rains."], str(tmp_path / "x.parquet"), "s")
+    (other,) = source_of(["It snows."], str(tmp_path / "x.parquet"), "s")
+    after = Path(first).stat()
+    assert (first, after.st_mtime_ns, after.st_ino) == (again, before.st_mtime_ns, before.st_ino)
+    assert other != first and pq.read_table(first)["sentence"].to_pylist() == ["It rains."]
+    assert Path(first).name == Path(other).name == "x.parquet", "a name that is part of what identifies a corpus"
 
 
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
         (7, "sentences: 7 is neither a path nor rows"),
+        (b"a.txt", "sentences: b'a.txt' is neither a path nor rows"),
+        (
+            {"train": ["It rains."], "test": []},
+            r"sentences: it is a mapping; pass a part, such as d\['train'\], ",
+        ),
+        ({}, "sentences: it is a mapping"),
+        ([np.array(["It rains."])], "sentences: item 0 is .*; each must be a sentence, "),
         ([], "sentences: nothing was given"),
         (["It rains.", 7], "sentences: item 1 is '7'; each must be a sentence, .*"),
         ([("a", "b", "c")], "sentences: item 0 is .*"),
@@ -78,5 +110,17 @@ def test_anything_else_is_refused(tmp_path, given, sentence):
 @pytest.mark.parametrize("cells", [["a", 3], ["a", "b\ud800"]], ids=["types", "half a character"])
 def test_a_frame_whose_cells_are_not_alike_or_no_text_is_refused(tmp_path, cells):
     pandas = pytest.importorskip("pandas")
-    with pytest.raises(UserError, match=r"^sentences: it cannot be written as a table: "):
+    with pytest.raises(UserError, match=r"^sentences: (rows are not alike|.*contains half a surrogate pair)"):
         source_of(pandas.DataFrame({"sentence": cells}, dtype=object), str(tmp_path / "x.parquet"), "sentences")
+
+
+def test_a_dataset_of_several_splits_is_refused(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_dict({"text": ["It rains."]})
+    for given in (
+        datasets.DatasetDict(train=rows, test=rows),
+        datasets.IterableDatasetDict(train=rows.to_iterable_dataset()),
+    ):
+        with pytest.raises(UserError, match=r"^sentences: it is a mapping; pass a part, such as d\['train'\]"):
+            source_of(given, str(tmp_path / "x.parquet"), "sentences")
+    assert read(rows.to_iterable_dataset(), tmp_path / "x.parquet") == {"text": ["It rains."]}

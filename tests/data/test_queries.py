@@ -12,7 +12,7 @@ from raysed.data.corpus import CorpusReport, text_chunks
 from raysed.data.queries import UNKNOWN, queries_of, roles_of
 from raysed.errors import UserError
 
-KINDS = ["titles", "first_sentences", "questions", "crops"]
+KINDS = ["titles", "crops"]
 TEXT = "The Moon orbits the Earth once a month. Why does it always show the same face? Tides have slowed its turning."
 
 
@@ -36,8 +36,6 @@ def test_each_kind_of_query():
     assert [kind for kind, _ in found] == KINDS
     made = dict(found)
     assert made["titles"] == "Astronomy > Moon"
-    assert made["first_sentences"] == "The Moon orbits the Earth once a month."
-    assert made["questions"] == "Why does it always show the same face?"
     assert 4 <= len(made["crops"].split()) <= 12
     assert not list(queries_of(SearchConfig(queries=KINDS), "Why?"))  # itself
 
@@ -54,10 +52,11 @@ def test_a_crop_is_some_words_of_its_text_and_always_the_same(words):
 
 def test_queries_follow_their_texts_and_know_them(tmp_path):
     corpus = as_jsonl(tmp_path / "a.jsonl", [{"title": "Moon", "text": TEXT}, {"title": "Moon", "text": "Cheese."}])
-    rows, report = table_of(corpus, SearchConfig(queries=["titles", "questions"]))
-    assert rows == [(TEXT, 0), ("Cheese.", 1), ("Moon", 0), ("Why does it always show the same face?", 0)]
-    assert report.queries == {"titles": 1, "questions": 1} and report.kept == 2  # the second Moon is the same query
-    assert "2 queries: 1 titles, 1 questions" in report.summary()
+    rows, report = table_of(corpus, SearchConfig(queries=KINDS))
+    (crop,) = (query for _, query in queries_of(SearchConfig(queries=["crops"]), TEXT))
+    assert rows == [(TEXT, 0), ("Cheese.", 1), ("Moon", 0), (crop, 0)]
+    assert report.queries == {"titles": 1, "crops": 1} and report.kept == 2  # the second Moon is the same query
+    assert "2 queries: 1 titles, 1 crops" in report.summary()
     ids, of = np.arange(4), np.array([of for _, of in rows])
     assert roles_of(ids, of) == ["document", "document", "query", "query"]
 
@@ -97,9 +96,9 @@ def test_a_title_need_not_be_valid_text(tmp_path):
 def test_of_a_long_line_only_the_passage_is_known_that_a_query_was_made_from(tmp_path):
     corpus = as_jsonl(tmp_path / "a.jsonl", [{"title": "Moon", "text": TEXT, "asked": "moon"}])
     corpus = corpus.model_copy(update={"passage_characters": 80})
-    rows, _ = table_of(corpus, SearchConfig(queries=["titles", "questions"], column="asked"))
-    face = "Why does it always show the same face?"
-    assert rows == [(TEXT[:78], 0), (TEXT[79:], 1), ("moon", UNKNOWN), ("Moon", UNKNOWN), (face, 0)]
+    rows, _ = table_of(corpus, SearchConfig(queries=KINDS, column="asked"))
+    (crop,) = (query for _, query in queries_of(SearchConfig(queries=["crops"]), TEXT[:78]))
+    assert rows == [(TEXT[:78], 0), (TEXT[79:], 1), ("moon", UNKNOWN), ("Moon", UNKNOWN), (crop, 0)]
 
 
 def test_a_draw_takes_the_queries_of_its_texts_along(tmp_path):

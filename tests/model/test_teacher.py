@@ -21,13 +21,15 @@ from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.errors import UserError
 from raysed.model import teachers
 from raysed.model.formats import check_formats
+from raysed.model.prompts import embed_by_role
 from raysed.model.teacher import Teacher, default_learner, kinds, load_teacher
 from raysed.model.teachers import file
 from raysed.model.teachers.python import settings_of
 
 
-def checked(config: TeacherConfig) -> Teacher:
+def checked(config: TeacherConfig, **attributes: object) -> Teacher:
     teacher = load_teacher(config)
+    vars(teacher).update(attributes)
     teacher.check()
     return teacher
 
@@ -171,7 +173,9 @@ def by_letters(sentences, letters="aeiou"):
 
 
 def loaded(given, **block) -> Teacher:
-    return checked(TeacherConfig(**settings_of({"path": given, **block})))
+    """As in a call of its own."""
+    objects: dict[str, object] = {}
+    return checked(TeacherConfig(**settings_of({"path": given, **block}, objects)), objects=objects)
 
 
 @pytest.mark.parametrize(
@@ -191,6 +195,18 @@ def test_what_it_returns_are_the_vectors(given):
     assert loaded(given, prompt="e: ").embed(["a cat"]).tolist() == [[2, 1, 0, 0, 0]]
 
 
+@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy])
+def test_a_buffer_that_it_fills_again_mixes_up_no_roles(kind):
+    buffer_ND = np.empty((99, 5), np.float32)
+
+    def fills(sentences):
+        buffer_ND[: len(sentences)] = by_letters(sentences)
+        return kind(buffer_ND[: len(sentences)])
+
+    x_ND = embed_by_role(loaded(fills).embed, ["a", "e", "i"], ["query", "document", "query"])
+    assert x_ND.tolist() == by_letters(["a", "e", "i"]).tolist()
+
+
 def test_it_is_known_by_what_it_says():
     """Other vectors, another width, another prompt, and a cut that only long text shows; not by its name."""
     others = [partial(by_letters, letters="aeiuo"), partial(by_letters, letters="a")]
@@ -206,7 +222,7 @@ def test_models_that_are_loaded_give_what_they_give_by_path(tiny_encoder_dir, se
     expected_ND = load_teacher(TeacherConfig(path=str(tiny_encoder_dir), max_length=20)).embed(sentences[:9])
     np.testing.assert_allclose(loaded(model).embed(sentences[:9]), expected_ND, atol=1e-5)
     assert loaded(model).title == "SentenceTransformer"
-    assert default_learner([settings_of(model)["path"], "A"]) == {"path": "A", "keep_layers": "half"}
+    assert default_learner([settings_of(model, {})["path"], "A"]) == {"path": "A", "keep_layers": "half"}
 
 
 def test_an_object_embeds_queries_and_documents_in_its_own_way():
@@ -228,9 +244,9 @@ def test_an_object_embeds_queries_and_documents_in_its_own_way():
 
 
 def test_paths_and_blocks_stay_as_they_are():
-    assert settings_of("A") == {"path": "A"} == settings_of(Path("A"))
-    assert settings_of({"path": "A", "prompt": "q: "}) == {"path": "A", "prompt": "q: "}
-    assert settings_of({"name": "no path"}) == {"name": "no path"}
+    assert settings_of("A", {}) == {"path": "A"} == settings_of(Path("A"), {})
+    assert settings_of({"path": "A", "prompt": "q: "}, {}) == {"path": "A", "prompt": "q: "}
+    assert settings_of({"name": "no path"}, {}) == {"name": "no path"}
 
 
 @pytest.mark.parametrize(

@@ -318,3 +318,10 @@ def test_the_command_scores_any_models(senteval, quick, undone, monkeypatch, tmp
     assert row["model"] == "bundled:encoder" and list(row["scores"]) == ["SST2", "TREC"]
     assert row["average"] == pytest.approx(np.mean([scores["accuracy"] for scores in row["scores"].values()]))
     assert f"bundled:encoder: {row['average']:.2f}" in capsys.readouterr().out
+
+
+def test_a_run_that_is_not_complete_is_refused(senteval, undone, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = [str(senteval), "--task", "TREC", "--run", "quickstart", "--output", "scores.json"]
+    assert main_of(papers.transfer.job, papers.transfer.parser(), arguments=words) == 2
+    assert "runs/quickstart is not complete with these settings" in capsys.readouterr().err

@@ -189,14 +189,12 @@ def test_teachers_from_outside_take_room():
 
 
 def test_the_queries_made_from_the_corpus_are_counted(tmp_path):
-    lines = [
-        f"Ticket {n} says that nothing works. The printer is on floor {n}. Who can help me today?" for n in range(80)
-    ]
+    long = "says that nothing works. The printer is out of paper. Who can help me today?"
+    lines = [f"Ticket {n} {long if n % 2 else 'is open.'}" for n in range(80)]
     (tmp_path / "tickets.txt").write_text("\n".join(lines))
     given = [f"corpus.source={tmp_path}/tickets.txt", "sed.epochs=3", "sed.batch_size=10"]
-    # A query comes once, and a text without one is one itself.
-    for kinds, texts, queries in (("first_sentences, questions", "null", 80 + 1), ("questions", 20, 20)):
-        some = [*given, f"search.queries=[{kinds}]", f"sed.sentences={texts}"]
+    for texts, queries in (("null", 80), (20, 20)):  # a text that gives none is a query itself
+        some = [*given, "search.queries=[titles, crops]", f"sed.sentences={texts}"]
         shown = show_plan(load_config(find_config("distill"), some))
         (updates,) = re.findall(r"teachers-sed +\d+ learners? +([\d,]+)", shown)
         assert int(updates) == queries // (10 // 4) * 3, "of two queries, with their own text and two others each"

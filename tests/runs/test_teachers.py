@@ -17,7 +17,7 @@ from raysed.config import make_config
 from raysed.data.targets import TARGET_FILE
 from raysed.errors import UserError
 from raysed.model.teacher import load_teacher
-from raysed.model.teachers.python import settings_of
+from raysed.model.teachers.python import given_objects, settings_of
 from raysed.plan.artefacts import facts_of
 from raysed.plan.check import check
 from raysed.plan.graph import Plan
@@ -90,7 +90,7 @@ def test_a_function_teaches_and_is_not_taken_for_another(settings, tmp_path):
 
     for function, blocks in ((by_letters, 1), (other, 1), (by_letters, 0)):
         asked.clear()
-        combined(settings(teachers=[settings_of(function)], sed={"head": "keep"}))
+        combined(settings(teachers=[settings_of(function, given_objects)], sed={"head": "keep"}))
         assert asked.count(300) == blocks, "the corpus has one block"
         sentences, x_ND = targets(tmp_path / "runs" / "taught")
         expected_ND = function(sentences)

@@ -69,8 +69,9 @@ def test_the_choice_of_c_equals_brute_force(seed, by):
         given, test_ND = Labelled(csr_matrix(train.features), train.labels), csr_matrix(test.features)
         parts = given.folds(seed, 4)
     found = probes.classify(given, test_ND, grid, parts)
-    assert len(set(table)) > 1, "nothing to choose"
-    assert found.c == grid[int(np.argmax(table))] and found.dev == pytest.approx(max(table))
+    one_row = 100 / sum(len(dev.labels) for _, dev in pairs) + 0.01  # which single precision may put on the other side
+    assert max(table) - min(table) > 2 * one_row, "nothing to choose"
+    assert max(table) - table[grid.index(found.c)] < one_row and found.dev == pytest.approx(max(table), abs=one_row)
     assert (found.predicted == exact(train, found.c).predict(test.features.astype(np.float64))).mean() > 0.97
 
 

@@ -71,13 +71,23 @@ def stop(directory: Path, number: signal.Signals = signal.SIGTERM, **words) -> t
         (signal.SIGTERM, {"cleaning_up": "pass"}),
         (signal.SIGTERM, {"hopeless": True}),
         (signal.SIGHUP, {"patience": 1.0}),
+        (signal.SIGTERM, {"patience": 1.0, "cleaning_up": f"sys.stdout = None; {ENDLESS}"}),
         # a library that hangs when the process ends, as the log of Ray Tune does where its experiment was cut off
         (signal.SIGINT, {"cleaning_up": "import atexit; atexit.register(time.sleep, 600); raise KeyboardInterrupt"}),
         *((signal.SIGTERM, {"cleaning_up": f"raise {error}"}) for error in ("RuntimeError('no Ray')", "SystemExit(1)")),
         # `timeout` sends two signals, and the job says how it ended in between; here its other thread cannot say it
         (signal.SIGTERM, {"cleaning_up": AGAIN, "before_writing": PLANT}),
     ],
-    ids=["at once", "nobody answers", "out of patience", "hangs at exit", "error", "exit", "a signal while it says so"],
+    ids=[
+        "at once",
+        "nobody answers",
+        "out of patience",
+        "without output",
+        "hangs at exit",
+        "error",
+        "exit",
+        "a signal while it says so",
+    ],
 )
 def test_a_job_ends_soon_and_says_that_it_was_stopped(tmp_path, number, words):
     process, said, errors, seconds = stop(tmp_path, number, **words)

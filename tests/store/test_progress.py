@@ -1,6 +1,7 @@
 """What a run tells: progress lines for both kinds of output, and the words of workers elsewhere."""
 
 import io
+import logging
 import os
 import shutil
 import time
@@ -8,7 +9,18 @@ import time
 import pytest
 
 import raysed.store.progress
+from raysed.store.metrics import notes_shown
 from raysed.store.progress import Progress, listening, repeating, steps
+
+
+class Writes:
+    """As little as a program may put in the place of `sys.stdout`."""
+
+    def __init__(self, encoding: str | None = None):
+        self.text, self.encoding = "", encoding
+
+    def write(self, text: str) -> None:
+        self.text += text.encode(self.encoding or "utf-8").decode(self.encoding or "utf-8")
 
 
 class Terminal(io.StringIO):
@@ -51,6 +63,24 @@ def test_elsewhere_a_line_is_added_now_and_then(clock):
     first, *_, end = stream.getvalue().splitlines()
     assert first == "train ct:  15 % · 1 min 25 s left" and end == "train ct: done in 1 min 40 s"
     assert stream.getvalue().count("\n") == 7
+
+
+@pytest.mark.parametrize(
+    ("stream", "said"),
+    [
+        (None, ""),
+        (Writes(), "Süße:   0 % · 東\n"),
+        (Writes("latin-1"), "Süße:   0 % · ?\n"),
+        (Writes("ascii"), "S??e:   0 % ? ?\n"),
+    ],
+)
+def test_output_may_be_anything_that_a_program_has_put_there(monkeypatch, stream, said):
+    monkeypatch.setattr("sys.stdout", stream)
+    Progress("Süße", 10, every=0).update(0, "東")
+    with notes_shown():
+        logging.getLogger("raysed.x").info("東")
+    monkeypatch.undo()
+    assert stream is None or stream.text == f"{said}note: {said[-2]}\n"
 
 
 def test_work_of_an_earlier_attempt_does_not_count_as_speed(clock):

@@ -6,7 +6,7 @@ equal paths mean equal vectors, as far as the sample shows.
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,17 @@ from raysed.model.teacher import Teacher
 
 _SAMPLE = 32
 given_objects: dict[str, Any] = {}
-"""Objects by path, while a run may need them."""
+"""Those of the run by path, while it may need them."""
 
 
 class PythonTeacher(Teacher):
-    """An object that was passed to `raysed.distill` or `raysed.evaluate` instead of a path."""
+    """An object that was passed to `raysed.distill` or `raysed.evaluate` instead of a path.
+
+    Attributes:
+        objects: has it by its path.
+    """
+
+    objects: Mapping[str, Any] = given_objects
 
     @classmethod
     def takes(cls, path: str) -> bool:
@@ -44,7 +50,7 @@ class PythonTeacher(Teacher):
 
         Without a prompt in the settings, `encode_query` or `encode_document` embeds, if the object has it.
         """
-        given = given_objects.get(self.config.path)
+        given = self.objects.get(self.config.path)
         if given is None:
             problem = f"{self.config.title} is an object of a Python process that has ended or released it"
             raise UserError(f"teachers: {problem}; pass it to raysed.distill again")
@@ -62,20 +68,24 @@ class PythonTeacher(Teacher):
         self.embed(["A sentence."])
 
 
-def settings_of(teacher: Any) -> dict[str, Any]:
-    """Return the block of settings for a path, an object, or a mapping whose `path` is either."""
+def settings_of(teacher: Any, objects: MutableMapping[str, Any]) -> dict[str, Any]:
+    """Return the block of settings for a path, an object, or a mapping whose `path` is either.
+
+    `objects` has the call's other objects by path, and gets this one.
+    """
     block = dict(teacher) if isinstance(teacher, Mapping) else {"path": teacher}
     given = block.get("path", "")
     if isinstance(given, str | os.PathLike):
         return {**block, "path": os.fspath(given)} if given else block
     name = block.get("name") or getattr(given, "__name__", type(given).__name__).strip("<>")
-    return {**block, "path": _registered(given, name), "name": name}
+    return {**block, "path": _registered(given, name, objects), "name": name}
 
 
-def _registered(given: Any, name: str) -> str:
+def _registered(given: Any, name: str, objects: MutableMapping[str, Any]) -> str:
     """Register the object under a digest of its vectors of bundled sentences and of the long text they form.
 
-    Vectors of queries and documents count where they differ from those of other texts.
+    Vectors of queries and documents count where they differ from those of other texts. A second object with the same
+    vectors has another path, as the two may differ elsewhere.
     """
     if not (hasattr(given, "encode") or (callable(given) and not hasattr(given, "predict"))):  # of a CrossEncoder
         problem = "is not a teacher; pass a path, a function that takes a list of sentences, or an object with encode"
@@ -90,8 +100,8 @@ def _registered(given: Any, name: str) -> str:
         own_ND = x_ND if embed is None else _vectors(given, sentences, name, embed)
         if not np.array_equal(own_ND, x_ND):
             digest.update(role.encode() + own_ND.tobytes())
-    path = f"{PYTHON}{digest.hexdigest()[:16]}-{x_ND.shape[1]}"
-    given_objects[path] = given
+    while objects.setdefault(path := f"{PYTHON}{digest.hexdigest()[:16]}-{x_ND.shape[1]}", given) is not given:
+        digest.update(b"another")
     return path
 
 
@@ -104,7 +114,7 @@ def _vectors(given: Any, sentences: list[str], name: str, embed: Callable | None
     if hasattr(found, "detach"):  # a torch tensor on any device, in any precision
         found = found.detach().float().cpu()
     try:
-        x_ND = np.asarray(found, np.float32)
+        x_ND = np.asarray(found, np.float32).copy()  # `found` may be a buffer that the next call fills
     except (TypeError, ValueError, RuntimeError):
         x_ND = np.float32(np.nan)
     if x_ND.ndim != 2 or len(x_ND) != len(sentences) or not x_ND.size:

@@ -1,0 +1,252 @@
+"""Installs `.` and `.[all]` into fresh environments, and runs there what pages, jobs and examples tell users to run.
+
+    python3 tools/plain.py
+
+Commands are the shell and Python blocks of README.md and docs/, the docstrings of jobs/ and the files in examples/: new
+ones run without a line here. What they name (`A`, `tickets.txt`, `my-search/`) lies in the directory where they run:
+text of the package, small models of random weights, and the package's encoder with three more layers of such.
+"""
+
+import csv
+import json
+import os
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build/plain"
+INSTALLS = {"plain": ".", "all": ".[all]"}
+"""By environment, what is installed."""
+AT_A_TIME = 2  # commands
+TIMEOUT = 600  # seconds
+LEFT_OUT = {
+    r"^pip install \.": "this makes the environments",
+    r"^make ": "it installs into .venv; jobs and benchmarks are the commands",
+    r"^git clone |^\. \.venv/": "the checkout and the environment are others",
+    r"^ray |^kubectl |^export RAY_AUTH_MODE": "it needs a cluster",
+    r"^GROUP=|^aws |^echo ": "it needs an account",
+    r"^GF_SERVER_HTTP_ADDR=": "it serves pages until it is stopped",
+    r"^python tools/bundled_encoder\.py|^python benchmarks/bundled_head\.py": "it writes the bundled encoder",
+    r"^\.venv/bin/python benchmarks/": "it measures for minutes",
+    r"^python jobs/reproduce\.py sed-table-1": "it trains for minutes, on data that is elsewhere",
+    r"^python - .*\n(?!import |from )": "it needs names that its page does not define",
+    r"\nimport ray\n": "it needs Ray; tests/cluster/test_embedder.py runs it",
+    r"push_to_hub\(|load_dataset\(": "it needs the hub",
+    r"examples/mteb_scores\.py": "it needs mteb and the hub",
+}
+"""Why commands that match do not run."""
+SUBSTITUTES = {r"^ray job submit .*? -- ": "", r"s3://(BUCKET|bucket)/": "", r"\b(NAME|kubernetes)\b": "quickstart"}
+_TASKS = " --set evaluation.tasks.everyday-dev=dev.csv --set evaluation.tasks.everyday-test=test.csv"
+_TRAINS = _TASKS + " --allow-worse --set corpus.sentences=150 --set sed.epochs=1 --set sed.learners=1"
+_TRAINS_MEMBERS = _TRAINS + " --set members.count=2 --set ct.steps=2 --set recipes=[ct-sed-flow] --set flow.epochs=1"
+ENDINGS = {
+    r"^(raysed|python jobs/)\s*distill": _TRAINS,
+    r"^raysed run|^python jobs/ensemble_then_distill\.py": _TRAINS_MEMBERS,
+}
+"""What makes commands that match take seconds."""
+NEEDS_EXTRA = {
+    "raysed run --config my-run.yaml --run on-ray --set resources.engine=ray": {"plain": "raysed[ray]"},
+    "raysed init me/text --output text.yaml": {"plain": "raysed[datasets]", "all": "cannot be read as a hub dataset"},
+}
+"""Further commands; by environment, what the sentence says that ends them with exit code 2."""
+
+
+# -- what runs -------------------------------------------------------------------------------------------------------
+
+
+def shell_commands(text: str) -> list[str]:
+    r"""Return the commands of a shell block: without comments, continued lines joined.
+
+    >>> shell_commands("# all runs\nraysed status  # now\nraysed init \\\n  a.txt\n")
+    ['raysed status', 'raysed init a.txt']
+    """
+    lines = [re.sub(r"(^|\s+)#\s.*", "", line) for line in re.sub(r"\s*\\\n\s*", " ", text).splitlines()]
+    return [line.strip() for line in lines if line]
+
+
+def commands() -> dict[str, list[str]]:
+    """Return the commands of each file that shows some, in its order."""
+    found: dict[str, list[str]] = {}
+    for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]:
+        lines = found[path.relative_to(ROOT).as_posix()] = []
+        for _, language, text in re.findall(r"^( *)```(sh|python)\n(.*?)^\1```", path.read_text(), re.S | re.M):
+            lines += shell_commands(text) if language == "sh" else [f"python - <<'END'\n{text}END"]
+    for path in sorted(ROOT.glob("jobs/*.py")):
+        shown = re.findall(r"(?:python jobs|ray job submit).*?[^\\]\n", path.read_text().split('"""')[1], re.S)
+        found[f"jobs/{path.name}"] = shell_commands("".join(shown))
+    for path in sorted(ROOT.glob("examples/*.*")):
+        has_arguments = "argparse" in path.read_text()  # which name a server
+        own = f"python examples/{path.name} --help"
+        found[f"examples/{path.name}"] = [
+            own if has_arguments else f"python tools/plain.py on-less-text examples/{path.name}"
+        ]
+    return {**found, "extras": [*NEEDS_EXTRA]}
+
+
+def why_left_out(command: str) -> str | None:
+    """Return why a command does not run, if so; a part of a `ray job submit` does."""
+    return next((reason for pattern, reason in LEFT_OUT.items() if re.search(pattern, substituted(command))), None)
+
+
+def substituted(command: str) -> str:
+    """Return a command without placeholders and clusters."""
+    for pattern, replacement in SUBSTITUTES.items():
+        command = re.sub(pattern, replacement, command)
+    return command
+
+
+# -- where it runs ---------------------------------------------------------------------------------------------------
+
+
+def make_directory(path: Path) -> None:
+    """Write what commands name, of the package's text; this runs in an environment that has raysed."""
+    import torch
+    from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+    from raysed import bundled
+
+    sentences = bundled.corpus()[:150]
+    for name in ("data/tickets", "text", "SentEval/data/downstream/TREC", "my-search/qrels"):
+        (path / name).mkdir(parents=True)
+    for name in ("tickets.txt", "text/1.txt"):
+        (path / name).write_text("".join(f"{sentence}\n" for sentence in sentences))
+    for name in ("tickets.jsonl", "data/tickets/1.jsonl"):
+        (path / name).write_text("".join(json.dumps({"text": sentence}) + "\n" for sentence in sentences))
+    for name in ("pairs.csv", "pairs-dev.csv", "dev.csv", "test.csv", "pairs.tsv", "pairs-dev.tsv"):
+        pairs = bundled.pairs("dev" if "dev" in name else "test")[:150]
+        write_table(path / name, [("score", "sentence1", "sentence2"), *pairs])
+    write_table(path / "labelled.tsv", [("label", "text"), *((text.split()[0] == "The", text) for text in sentences)])
+    for name, some in (("train_5500", sentences[:60]), ("TREC_10", sentences[60:90])):
+        questions = [f"{'NUM' if text.startswith('The ') else 'HUM'}:of {text}\n" for text in some]
+        (path / f"SentEval/data/downstream/TREC/{name}.label").write_text("".join(questions))
+    documents = [{"_id": str(place), "title": "", "text": text} for place, text in enumerate(sentences)]
+    for name, some in (("corpus", documents), ("queries", documents[:20])):
+        (path / f"my-search/{name}.jsonl").write_text("".join(json.dumps(each) + "\n" for each in some))
+    qrels = [("query-id", "corpus-id", "score"), *((str(place), str(place + 1), 1) for place in range(20))]
+    write_table(path / "my-search/qrels/test.tsv", qrels)
+
+    encoder = Path(bundled.__file__).parent / "encoder"
+    small = AutoConfig.from_pretrained(encoder, hidden_size=32, num_attention_heads=1, intermediate_size=64)
+    small.num_hidden_layers = 6
+    published = ("all-MiniLM-L6-v2", "all-mpnet-base-v2", "paraphrase-MiniLM-L3-v2")
+    hub = [f"sentence-transformers/{name}" for name in published]
+    for seed, name in enumerate(["A", "B", "C", "MODEL_A", "MODEL_B", *hub]):
+        torch.manual_seed(seed)
+        model = AutoModel.from_pretrained(encoder, num_hidden_layers=6) if name in hub else AutoModel.from_config(small)
+        model.save_pretrained(path / name)
+        AutoTokenizer.from_pretrained(encoder).save_pretrained(path / name)
+    for name in ("docs", "examples", "jobs", "papers", "tools"):
+        (path / name).symlink_to(ROOT / name)
+    must(f"raysed run --set encoder.path=A{_TRAINS_MEMBERS} --set recipes=[ct-sed]", "plain", path)
+    for name in ("my-run.yaml", "my-config.yaml", "tickets.yaml"):
+        shutil.copy2(path / "runs/quickstart/config.yaml", path / name)
+
+
+def write_table(path: Path, rows: list[tuple]) -> None:
+    """Write rows, separated as the file's name says."""
+    with path.open("w", newline="") as file:
+        csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",").writerows(rows)
+
+
+def on_less_text(path: Path) -> None:
+    """Run an example, or a notebook's cells, with few sentences and pairs of the package."""
+    from raysed import bundled
+
+    sentences, pairs = bundled.corpus()[:150], {split: bundled.pairs(split)[:250] for split in ("dev", "test")}
+    bundled.corpus, bundled.pairs, sys.argv = lambda: sentences, pairs.get, [str(path)]
+    if path.suffix == ".ipynb":
+        cells = [cell["source"] for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+        exec("\n".join(map("".join, cells)), {"__name__": "__main__"})
+    else:
+        runpy.run_path(str(path), run_name="__main__")
+
+
+# -- running it ------------------------------------------------------------------------------------------------------
+
+
+def run(command: str, environment: str, directory: Path) -> tuple[int, str]:
+    """Run a command as a user of an environment would; return its exit code and what it writes."""
+    own = ("PYTHONPATH", "PYTHONHOME", "RAY_ADDRESS", "VIRTUAL_ENV")
+    variables = {name: value for name, value in os.environ.items() if name not in own}
+    variables["PATH"] = f"{BUILD / environment}/bin:{os.environ['PATH']}"
+    # Threads that wait for a busy core would spin unless they are passive.
+    variables |= {"HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    done = subprocess.run(
+        ["timeout", str(TIMEOUT), "bash", "-c", command],
+        cwd=directory,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    return done.returncode, done.stdout.decode(errors="replace")
+
+
+def install(environment: str) -> None:
+    """Make a fresh environment."""
+    shutil.rmtree(ROOT / "build/lib", ignore_errors=True)  # modules that are gone would be installed from there
+    begun = time.monotonic()
+    subprocess.run([sys.executable, "-m", "venv", BUILD / environment], check=True)
+    must(f"python -m pip --quiet install -c constraints.txt '{INSTALLS[environment]}'", environment, ROOT)
+    print(f"installed '{INSTALLS[environment]}' in {time.monotonic() - begun:.0f} s", flush=True)
+
+
+def must(command: str, environment: str, directory: Path) -> None:
+    """Run what all commands need; raise `RuntimeError` if it fails."""
+    code, text = run(command, environment, directory)
+    if code:
+        raise RuntimeError(f"{command}\n{text}\nit ended with {code}")
+
+
+def copy(source: str, target: str) -> None:
+    """Copy a file; weights, which no command changes, are linked."""
+    (os.link if source.endswith(".safetensors") else shutil.copy2)(source, target)
+
+
+def check(name: str, environment: str) -> list[bool]:
+    """Run a file's commands one after another in a directory of their own; return which ended as they should."""
+    directory, outcomes = BUILD / "at" / environment / name, []
+    shutil.copytree(BUILD / "directory", directory, symlinks=True, copy_function=copy)
+    for line in filter(lambda line: not why_left_out(line), commands()[name]):
+        refusal, command = NEEDS_EXTRA.get(line, {}).get(environment, ""), substituted(line)
+        command += next((ending for pattern, ending in ENDINGS.items() if re.search(pattern, command)), "")
+        begun = time.monotonic()
+        code, text = run(command, environment, directory)
+        outcomes.append(code == (2 if refusal else 0) and refusal in text)
+        title = f"{time.monotonic() - begun:5.1f} s  {INSTALLS[environment]:6}  {name}: {line.splitlines()[0]}"
+        failure = f"{command}\n{text}\nit ended with {code}; right is {f'2 and {refusal!r}' if refusal else 0}"
+        print(f"passed {title}" if outcomes[-1] else f"FAILED {title}\n{failure}", flush=True)
+    return outcomes
+
+
+def main() -> int:
+    """Install both and run everything in both; return 1 if a command failed, else 0."""
+    shutil.rmtree(BUILD, ignore_errors=True)
+    install("plain")
+    must(f"python {shlex.quote(__file__)} directory {shlex.quote(f'{BUILD}/directory')}", "plain", ROOT)
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        second = pool.submit(install, "all")
+        checks = [pool.submit(check, name, "plain") for name in commands()]
+        second.result()
+        checks += [pool.submit(check, name, "all") for name in commands()]
+        outcomes = [outcome for each in checks for outcome in each.result()]
+    failed = outcomes.count(False)
+    print(f"{len(outcomes) - failed} passed, {failed} failed")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["directory", path]:
+            make_directory(Path(path))
+        case ["on-less-text", path]:
+            on_less_text(Path(path))
+        case _:
+            sys.exit(main())
