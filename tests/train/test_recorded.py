@@ -147,6 +147,22 @@ def test_what_cannot_be_recorded_is_updated_without(train, name, losses, caplog)
     assert "updates cannot be recorded" in caplog.text and not sum(recorded.recorder.replays)
 
 
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("no CUDA graphs")])
+def test_a_card_that_cannot_record_launches(train, error, caplog):
+    """Because it is too small, or its driver too old; what was recorded before makes room."""
+    plain, recorded = (train("nli", records=records) for records in (False, True))
+
+    def record(function, batch):
+        if recorded.recorder.replays:
+            raise error
+        return recorded.recorder(function, batch)
+
+    recorded.engine._recorded._record = record
+    assert recorded() == plain()
+    assert caplog.text.count("updates cannot be recorded, so they are slower from now on") == 1
+    assert len(recorded.recorder.replays) == 1 and not recorded.engine._recorded._recordings
+
+
 def test_an_encoder_that_pools_first_tokens_is_recorded(train):
     recorded = train("sts")
     recorded.objective.encoder.pooling = "cls"
