@@ -40,6 +40,8 @@ LEFT_OUT = {
     r"\nimport ray\n": "it needs Ray; tests/cluster/test_embedder.py runs it",
     r"push_to_hub\(|load_dataset\(": "it needs the hub",
     r"examples/mteb_scores\.py": "it needs mteb and the hub",
+    r"^python examples/write_queries\.py (?!--help)": "it needs a server; tests/test_examples.py runs it",
+    r"^nvidia-cuda-mps-control": "it needs a GPU",
 }
 """Why commands that match do not run."""
 SUBSTITUTES = {r"^ray job submit .*? -- ": "", r"s3://(BUCKET|bucket)/": "", r"\b(NAME|kubernetes)\b": "quickstart"}
@@ -122,6 +124,8 @@ def make_directory(path: Path) -> None:
     for name in ("pairs.csv", "pairs-dev.csv", "dev.csv", "test.csv", "pairs.tsv", "pairs-dev.tsv"):
         pairs = bundled.pairs("dev" if "dev" in name else "test")[:150]
         write_table(path / name, [("score", "sentence1", "sentence2"), *pairs])
+    asked = [{"text": text, "queries": [text.split(".")[0]]} for text in sentences]
+    (path / "docs.queries.jsonl").write_text("".join(json.dumps(each) + "\n" for each in asked))
     write_table(path / "labelled.tsv", [("label", "text"), *((text.split()[0] == "The", text) for text in sentences)])
     for name, some in (("train_5500", sentences[:60]), ("TREC_10", sentences[60:90])):
         questions = [f"{'NUM' if text.startswith('The ') else 'HUM'}:of {text}\n" for text in some]
