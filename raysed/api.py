@@ -269,6 +269,8 @@ def distill(
     """
     from raysed.model.teachers.python import given_objects
 
+    given_objects.clear()  # which may have those of `distillation`
+
     trained = {"keep_layers": keep_layers, "static": static, "search": search, "queries": queries}
     about = {"dev": dev, "tasks": tasks, "run": run, "storage": storage, "settings": settings, "verbose": verbose}
     try:
@@ -299,7 +301,6 @@ def distillation(
     from raysed.model.teachers.python import given_objects, settings_of
 
     make_config({"run": run, "storage": storage})  # before anything is written there
-    given_objects.clear()  # which may have those of another call
     defaults = load_config(find_config("distill"))
     blocks = [settings_of(teacher, given_objects) for teacher in _as_list(teachers)]
     paths = [block.get("path", "") for block in blocks]

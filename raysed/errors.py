@@ -71,6 +71,8 @@ def call_library(call: Callable[[list[str]], Any], texts: list[str], name: str) 
         return call(texts)
     except Exception as error:  # libraries raise anything
         reason = first_line(error)
+        if is_out_of_memory(error):
+            raise UserError(f"{name}: {reason}") from None
     half = len(texts) // 2
     for some in (texts[:half], texts[half:]) if half else ():
         call_library(call, some, name)

@@ -137,15 +137,18 @@ def make_directory(path: Path) -> None:
     write_table(path / "my-search/qrels/test.tsv", qrels)
 
     encoder = Path(bundled.__file__).parent / "encoder"
-    small = AutoConfig.from_pretrained(encoder, hidden_size=32, num_attention_heads=1, intermediate_size=64)
+    sizes = {"hidden_size": 32, "num_attention_heads": 1, "intermediate_size": 64}
+    small = AutoConfig.from_pretrained(encoder, trust_remote_code=False, **sizes)
     small.num_hidden_layers = 6
     published = ("all-MiniLM-L6-v2", "all-mpnet-base-v2", "paraphrase-MiniLM-L3-v2")
     hub = [f"sentence-transformers/{name}" for name in published]
     for seed, name in enumerate(["A", "B", "C", "MODEL_A", "MODEL_B", *hub]):
         torch.manual_seed(seed)
-        model = AutoModel.from_pretrained(encoder, num_hidden_layers=6) if name in hub else AutoModel.from_config(small)
+        model = AutoModel.from_config(small, trust_remote_code=False)
+        if name in hub:
+            model = AutoModel.from_pretrained(encoder, num_hidden_layers=6, trust_remote_code=False)
         model.save_pretrained(path / name)
-        AutoTokenizer.from_pretrained(encoder).save_pretrained(path / name)
+        AutoTokenizer.from_pretrained(encoder, trust_remote_code=False).save_pretrained(path / name)
     for name in ("docs", "examples", "jobs", "papers", "tools"):
         (path / name).symlink_to(ROOT / name)
     must(f"raysed run --set encoder.path=A{_TRAINS_MEMBERS} --set recipes=[ct-sed]", "plain", path)

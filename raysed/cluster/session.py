@@ -117,7 +117,7 @@ def _require_token() -> None:
     ray = sys.modules.get("ray")
     if ray is None:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
-    elif "RAY_AUTH_MODE" not in os.environ and ray.__version__ < "2.60":  # from then on, it does so by itself
+    elif "RAY_AUTH_MODE" not in os.environ and ray.__version__.startswith(("2.58.", "2.59.")):
         problem = "Ray was imported without RAY_AUTH_MODE, so anybody who reaches this machine could use it"
         raise UserError(f"{problem}; set RAY_AUTH_MODE=token before you import it")
     is_named = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()

@@ -41,9 +41,9 @@ def job(arguments: argparse.Namespace) -> int:
         storage.reach()
     with readable(str(storage)):
         lines, code = describe(storage)  # raises for an unknown run
-        if arguments.watch:
-            from raysed.store.watching import watch
+    if arguments.watch:
+        from raysed.store.watching import watch
 
-            return watch(storage)
+        return watch(storage)
     print(*lines, sep="\n")
     return code

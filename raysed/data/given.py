@@ -19,7 +19,7 @@ from raysed.store.files import sha256_of
 from raysed.uris import half_character_in
 
 _ROWS = 10_000
-_SOURCE = re.compile(r"bundled:\S+|\S*[/*]\S*")
+_SOURCE = re.compile(r"bundled:\S+|[!-~]*[/*][!-~]*")
 """A path, pattern, URI or dataset, and hardly ever a sentence."""
 
 

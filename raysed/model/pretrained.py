@@ -161,8 +161,12 @@ def make_usable(tokenizer: PreTrainedTokenizerBase, path: str, rows: int = sys.m
 
 def read_tokenizer(config: EncoderConfig, **options: Any) -> PreTrainedTokenizerBase:
     """Read the tokenizer of the model's commit, from where that is cached."""
-    options |= {name: config.model_kwargs[name] for name in ("revision", "cache_dir") if name in config.model_kwargs}
+    options |= _where_cached(config)
     return AutoTokenizer.from_pretrained(encoder_path(config), trust_remote_code=config.trust_remote_code, **options)
+
+
+def _where_cached(config: EncoderConfig) -> dict[str, Any]:
+    return {name: value for name, value in config.model_kwargs.items() if name in ("revision", "cache_dir")}
 
 
 def unloadable(config: EncoderConfig, error: Exception) -> UserError:
@@ -331,7 +335,7 @@ def configuration_of(config: EncoderConfig) -> PretrainedConfig:
     path = encoder_path(config)
     found, what = None, "is a LoRA adapter: save what peft's merge_and_unload makes of it, and name that"
     try:
-        if find_adapter_config_file(path) is None:
+        if find_adapter_config_file(path, **_where_cached(config)) is None:
             found, what = _read_configuration(path, config), "is not an encoder of text"
     except LOAD_ERRORS as error:
         what = "is neither a model directory nor a hub id that can be reached"

@@ -56,11 +56,10 @@ class Job:
     def hub_models(self) -> dict[str, dict[str, Any]]:
         """Hub models that workers load, each with the options that select its files."""
         config, views = self.config, self.config.views
-        found = {config.encoder.path: config.encoder.model_kwargs}
         names = [teacher.path for teacher in config.teachers if not teacher.is_members]
         makers = [KINDS[kind] for kind, rows in self.views.items() if rows is None]
         names += [model.path for maker in makers for _, model in maker.models(views, config.encoder)]
-        found = {**{name: {} for name in names}, **found}
+        found = {**{name: {} for name in names}, config.encoder.path: config.encoder.model_kwargs}
         paths = {name: Path(encoder_path(EncoderConfig(path=name))).expanduser() for name in found}
         return {name: options for name, options in found.items() if not paths[name].exists()}
 

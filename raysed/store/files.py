@@ -12,7 +12,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -242,10 +242,13 @@ class Watched:
 
     def check(self) -> None:
         """Raise UserError if it has changed, or is gone."""
-        now = None
-        with suppress(OSError, ValueError):  # such as a UserError that it does not exist
+        try:
             now = self.look()
-        if now != self.known:
+        except (OSError, ValueError) as error:  # such as a UserError that it does not exist
+            raise UserError(f"{self.what} can no longer be read ({first_line(error)}); start the run again") from None
+        # Of a hub model without a commit, this machine has read nothing.
+        is_unread = isinstance(now, dict) and now == {**self.known, "commit": None}
+        if now != self.known and not is_unread:
             raise UserError(f"{self.what} changed while the run was using it; start the run again")
 
 
@@ -257,14 +260,14 @@ def files_of_model(directory: Path, is_read: Callable[[str], bool]) -> Iterator[
         yield from (path for path in paths if is_read(path.suffix) and path.is_file())
 
 
-def check_content(path: str | Path, setting: str | None = None) -> None:
+def check_content(path: str | Path, setting: str | None = None, unread: Container[str] = ()) -> None:
     """Raise UserError for what cannot be read as a file: a pipe or device, and what other programs have to unpack.
 
-    In a directory, the files of a model or task are looked at.
+    In a directory, the files of a model or task are looked at, but for those with suffixes that are `unread`.
     """
-    patterns = ("*", "*/*") if os.path.isdir(path) else ()
     with suppress(OSError):  # whoever reads it will say so
-        for file in (Path(path), *(file for pattern in patterns for file in Path(path).glob(pattern))):
+        files = (Path(path), *Path(path).glob("*"), *Path(path).glob("*/*"))
+        for file in (file for file in files if file.suffix not in unread):
             is_file, problem = os.path.isfile(file), None
             if os.path.exists(file) and not (is_file or os.path.isdir(file)):
                 problem = "is neither a file nor a directory; name one of these"

@@ -12,6 +12,8 @@ from raysed.config import PACKAGE, EncoderConfig, package_folder, stable_hash
 from raysed.errors import UserError, first_line
 from raysed.store.files import check_content, digest_of
 
+_OTHER_FORMATS = (".arrow", ".bin", ".data", ".h5", ".msgpack", ".onnx", ".onnx_data", ".ot")
+"""Of files beside a transformer that is read from safetensors."""
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 """What to download of a hub model: no code and no pickled weights."""
 
@@ -36,7 +38,7 @@ def encoder_path(config: EncoderConfig) -> str:
     """Return the directory or hub id of a transformer, which the first releases of sentence-transformers put deeper."""
     found = _located(config)
     outer = Path(os.path.expanduser(found))
-    check_content(outer, "encoder.path")
+    check_content(outer, "encoder.path", _OTHER_FORMATS)
     has_own = [os.path.isfile(folder / "config.json") for folder in (outer, outer / "0_Transformer")]
     return str(outer / "0_Transformer") if has_own == [False, True] else found
 

@@ -67,7 +67,7 @@ class Run:
         self._writing: Future | None = None
         self._next_batch: Future | None = None
         self._on_gpu = next(self.objective.parameters()).device.type == "cuda"
-        self._rests_until = 0.0
+        self._rests_until, self._saved = 0.0, -1
 
     def train(self) -> Result:
         """Make the remaining updates, from the newest saved state; return how the training ended."""
@@ -83,7 +83,7 @@ class Run:
                 self._selection.put_back(self._result, self._step)
                 self._result.steps = self._step
                 self.objective.eval()
-            elif self._step % self.plan.checkpoint_every:
+            elif self._saved != self._step:
                 self._save()
         self._wait_for_writer()
         return self._result
@@ -113,7 +113,7 @@ class Run:
 
     def _pinned(self, step: int) -> Any:
         """Return a batch in memory that a GPU copies from without waiting."""
-        return map_tensors(torch.Tensor.pin_memory, self.batch_at(step))
+        return map_tensors(_pinned, self.batch_at(step))
 
     def _logged(self, loss: float, rate: float) -> Metrics | None:
         evaluates = self._selection.is_due(self._step)
@@ -129,6 +129,7 @@ class Run:
 
     def _save(self) -> None:
         """Copy the state and write it while training continues."""
+        self._saved = self._step
         if self.checkpoints is None:
             return
         state = {"engine": self.engine.state_dict(), "best": self._selection.best}
@@ -168,7 +169,12 @@ class Run:
         state = load_state(newest[1] if newest else self.checkpoints.at(step))
         self.engine.load_state_dict(state["engine"])
         self._step, self._selection.best = state["step"], state["best"]
+        self._saved = self._step
         self._result = Result(**{**state["result"], "resumed_at": self._step})
+
+
+def _pinned(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.pin_memory() if tensor.device.type == "cpu" and tensor.layout == torch.strided else tensor
 
 
 def _not_finite(step: int, ids: Iterable[int]) -> str:

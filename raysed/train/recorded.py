@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -59,7 +60,7 @@ class RecordedUpdates:
         self._encoders = _encoders(objective)
         self._device = self._parameters[0].device
         self._rate = torch.zeros((), device=self._device)
-        self._record = record or _cuda_graphs()
+        self._given, self._record = record, record or _cuda_graphs()
         self._recordings: dict[tuple, _Recording | None] = {}
         self._seen: set[tuple] = set()
         self._is_off = False
@@ -69,24 +70,32 @@ class RecordedUpdates:
         if self._is_off or any(encoder.parts > 1 for encoder in self._encoders):
             self.forget()  # and leave the memory to the launched updates
             return None
-        shape = tuple(_shape(batch))
-        if shape not in self._seen:
-            if len(self._seen) < _MAX_SHAPES:
-                self._seen.add(shape)
-            return None
-        self._rate.fill_(learning_rate)
         restore = random_state(self._device)
         try:
+            shape = tuple(_shape(batch))
+            if shape not in self._seen:
+                if len(self._seen) < _MAX_SHAPES:
+                    self._seen.add(shape)
+                return None
+            self._rate.fill_(learning_rate)
             loss, self._objective.watched = self._result(shape, batch)
+            return loss.item()
         except Exception as error:  # an operation that waits for the device, or too little memory
-            restore()
             self._is_off = True
             log.warning("updates cannot be recorded, so they are slower from now on: %s", first_line(error))
-            return None
-        return loss.item()
+        # Outside of `except`, whose traceback keeps the tensors of the broken update alive.
+        restore()
+        self._objective.watched = None
+        self._optimizer.zero_grad(set_to_none=True)  # DeepSpeed would add to what is there
+        self.forget()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        return None
 
     def forget(self) -> None:
         """Drop all recordings, as after the tensors that they write to were replaced."""
+        if self._recordings:  # memory that no graph uses any more cannot be shared by new ones
+            self._record = self._given or _cuda_graphs()
         self._recordings.clear()
         self._seen.clear()
 
@@ -98,22 +107,25 @@ class RecordedUpdates:
         if recording is None:
             kept = map_tensors(lambda tensor: tensor.to(self._device, copy=True), batch)
             self._optimizer.zero_grad(set_to_none=True)  # a recording has gradients of its own
-            recording = _Recording(kept, *self._record(self._whole_update, kept))
+            recording = _Recording(kept, *self._record(partial(self._whole_update, capturable=True), kept))
             self._recordings[shape] = recording
         for new, old in zip(tensors_in(batch), tensors_in(recording.batch), strict=True):
             old.copy_(new, non_blocking=True)
         recording.replay()
         return recording.result
 
-    def _whole_update(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Make an update without waiting for the device, which decides itself whether anything is not finite."""
+    def _whole_update(self, batch: Any, capturable: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Make an update without waiting for the device, which decides itself whether anything is not finite.
+
+        Torch wants optimizers to be `capturable` while a graph is captured, and warns of it elsewhere.
+        """
         loss = self._gradient(batch)
         norm = nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
         is_broken = ~torch.isfinite(loss + norm)
         groups = self._optimizer.param_groups
         try:
             for group in groups:
-                group["lr"], group["capturable"] = self._rate, True
+                group["lr"], group["capturable"] = self._rate, capturable
             self._optimizer.found_inf = is_broken.float()  # makes torch's fused optimizers change nothing
             self._step(norm)
         finally:
@@ -130,12 +142,14 @@ def recorded_updates(
     step: Callable[[torch.Tensor], None],
     record: Record | None = None,
 ) -> RecordedUpdates | None:
-    """Return `RecordedUpdates` on a GPU; None on a CPU and where the objective or its encoder cannot be recorded."""
+    """Return `RecordedUpdates` on a GPU; None on a CPU and where something cannot be recorded, which is logged."""
     if record is None and next(objective.parameters()).device.type != "cuda":
         return None
     why = "" if getattr(objective, "is_recordable", False) else "its loss waits for the GPU"
     if any(encoder.position_offset is None for encoder in _encoders(objective)):
         why = "its encoder takes no packed rows"
+    if not all(group.get("fused") for group in optimizer.param_groups):  # others ignore `found_inf`
+        why = "its optimizer is not one of torch's fused ones"
     if why:
         log.info("%s: updates are launched kernel by kernel, because %s", type(objective).__name__, why)
         return None
@@ -151,9 +165,12 @@ def _cuda_graphs() -> Record:
     pool = torch.cuda.graph_pool_handle()
 
     def record(function: Callable[[Any], Any], batch: Any) -> tuple[Callable[[], None], Any]:
-        graph = torch.cuda.CUDAGraph()
-        # Threads that copy batches or write checkpoints must not break a recording.
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        # Torch stays on another stream if a capture breaks. Threads that copy batches must not break it.
+        with (
+            torch.cuda.stream(stream),
+            torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"),
+        ):
             result = function(batch)
         return graph.replay, result
 
@@ -161,17 +178,20 @@ def _cuda_graphs() -> Record:
 
 
 def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> Any:
-    """Apply a function to all tensors in nested named tuples and dataclasses."""
+    """Apply a function to all tensors in nested tuples and dataclasses."""
     if isinstance(batch, torch.Tensor):
         return function(batch)
     if isinstance(batch, tuple):
-        return type(batch)(*(map_tensors(function, part) for part in batch))
+        parts = [map_tensors(function, part) for part in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
     if is_dataclass(batch):
         return replace(batch, **{f.name: map_tensors(function, getattr(batch, f.name)) for f in fields(batch)})
     return batch
 
 
 def _leaves(batch: Any) -> Iterator[Any]:
+    if isinstance(batch, list | dict):
+        raise TypeError(f"a batch has a {type(batch).__name__}; use named tuples or dataclasses")
     if isinstance(batch, tuple) or is_dataclass(batch):
         for part in batch if isinstance(batch, tuple) else (getattr(batch, f.name) for f in fields(batch)):
             yield from _leaves(part)
@@ -180,7 +200,7 @@ def _leaves(batch: Any) -> Iterator[Any]:
 
 
 def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
-    """Yield all tensors in nested named tuples and dataclasses."""
+    """Yield all tensors in nested tuples and dataclasses."""
     return (leaf for leaf in _leaves(batch) if isinstance(leaf, torch.Tensor))
 
 

@@ -60,8 +60,10 @@ def test_windows_that_are_read_ahead_are_those_that_are_not(tmp_path):
     with mock.patch.object(ahead, "_load", wraps=ahead._load) as load:
         for step in (*range(26), 3):
             assert torch.equal(ahead(step).targets, plain(step).targets)
+        ahead._reader.shutdown()
     read = [call.args for call in load.call_args_list]
-    assert read[:8] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0), (2, 1)] and read[8] == (0, 0)
+    once = [(0, 2), (1, 0), (1, 1), (1, 2), (2, 0), (2, 1)]
+    assert sorted(read) == [(0, 0), (0, 0), (0, 1), (0, 1), *once]  # twice after the jump
 
 
 def test_a_table_of_several_files_has_the_batches_of_one(tmp_path, monkeypatch):

@@ -426,6 +426,15 @@ class AtOnce:
         return future
 
 
+def test_a_part_saves_its_end_whatever_rests(checkpoints, monkeypatch, as_on_a_gpu):
+    monkeypatch.setattr(loop.Run, "_may_save", lambda run: False)
+    line = Line()
+    plan = Plan(20, lambda step: 1.0, checkpoint_every=5, log_every=9, keep="first")
+    engine = TorchEngine(line, torch.optim.SGD(line.parameters()))
+    loop.Run(line, lambda step: None, plan, engine, checkpoints=checkpoints, until=10).train()
+    assert checkpoints.newest()[0] == 10
+
+
 def test_fast_updates_save_seldom_but_before_the_machine_goes(checkpoints, monkeypatch, as_on_a_gpu):
     """A save takes a second, an update none; the next one starts ten seconds after it, except on a notice."""
     now, kept = [0.0], []

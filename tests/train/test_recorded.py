@@ -154,6 +154,7 @@ def test_a_card_that_cannot_record_launches(train, error, caplog):
 
     def record(function, batch):
         if recorded.recorder.replays:
+            recorded.engine._gradient(batch)  # what a broken capture leaves behind
             raise error
         return recorded.recorder(function, batch)
 

@@ -59,7 +59,7 @@ def _translator(config: EncoderConfig, max_length: int, device: str) -> Callable
         model = AutoModelForSeq2SeqLM.from_pretrained(path, trust_remote_code=False, **options)
     model = model.to(device).eval()
     model.generation_config.max_length = None  # avoids a warning per batch that max_new_tokens overrides it
-    positions = model.config.max_position_embeddings - common.UNUSED_POSITIONS
+    positions = common.usable_positions(model.config)
     longest = min(max_length, positions)
     options = dict(num_beams=1, do_sample=False, max_new_tokens=min(2 * max_length, positions))
 

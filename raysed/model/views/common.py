@@ -1,11 +1,13 @@
 """Shared by all makers of views: their result, random draws, loading errors and padded batches."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from transformers import PretrainedConfig
 from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 
 from raysed.errors import UserError, first_line
@@ -14,8 +16,12 @@ from raysed.model.pretrained import LOAD_ERRORS
 
 _CELLS = 2048
 """Tokens and padding per forward pass; with a large vocabulary their logits take half a gigabyte."""
-UNUSED_POSITIONS = 2
-"""RoBERTa does not use the first two positions; other models lose two tokens of their longest sentences."""
+
+
+def usable_positions(config: PretrainedConfig) -> int:
+    """Return how many tokens a model takes: two less than its positions, since RoBERTa does not use the first two."""
+    positions = getattr(config, "max_position_embeddings", None) or 0
+    return positions - 2 if positions > 0 else sys.maxsize
 
 
 class Made(NamedTuple):

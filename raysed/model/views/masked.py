@@ -31,8 +31,8 @@ def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "
     """Return the maker; the model runs in bf16 on a GPU that has it."""
     model, tokenizer = _load(views, encoder)
     model, seed = model.to(device, common.dtype_on(device)).eval(), derive_seed(seed, "mlm")
-    longest = model.config.max_position_embeddings - common.UNUSED_POSITIONS
-    options = dict(truncation=True, max_length=min(encoder.max_length, longest), return_offsets_mapping=True)
+    longest = min(encoder.max_length, common.usable_positions(model.config))
+    options = dict(truncation=True, max_length=longest, return_offsets_mapping=True)
     texts, kinds = _texts_and_kinds(tokenizer)
     kinds_V = np.pad(kinds, (0, model.config.vocab_size - len(kinds)), constant_values=-1)
     is_lower_case = tokenizer.tokenize("A") == tokenizer.tokenize("a")
