@@ -109,9 +109,6 @@ def substituted(command: str) -> str:
 
 def make_directory(path: Path) -> None:
     """Write what commands name, of the package's text; this runs in an environment that has raysed."""
-    import torch
-    from transformers import AutoConfig, AutoModel, AutoTokenizer
-
     from raysed import bundled
 
     sentences = bundled.corpus()[:150]
@@ -136,6 +133,21 @@ def make_directory(path: Path) -> None:
     qrels = [("query-id", "corpus-id", "score"), *((str(place), str(place + 1), 1) for place in range(20))]
     write_table(path / "my-search/qrels/test.tsv", qrels)
 
+    write_models(path)
+    for name in ("docs", "examples", "jobs", "papers", "tools"):
+        (path / name).symlink_to(ROOT / name)
+    must(f"raysed run --set encoder.path=A{_TRAINS_MEMBERS} --set recipes=[ct-sed]", "plain", path)
+    for name in ("my-run.yaml", "my-config.yaml", "tickets.yaml"):
+        shutil.copy2(path / "runs/quickstart/config.yaml", path / name)
+
+
+def write_models(path: Path) -> None:
+    """Write small models with random weights, and some with the names of published ones."""
+    import torch
+    from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+    from raysed import bundled
+
     encoder = Path(bundled.__file__).parent / "encoder"
     sizes = {"hidden_size": 32, "num_attention_heads": 1, "intermediate_size": 64}
     small = AutoConfig.from_pretrained(encoder, trust_remote_code=False, **sizes)
@@ -149,11 +161,6 @@ def make_directory(path: Path) -> None:
             model = AutoModel.from_pretrained(encoder, num_hidden_layers=6, trust_remote_code=False)
         model.save_pretrained(path / name)
         AutoTokenizer.from_pretrained(encoder, trust_remote_code=False).save_pretrained(path / name)
-    for name in ("docs", "examples", "jobs", "papers", "tools"):
-        (path / name).symlink_to(ROOT / name)
-    must(f"raysed run --set encoder.path=A{_TRAINS_MEMBERS} --set recipes=[ct-sed]", "plain", path)
-    for name in ("my-run.yaml", "my-config.yaml", "tickets.yaml"):
-        shutil.copy2(path / "runs/quickstart/config.yaml", path / name)
 
 
 def write_table(path: Path, rows: list[tuple]) -> None:
