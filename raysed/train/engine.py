@@ -35,15 +35,18 @@ class TorchEngine:
 
     def update(self, batch: Any, learning_rate: float) -> float:
         """Make one update and return the loss over all workers; NaN, with unchanged weights, if it is not finite."""
-        replayed = self._recorded.update(batch, learning_rate) if self._recorded else None
-        if replayed is None:
-            for group in self.optimizer.param_groups:
-                group["lr"] = learning_rate
-            loss = in_parts_if_needed(self.objective, lambda: self._gradient(batch))
-            with oom_as_user_error(self.objective):
-                replayed = step_if_finite(loss, self._parameters, self._step)
+        loss = self._recorded.update(batch, learning_rate) if self._recorded else None
+        if loss is None:
+            loss = self._launched(batch, learning_rate)
         self._updates += 1
-        return replayed
+        return loss
+
+    def _launched(self, batch: Any, learning_rate: float) -> float:
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        loss = in_parts_if_needed(self.objective, lambda: self._gradient(batch))
+        with oom_as_user_error(self.objective):
+            return step_if_finite(loss, self._parameters, self._step)
 
     def _step(self, norm: torch.Tensor) -> None:
         if self.clip is not None:

@@ -113,7 +113,7 @@ class Run:
 
     def _pinned(self, step: int) -> Any:
         """Return a batch in memory that a GPU copies from without waiting."""
-        return map_tensors(_pinned, self.batch_at(step))
+        return map_tensors(_pin, self.batch_at(step))
 
     def _logged(self, loss: float, rate: float) -> Metrics | None:
         evaluates = self._selection.is_due(self._step)
@@ -173,7 +173,7 @@ class Run:
         self._result = Result(**{**state["result"], "resumed_at": self._step})
 
 
-def _pinned(tensor: torch.Tensor) -> torch.Tensor:
+def _pin(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.pin_memory() if tensor.device.type == "cpu" and tensor.layout == torch.strided else tensor
 
 

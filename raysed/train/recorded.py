@@ -70,16 +70,22 @@ class RecordedUpdates:
         if self._is_off or any(encoder.parts > 1 for encoder in self._encoders):
             self.forget()  # and leave the memory to the launched updates
             return None
+        shape = tuple(_shape(batch))
+        if shape not in self._seen:
+            if len(self._seen) < _MAX_SHAPES:
+                self._seen.add(shape)
+            return None
+        self._rate.fill_(learning_rate)
+        if recording := self._recordings.get(shape):
+            return self._replayed(recording, batch)
         restore = random_state(self._device)
         try:
-            shape = tuple(_shape(batch))
-            if shape not in self._seen:
-                if len(self._seen) < _MAX_SHAPES:
-                    self._seen.add(shape)
-                return None
-            self._rate.fill_(learning_rate)
-            loss, self._objective.watched = self._result(shape, batch)
-            return loss.item()
+            if shape not in self._recordings:
+                self._recordings[shape] = None
+                loss, self._objective.watched = self._whole_update(batch)
+                return loss.item()
+            recording = self._recordings[shape] = self._recorded(batch)
+            return self._replayed(recording, batch)
         except Exception as error:  # an operation that waits for the device, or too little memory
             self._is_off = True
             log.warning("updates cannot be recorded, so they are slower from now on: %s", first_line(error))
@@ -99,20 +105,17 @@ class RecordedUpdates:
         self._recordings.clear()
         self._seen.clear()
 
-    def _result(self, shape: tuple, batch: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-        if shape not in self._recordings:
-            self._recordings[shape] = None
-            return self._whole_update(batch)
-        recording = self._recordings[shape]
-        if recording is None:
-            kept = map_tensors(lambda tensor: tensor.to(self._device, copy=True), batch)
-            self._optimizer.zero_grad(set_to_none=True)  # a recording has gradients of its own
-            recording = _Recording(kept, *self._record(partial(self._whole_update, capturable=True), kept))
-            self._recordings[shape] = recording
+    def _recorded(self, batch: Any) -> _Recording:
+        kept = map_tensors(lambda tensor: tensor.to(self._device, copy=True), batch)
+        self._optimizer.zero_grad(set_to_none=True)  # a recording has gradients of its own
+        return _Recording(kept, *self._record(partial(self._whole_update, capturable=True), kept))
+
+    def _replayed(self, recording: _Recording, batch: Any) -> float:
         for new, old in zip(tensors_in(batch), tensors_in(recording.batch), strict=True):
             old.copy_(new, non_blocking=True)
         recording.replay()
-        return recording.result
+        loss, self._objective.watched = recording.result
+        return loss.item()
 
     def _whole_update(self, batch: Any, capturable: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Make an update without waiting for the device, which decides itself whether anything is not finite.
