@@ -107,6 +107,16 @@ def test_the_head_on_aws_shows_figures_to_nobody_else_and_starts_without_them():
     assert ["GF_SERVER_HTTP_ADDR=127.0.0.1" in line for line in shown if "grafana server" in line] == [True]
 
 
+def test_a_job_can_bring_the_locked_versions_but_ray():
+    from ray.runtime_env import RuntimeEnv
+
+    environment = load("runtime_env.yaml")
+    assert RuntimeEnv(**environment).keys() <= RuntimeEnv.known_fields
+    locked = re.findall(r"^\S+==\S+", (ROOT / "docs/requirements.lock").read_text(), flags=re.M)
+    assert environment["uv"] == [pin for pin in locked if not pin.startswith("ray==")]
+    assert environment["excludes"] == (ROOT / ".rayignore").read_text().split()
+
+
 def test_heads_train_nothing_and_workers_on_aws_come_and_go():
     assert {"--num-cpus=0", "--num-gpus=0"} <= set(start_of_head(load(OWN)))
     description = load(AWS)
