@@ -74,11 +74,13 @@ wheel:  ## build a wheel and a source distribution into dist/
 	@$(PYTHON) -m venv build/venv && build/venv/bin/pip install --quiet build
 	build/venv/bin/python -m build --outdir dist .
 
-lock: .venv/installed  ## write docs/requirements.lock, with the hash of every file that the image installs
+lock: .venv/installed  ## write docs/requirements.lock, which clusters install, and the same versions into runtime_env.yaml
 	@$(PIP) install uv
 	@{ sed -n '/^#/p' docs/requirements.lock; $(BIN)/uv pip compile --quiet pyproject.toml --extra all -c constraints.txt \
 	  --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11 \
 	  --python-platform x86_64-manylinux_2_28; } > docs/requirements.new && mv docs/requirements.new docs/requirements.lock
+	@{ sed '/^- /d' runtime_env.yaml; sed -n '/^ray==/d; s/^\(.*==[^ ]*\).*/- \1/p' docs/requirements.lock; } \
+	  > runtime_env.new && mv runtime_env.new runtime_env.yaml
 
 clean:  ## remove what installs and runs made
 	rm -rf .venv runs build dist *.egg-info

@@ -1,10 +1,13 @@
 """The files that launch clusters: taken by Ray's own checks, closed to others, with the same versions everywhere."""
 
 import copy
+import os
 import re
 import shlex
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,19 @@ AWS, OWN, KUBERNETES = "cluster.yaml", "docs/own-machines.yaml", "docs/rayjob.ya
 JOB = "entrypoint backoffLimit shutdownAfterJobFinishes ttlSecondsAfterFinished rayClusterSpec"
 CLUSTER = "rayVersion enableInTreeAutoscaling autoscalerOptions authOptions headGroupSpec workerGroupSpecs"
 GROUP = "groupName replicas minReplicas maxReplicas serviceType rayStartParams template"
+# What the commands of `ray up` call: they read and write what the real programs do, and record how they were called.
+PROGRAMS = {
+    "pip": """for word; do
+    case $option in -r | -c) cat "$word" > /dev/null || exit 1 ;; esac
+    option=$word
+done
+mkdir -p ~/.cache/pip""",
+    "ray": "case $* in metrics?launch*) touch prometheus.tar.gz ;; esac",
+    "curl": """mkdir -p ~/page/grafana-1/bin && touch ~/page/grafana-1/bin/grafana && tar cz -C ~/page grafana-1""",
+    "pkill": "exit 1  # nobody has this name",
+    "nohup": "echo $*",
+}
+NOBODY = 65534
 
 
 def load(name: str) -> dict[str, Any]:
@@ -71,11 +87,14 @@ def test_the_cluster_is_closed_and_all_nodes_get_the_same(name):
     else:
         starts = [*description["head_start_ray_commands"], *description["worker_start_ray_commands"]]
         assert all("RAY_AUTH_MODE=token" in line for line in starts if "ray start" in line)
-    installs = [line for line in description["setup_commands"] if "pip install" in line]
-    assert installs and all("-c ~/raysed/constraints.txt" in line for line in installs)
-    mounted = {path for path in mounts if not path.startswith("~")}
-    assert mounted - {"tools/spot_watch.py"} == {"constraints.txt", "pyproject.toml"}
+    (install,) = [line for line in description["setup_commands"] if "pip install" in line]
+    mounted = {path for path in mounts if not path.startswith("~")} - {"tools/spot_watch.py"}
     assert all((ROOT / path).is_file() for path in mounted)
+    if name == AWS:
+        assert mounted == {"docs/requirements.lock"}
+        assert install.endswith("pip install --quiet --require-hashes -r ~/raysed/requirements.lock")
+        return
+    assert mounted == {"constraints.txt", "pyproject.toml"} and "-c ~/raysed/constraints.txt" in install
     pytest.importorskip("tomllib")  # as in the image
     (makes,) = re.findall(r'python -c "(.+?)" > requirements.txt', "\n".join(description["setup_commands"]), re.DOTALL)
     made = subprocess.run([sys.executable, "-c", makes], cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -86,6 +105,16 @@ def test_the_head_on_aws_shows_figures_to_nobody_else_and_starts_without_them():
     shown = [line for line in load(AWS)["head_start_ray_commands"] if "metrics" in line or "grafana" in line]
     assert len(shown) == 3 and all(line.endswith(("|| true", "&")) for line in shown)
     assert ["GF_SERVER_HTTP_ADDR=127.0.0.1" in line for line in shown if "grafana server" in line] == [True]
+
+
+def test_a_job_can_bring_the_locked_versions_but_ray():
+    from ray.runtime_env import RuntimeEnv
+
+    environment = load("runtime_env.yaml")
+    assert RuntimeEnv(**environment).keys() <= RuntimeEnv.known_fields
+    locked = re.findall(r"^\S+==\S+", (ROOT / "docs/requirements.lock").read_text(), flags=re.M)
+    assert environment["uv"] == [pin for pin in locked if not pin.startswith("ray==")]
+    assert environment["excludes"] == (ROOT / ".rayignore").read_text().split()
 
 
 def test_heads_train_nothing_and_workers_on_aws_come_and_go():
@@ -145,6 +174,57 @@ def test_kubernetes_gets_a_cluster_that_ray_can_scale_of_the_pinned_image_behind
     recipe = (ROOT / "docs/Dockerfile").read_text()
     assert f"FROM rayproject/ray:{pinned('ray')}-py311-gpu\n" in recipe
     assert "--require-hashes -r /home/ray/raysed/docs/requirements.lock" in recipe
+
+
+@pytest.fixture
+def node() -> Iterator[Path]:
+    """The root of a node as Docker makes it: what exists only because of `file_mounts` belongs to root."""
+    is_root = os.geteuid() == 0
+    with tempfile.TemporaryDirectory() as folder:  # unlike pytest's own, others may enter it
+        root = Path(folder)
+        home, programs = root / "home/ray", root / "bin"
+        for directory in (home, programs):
+            directory.mkdir(parents=True)
+        for name, does in PROGRAMS.items():
+            (programs / name).write_text(f'#!/bin/bash\necho "{name} $*" >&$CALLS\n{does}\n')
+        for target in load(AWS)["file_mounts"]:
+            file = root / target.lstrip("/")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("as on the machine of the user")
+        for path in (root, *root.rglob("*")):
+            is_mounted = home in path.parents and path.is_dir()
+            path.chmod(0o555 if is_mounted and not is_root else 0o755)
+            if is_root and home in (path, *path.parents) and not is_mounted:
+                os.chown(path, NOBODY, NOBODY)
+        yield root
+
+
+def run_as_nobody(command: str, root: Path) -> tuple[subprocess.CompletedProcess, str]:
+    """In a shell, as Ray does; returns when the last process in the background has ended, and what was called."""
+    home, (reads, writes) = root / "home/ray", os.pipe()
+    others = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+    environment = {"HOME": str(home), "PATH": f"{root}/bin:/usr/bin:/bin", "RAY_HEAD_IP": "192.0.2.10"}
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=home,
+        env=environment | {"CALLS": str(writes)},
+        pass_fds=[writes],
+        capture_output=True,
+        text=True,
+        **others,
+    )
+    os.close(writes)
+    with os.fdopen(reads) as calls:
+        return done, calls.read()
+
+
+@pytest.mark.parametrize("kind", ["head", "worker"])
+def test_the_image_s_user_may_do_all_that_ray_up_does(kind, node):
+    description = load(AWS)
+    steps = ("initialization_commands", "setup_commands", f"{kind}_setup_commands", f"{kind}_start_ray_commands")
+    for command in (command for step in steps for command in description.get(step, [])):
+        done, calls = run_as_nobody(command, node)
+        assert (done.returncode, done.stderr) == (0, "") and calls, f"{command}\n{done.stderr}"
 
 
 def test_every_job_that_is_submitted_names_its_storage():
