@@ -61,7 +61,7 @@ from raysed.recipe import member_stages
 from raysed.registry import stages
 from raysed.store.text import Table
 from raysed.train.engine import TorchEngine
-from raysed.train.loop import Run
+from raysed.train.loop import TrainingLoop
 from raysed.train.memory import training_need
 from raysed.train.stage import Start
 from raysed.train.stages.sed import SedConfig
@@ -127,7 +127,7 @@ class Check:
         config = shapes.config_of(shape, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
         return Encoder(BertModel(config))
 
-    def setup(self, stage: str, settings: dict[str, Any], encoder: Encoder, device: str) -> Run:
+    def setup(self, stage: str, settings: dict[str, Any], encoder: Encoder, device: str) -> TrainingLoop:
         """Returns the training of one member or learner, as a run sets it up."""
         config, data = self.config(settings), {**self.data, "targets": self._targets(encoder.width)}
         start = Start(encoder.to(device), self.tokenizer, data, seed=1)
@@ -274,17 +274,17 @@ def _twelve_losses(check: Check, stage: str, records: bool) -> tuple[list[float]
     return [_update(run, step, 1e-4) for step in range(12)], _recordings(run)
 
 
-def _choose_engine(run: Run, records: bool) -> None:
+def _choose_engine(run: TrainingLoop, records: bool) -> None:
     run.objective.train()
     if not records:
         run.engine._recorded = None
 
 
-def _recordings(run: Run) -> int:
+def _recordings(run: TrainingLoop) -> int:
     return sum(made is not None for made in run.engine._recorded._recordings.values()) if run.engine._recorded else 0
 
 
-def _update(run: Run, step: int, rate: float = 1e-5) -> float:
+def _update(run: TrainingLoop, step: int, rate: float = 1e-5) -> float:
     seed_everything(1, step)
     return float(run.engine.update(run.batch_at(step), rate))
 

@@ -517,15 +517,15 @@ class SearchConfig(Block):
     """Prefix for documents, likewise."""
 
     @property
-    def is_on(self) -> bool:
+    def enabled(self) -> bool:
         """Whether there are queries."""
         return bool(self.queries or self.column or self.source)
 
-    def of_text(self) -> "SearchConfig":
+    def query_settings(self) -> "SearchConfig":
         """Return it with only the settings that decide which queries there are."""
         return SearchConfig(queries=self.queries, column=self.column, source=self.source)
 
-    def of_candidates(self) -> "SearchConfig":
+    def mining_settings(self) -> "SearchConfig":
         """Return it with only the settings that decide what queries are compared with."""
         return SearchConfig(negatives=self.negatives, margin=self.margin)
 

@@ -98,7 +98,7 @@ def _fit(
         for task in learners:
             if text := _note(storage, task, "progress"):
                 line.report(task.name, json.loads(text))
-        if not all(task.is_there(storage) for task in learners):
+        if not all(task.exists(storage) for task in learners):
             missing_at = time.monotonic()
         elif time.monotonic() - missing_at > _ENDING_S:
             log.warning("%s: all learners are finished, but Ray Train has not ended; continuing without it", title)

@@ -62,7 +62,7 @@ def job(arguments: argparse.Namespace) -> None:
     from raysed.plan.check import check_teachers
     from raysed.plan.draft import survey_corpus
     from raysed.report.sections.teachers import agreement_blocks, worth_blocks
-    from raysed.score.ensemble import FEWEST_SENTENCES, Ensemble, agreement, named
+    from raysed.score.ensemble import FEWEST_SENTENCES, Ensemble, agreement, by_title
     from raysed.score.seen import without_seen
     from raysed.score.tasks import Evaluation
     from raysed.store.progress import steps
@@ -97,7 +97,7 @@ def job(arguments: argparse.Namespace) -> None:
         dev = [config.evaluation.dev] if config.evaluation.dev in evaluation.tasks else tasks
         of_tasks = [x_ND[: len(asked)] for x_ND in embeddings]
         ensemble = Ensemble(evaluation, config.combination, of_tasks, steps)
-        found["worth"] = named(ensemble.worth(tasks, ensemble.choose(dev)), titles)
+        found["worth"] = by_title(ensemble.gain(tasks, ensemble.choose(dev)), titles)
         _print(worth_blocks(found["worth"]))
     if len(sample) >= FEWEST_SENTENCES:
         rows = [row[each] for each in sample]

@@ -77,7 +77,7 @@ class CorpusReport:
 
 def check_corpus(config: CorpusConfig, search: SearchConfig | None = None) -> None:
     """Read the first block of every source; UserError if none has text, or if data is broken so far."""
-    sources, search = find_sources(config), search if search and search.is_on else None
+    sources, search = find_sources(config), search if search and search.enabled else None
     if not any([next(_blocks(source, config, search), None) is not None for source in sources]):
         raise UserError(f"no sentences in {_names(sources)}; name text that has some", setting=_SETTING)
 
@@ -132,14 +132,14 @@ def text_chunks(
             ids, first = np.arange(first, first + len(sentences)), first + len(sentences)
             report.kept += len(sentences)
             yield ids, sentences, ids
-            for query in _queries(search, ids.tolist(), sentences, hints) if search.is_on else ():
+            for query in _queries(search, ids.tolist(), sentences, hints) if search.enabled else ():
                 wait(query)
         waiting.seek(0)
         while lines := list(islice(waiting, _ROWS)):
             yield from numbered(map(json.loads, lines))
     for block in own_queries(search):
         yield from numbered((OWN, query or "", UNKNOWN) for query in block)
-    if search.is_on:
+    if search.enabled:
         _check_queries(config, report)
 
 

@@ -8,7 +8,7 @@ from raysed.config import ExportConfig
 from raysed.errors import UserError
 from raysed.plan.artefacts import ScoredModel
 from raysed.recipe import BASE, TEACHERS, parse_recipe
-from raysed.report.scores import Scores
+from raysed.report.scores import ScoreTable
 from raysed.score.intervals import NO_DIFFERENCE
 from raysed.score.lexical import TF_IDF
 
@@ -61,7 +61,7 @@ class Choice:
 
 
 def choose(
-    scores: Scores,
+    scores: ScoreTable,
     models: Sequence[ScoredModel],
     recipes: Sequence[str],
     export: ExportConfig,

@@ -10,8 +10,8 @@ from typing import Any
 
 from raysed.report.charts import Chart
 from raysed.report.findings import Finding, conclusions
-from raysed.report.results import Run
-from raysed.report.scores import Scores, titled
+from raysed.report.results import RunResults
+from raysed.report.scores import ScoreTable, titled
 from raysed.report.section import Block, Cards, Code, Section, all_sections
 from raysed.store.text import Table, render
 
@@ -21,16 +21,16 @@ _KINDS = {str: "text", Chart: "chart", Code: "code", Cards: "cards", list: "find
 
 
 @dataclass(frozen=True)
-class Report:
+class Document:
     """Scores of a run, and by section name its data and charts."""
 
     run: str
-    scores: Scores
+    scores: ScoreTable
     data: Mapping[str, Any] = field(default_factory=dict)
     charts: Mapping[str, Sequence[Chart]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, run: Run) -> "Report":
+    def of(cls, run: RunResults) -> "Document":
         """Compute all sections of a run."""
         data, charts, has_pictures = {}, {}, find_spec("matplotlib") is not None
         if not has_pictures:

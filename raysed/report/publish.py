@@ -12,9 +12,9 @@ from raysed.plan.artefacts import Facts, ScoredModel
 from raysed.plan.check import Job
 from raysed.report.card import write_card
 from raysed.report.charts import draw
-from raysed.report.document import Report
+from raysed.report.document import Document
 from raysed.report.formats import compare_formats
-from raysed.report.results import Run
+from raysed.report.results import RunResults
 from raysed.report.section import all_sections
 from raysed.report.sections.exported import formats_table, sanity_words
 from raysed.report.sections.scores import headline_table, layers_table, widths_table
@@ -39,13 +39,13 @@ def publish(
     emit(stage="report")
     count = len(models) + sum(section.data is not None for section in all_sections())
     with steps("score and report", count + _FURTHER_STEPS, part_done) as begin:
-        run = Run(job, storage, models, facts, begin)
+        run = RunResults(job, storage, models, facts, begin)
         begin("export")
         if run.choice.refusal:
             storage.remove("model")  # left by other settings or inputs
         else:
             _export(run)
-        report = Report.of(run)
+        report = Document.of(run)
         begin("pictures")
 
         def write(path: Path) -> None:
@@ -67,7 +67,7 @@ def publish_failure(settings: Mapping[str, Any], storage: Storage, error: Except
     storage.write_text("report.json", json.dumps(failed, indent=1))
 
 
-def _export(run: Run) -> None:
+def _export(run: RunResults) -> None:
     """Write `model/`; compare its vectors with the model in memory before publishing it."""
     from raysed.model.library import export_model, parity  # takes seconds
 
@@ -95,7 +95,7 @@ def _export(run: Run) -> None:
     run.storage.commit("model", write, run.job.depends, {"recipe": chosen.recipe, "index": chosen.index})
 
 
-def _summarize(run: Run, report: Report, say: Callable[[str], None]) -> None:
+def _summarize(run: RunResults, report: Document, say: Callable[[str], None]) -> None:
     choice, storage = run.choice, run.storage
     say(f"\n{headline_table(report.scores).plain()}")
     tables = {

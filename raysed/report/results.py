@@ -27,7 +27,7 @@ from raysed.plan.artefacts import Facts, ScoredModel
 from raysed.plan.check import Job
 from raysed.recipe import BASE, TEACHERS, parse_recipe
 from raysed.report.choice import Choice, choose
-from raysed.report.scores import Draws, Group, Row, Scores, stage_labels
+from raysed.report.scores import Draws, Group, Row, ScoreTable, stage_labels
 from raysed.score.intervals import resample
 from raysed.score.lexical import baselines
 from raysed.score.tasks import Embeddings, Evaluation, Outcomes, mean_embeddings
@@ -72,7 +72,7 @@ class Loaded:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunResults:
     """A finished run. Each property is computed once, when first read."""
 
     job: Job
@@ -106,7 +106,7 @@ class Run:
     # -- scores ------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def scores(self) -> Scores:
+    def scores(self) -> ScoreTable:
         """Scores of models at every pooling, of ensembles (mean embeddings, mean weights), grids and baselines."""
         tasks, main = self.config.evaluation.report_tasks(), self.config.encoder.layers
         rows: list[Row] = []
@@ -125,7 +125,7 @@ class Run:
         measures = {known[name].measure for name in tasks}
         measure = f"{measures.pop() if len(measures) == 1 else 'Score'}, x100, mean over {', '.join(tasks)}"
         sizes = {name: f"{task.size}, {task.measure}" for name, task in known.items()}
-        scores = Scores(rows, tasks, main, labels, fitted_on=fitted_on, measure=measure, sizes=sizes)
+        scores = ScoreTable(rows, tasks, main, labels, fitted_on=fitted_on, measure=measure, sizes=sizes)
         self.begin("intervals")
         return replace(scores, draws=self._resampled(scores, headline))
 
@@ -173,7 +173,7 @@ class Run:
             return None
         return load_embeddings(self.storage.fetch(name), self.config.encoder.layers)
 
-    def _resampled(self, scores: Scores, outcomes: Mapping[Group, Sequence[Outcomes]]) -> Draws:
+    def _resampled(self, scores: ScoreTable, outcomes: Mapping[Group, Sequence[Outcomes]]) -> Draws:
         """Return resampled scores of each group's mean and, if it has several models, of its best in the headline."""
         groups = {(*group, "mean"): models for group, models in outcomes.items()}
         for group, models in outcomes.items():

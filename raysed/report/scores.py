@@ -69,7 +69,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Scores:
+class ScoreTable:
     """The scored models of a run, with what tables and findings need."""
 
     rows: Sequence[Row]

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from raysed.config import EvaluationConfig
-from raysed.score.kinds import Task
+from raysed.score.kinds import EvaluationTask
 from raysed.score.kinds.pairs import Pairs
 from raysed.score.tasks import Evaluation
 
@@ -50,7 +50,7 @@ def without_seen(evaluation: Evaluation, config: EvaluationConfig, learnt: Mappi
     return Evaluation([_told(task, seen.get(name, {}), config.drop_seen) for name, task in evaluation.tasks.items()])
 
 
-def _told(task: Task, seen: Mapping[str, set[int]], drops: bool) -> Task:
+def _told(task: EvaluationTask, seen: Mapping[str, set[int]], drops: bool) -> EvaluationTask:
     """Log which items of a task have been seen; drop them if `drops`, unless the rest cannot be scored."""
     if not seen:
         return task

@@ -10,8 +10,8 @@ import numpy as np
 
 from raysed.recipe import BASE
 from raysed.report.charts import MOST_DOTS, Axis, Chart, Panel, Series
-from raysed.report.document import Report
-from raysed.report.results import Judged, Run
+from raysed.report.document import Document
+from raysed.report.results import Judged, RunResults
 from raysed.report.section import Block, Section
 from raysed.score.metrics import ranks, spearman
 from raysed.store.text import Table, shortened
@@ -61,12 +61,12 @@ def _ranks(values_P: np.ndarray) -> np.ndarray:
     return (ranks(values_P) - 1) / max(len(values_P) - 1, 1) * 100
 
 
-def _changes(run: Run) -> dict[str, Any]:
+def _changes(run: RunResults) -> dict[str, Any]:
     pairs = changed_pairs(run.judged) if run.judged else {}
     return {"task": run.judged.task, "model": run.judged.model, **pairs} if any(pairs.values()) else {}
 
 
-def _failures(run: Run) -> dict[str, Any]:
+def _failures(run: RunResults) -> dict[str, Any]:
     pairs = run.judged and worst_pairs(run.judged)
     return {"task": run.judged.task, "model": run.judged.model, "pairs": pairs} if pairs else {}
 
@@ -81,7 +81,7 @@ def pairs_table(pairs: Sequence[Mapping[str, Any]]) -> Table:
     return Table.of(pairs, columns, text=2, is_stacked=True)
 
 
-def _changes_tables(changes: Mapping[str, Any], report: Report) -> Iterator[Block]:
+def _changes_tables(changes: Mapping[str, Any], report: Document) -> Iterator[Block]:
     model = f"{changes['model']} on {changes['task']}"
     for kind, how in {"better": "more", "worse": "less"}.items():
         if changes[kind]:

@@ -8,9 +8,9 @@ import numpy as np
 
 from raysed.model.int8 import int8_summary
 from raysed.recipe import SED, TEACHERS
-from raysed.report.results import Run
+from raysed.report.results import RunResults
 from raysed.report.section import Block, Section
-from raysed.score.ensemble import NEIGHBOURS, conclusions
+from raysed.score.ensemble import NEIGHBOURS, summary_lines
 from raysed.store.text import Table, number
 
 _LEARNT = f"{TEACHERS}-{SED}"
@@ -19,7 +19,7 @@ Models = Sequence[Mapping[str, Any]]
 """Teachers, what they give together, and last the exported model; see docs/report.md."""
 
 
-def _teachers(run: Run) -> list[dict[str, Any]]:
+def _teachers(run: RunResults) -> list[dict[str, Any]]:
     if not run.config.teachers:
         return []
     found: list[dict[str, Any]] = []
@@ -76,7 +76,7 @@ def _teacher_blocks(models: Models) -> Iterator[Block]:
 
 def worth_blocks(found: Mapping[str, Any]) -> Iterator[Block]:
     """Yield words and tables on what named teachers are worth together, see `raysed.score.ensemble`."""
-    yield " ".join(conclusions(found))
+    yield " ".join(summary_lines(found))
     dev, everyone, columns = found.get("dev", []), found["teachers"], list(found["rows"][0]["scores"])
     best_on = "best" if set(dev) & set(found["tasks"]) else "best on dev"
 

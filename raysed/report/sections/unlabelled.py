@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from raysed.recipe import BASE
-from raysed.report.document import Report
-from raysed.report.results import Run
+from raysed.report.document import Document
+from raysed.report.results import RunResults
 from raysed.report.section import Block, Cards, Section
 from raysed.score.unlabelled import CANNOT_BE_TOLD, unlabelled_scores
 from raysed.store.text import Table
@@ -37,7 +37,7 @@ def neighbours_table(models: Models) -> Table:
     return Table(header, lines, text=len(header))
 
 
-def _neighbours(data: None, report: Report) -> Iterator[Block]:
+def _neighbours(data: None, report: Document) -> Iterator[Block]:
     models = report.data.get("analysis.unlabelled") or {}
     lists: dict[str, dict[str, list[tuple[float, str]]]] = {}
     for name, found in models.items():
@@ -53,7 +53,7 @@ def _neighbours(data: None, report: Report) -> Iterator[Block]:
         yield Cards(lists, neighbours_table(models))
 
 
-def _unlabelled(run: Run) -> Models:
+def _unlabelled(run: RunResults) -> Models:
     sentences, models = run.some_sentences(), {BASE: run.untouched, run.choice.model.recipe: run.exported}
     return {name: unlabelled_scores(sentences, model.embed) for name, model in models.items()}
 
