@@ -22,7 +22,7 @@ from raysed.train.loop import TrainingLoop
 from raysed.train.selection import TrainingResult
 from raysed.train.stage import TrainingPlan, warmup_schedule
 from raysed.train.stages.sed import Distillation, SedConfig
-from raysed.train.state import copied, seed_everything
+from raysed.train.state import seed_everything, snapshot
 
 RATE = 1e-3
 """High, so that a lost moment shows within a few updates."""
@@ -120,7 +120,7 @@ def _fourteen_updates(
     for step in range(14):
         seed_everything(1, step)
         losses.append(engine.update(batches(step), 2.0**-12))  # a rate that float32 has
-    state = copied(engine.state_dict())[1]
+    state = snapshot(engine.state_dict())[1]
     engine.close()
     return losses, state, sum(recorder.replays)
 

@@ -114,7 +114,7 @@ def _train(title: str, trainer: Callable[[int], TorchTrainer], errors: list[Base
             trainer(attempt).fit()
             return
         except BaseException as error:  # handed to the main thread
-            is_lost = isinstance(error, ray.train.ControllerError) and interrupts.came() is None
+            is_lost = isinstance(error, ray.train.ControllerError) and interrupts.received_signal() is None
             if not is_lost or attempt + 1 == _MOST_CONTROLLERS:
                 errors.append(error)
                 return

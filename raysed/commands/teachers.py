@@ -111,11 +111,11 @@ def job(arguments: argparse.Namespace) -> None:
 
 def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
     """Return the settings, and sources of unlabelled sentences; what is named replaces a config's."""
-    from raysed.config import TeacherConfig, find_config, load_config, named_apart
+    from raysed.config import TeacherConfig, find_config, load_config, with_unique_titles
     from raysed.plan.consistency import combination_problems
 
     config = load_config(find_config(arguments.config) if arguments.config else None, arguments.overrides)
-    teachers = named_apart([TeacherConfig(path=path) for path in arguments.teachers]) or config.teachers
+    teachers = with_unique_titles([TeacherConfig(path=path) for path in arguments.teachers]) or config.teachers
     if len(teachers) < 2:
         raise UserError(
             "raysed teachers compares combinations of models; name two or more, or score one with raysed evaluate"

@@ -39,7 +39,7 @@ LOAD_ERRORS = (
 """What transformers raises for an unusable path, file or setting."""
 _OF_EACH_LAYER = ("layer_types", "attention_window", "no_rope_layers")
 """Settings of an architecture that are lists, with an element for each layer."""
-_LARGEST = {"num_hidden_layers": 1000, "hidden_size": 2**17, "intermediate_size": 2**20, "vocab_size": 2**25}
+_MAX_SIZES = {"num_hidden_layers": 1000, "hidden_size": 2**17, "intermediate_size": 2**20, "vocab_size": 2**25}
 """Upper limits on sizes. Ten million layers would take hours to build before their weights turn out to be missing."""
 
 
@@ -354,7 +354,7 @@ def _read_configuration(path: str, config: EncoderConfig) -> PretrainedConfig:
 
 def check_size(path: str, found: PretrainedConfig) -> None:
     """Raise UserError for sizes that no encoder has, before anything is built from them."""
-    for name, most in _LARGEST.items():
+    for name, most in _MAX_SIZES.items():
         if isinstance(size := getattr(found, name, None), int) and size > most:
             problem = f"{path!r} has {name} {size:,} in its configuration, but at most {most:,} can be used"
             raise UserError(f"{problem}; check its config.json", setting="encoder.path")

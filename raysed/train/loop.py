@@ -20,7 +20,7 @@ from raysed.train.engine import TorchEngine
 from raysed.train.recorded import map_tensors
 from raysed.train.selection import Metrics, Selection, TrainingResult
 from raysed.train.stage import TrainingPlan
-from raysed.train.state import broadcast_from_rank0, copied, load_state, seed_everything, write_state
+from raysed.train.state import broadcast_from_rank0, load_state, seed_everything, snapshot, write_state
 
 if TYPE_CHECKING:
     from raysed.train.deepspeed import DeepSpeedEngine
@@ -80,7 +80,7 @@ class TrainingLoop:
             while self._step < self._until and not self._selection.out_of_patience(self._result):
                 self._update()
             if self._until == self.plan.steps or self._selection.out_of_patience(self._result):
-                self._selection.put_back(self._result, self._step)
+                self._selection.restore_best(self._result, self._step)
                 self._result.steps = self._step
                 self.objective.eval()
             elif self._saved != self._step:
@@ -138,7 +138,7 @@ class TrainingLoop:
             return
         self._wait_for_writer()  # at most one copy in memory
         began = time.monotonic()
-        self._writing = self._writer.submit(self._write, self._step, *copied(state), began)
+        self._writing = self._writer.submit(self._write, self._step, *snapshot(state), began)
 
     def _write(self, step: int, text: str, tensors: dict[str, torch.Tensor], began: float) -> None:
         self.checkpoints.save(step, lambda path: write_state(text, tensors, path))

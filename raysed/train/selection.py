@@ -65,7 +65,7 @@ class Selection:
         """
         loss = self._held_out_loss() if self._plan.held_out else None
         scores = {}
-        for name, module in self._wanted().items():
+        for name, module in self._kept_candidates().items():
             if self._evaluate:
                 scores[name] = self._evaluate(module)
             if loss is None:
@@ -79,7 +79,7 @@ class Selection:
         self._objective.train()
         return {**({"dev": scores} if scores else {}), **({} if loss is None else {"held_out": loss})}
 
-    def _wanted(self) -> dict[str, nn.Module]:
+    def _kept_candidates(self) -> dict[str, nn.Module]:
         candidates = self._objective.candidates()
         keep = self._plan.keep
         return candidates if keep in ("best", CLOSEST) else {keep: candidates[keep]}
@@ -91,7 +91,7 @@ class Selection:
         evaluated = [entry for entry in result.history if "dev" in entry or "held_out" in entry]
         return sum(entry["step"] > result.kept_step for entry in evaluated) >= self._plan.patience
 
-    def put_back(self, result: TrainingResult, step: int) -> None:
+    def restore_best(self, result: TrainingResult, step: int) -> None:
         """Load the kept weights into their candidate."""
         candidates = self._objective.candidates()
         if self._plan.keep == CLOSEST:
@@ -100,7 +100,7 @@ class Selection:
         elif self.best:
             candidates[result.kept].load_state_dict(self.best)
         elif not result.kept:
-            result.kept, result.kept_step = next(iter(self._wanted())), step
+            result.kept, result.kept_step = next(iter(self._kept_candidates())), step
 
     def _likeness(self, encoder: nn.Module) -> float:
         """Return the correlation of the cosines between sentences, less their mean, with those before training."""

@@ -34,12 +34,12 @@ from raysed.store.checkpoints import Checkpoints
 from raysed.store.storage import Storage
 from raysed.train import loop
 from raysed.train.engine import TorchEngine
-from raysed.train.out_of_memory import CUDA_CONTEXT, in_parts_if_needed
+from raysed.train.out_of_memory import CUDA_CONTEXT, retry_in_parts
 from raysed.train.selection import TrainingResult, before_training
 from raysed.train.stage import Start, TrainingPlan, warmup_schedule
 from raysed.train.stages.contrastive import Contrastive
 from raysed.train.stages.mlm import MaskedLM
-from raysed.train.state import copied, load_state, seed_everything, write_state
+from raysed.train.state import load_state, seed_everything, snapshot, write_state
 
 STEPS, EPOCH, EVERY = 40, 20, 5
 RATE = warmup_schedule(0.01, STEPS, 0.2, "linear")
@@ -517,7 +517,7 @@ def assert_equal_state(found, state) -> None:
 @given(st.dictionaries(KEYS, STATES, max_size=4))
 def test_a_state_comes_back_from_disk(tmp_path_factory, state):
     path = tmp_path_factory.mktemp("state")
-    write_state(*copied(state), path)
+    write_state(*snapshot(state), path)
     assert_equal_state(load_state(path), state)
 
 
@@ -526,7 +526,7 @@ def test_a_state_may_share_and_view_memory(tmp_path):
     base = torch.arange(12.0).reshape(3, 4)
     state = {"a": base, "tied": [base, (base.T, base[:, 1])], 7: {"parameter": nn.Parameter(base[0])}}
     state |= {"b/c": base + 1, "b": {"c": base + 2}}
-    write_state(*copied(state), tmp_path)
+    write_state(*snapshot(state), tmp_path)
     assert_equal_state(load_state(tmp_path), state)
 
 
@@ -537,7 +537,7 @@ def test_nothing_is_pickled(saved):
     assert {path.suffix for path in files} == {".safetensors", ".json"}
     assert all(json.loads(path.read_text()) for path in files if path.suffix == ".json")
     with pytest.raises(TypeError):
-        copied({"object": SimpleNamespace()})
+        snapshot({"object": SimpleNamespace()})
 
 
 def test_only_the_writer_writes(monkeypatch, checkpoints):
@@ -711,7 +711,7 @@ def test_with_little_memory_the_random_numbers_of_the_gpu_are_put_back(make_enco
         if len(tries) < 3:
             raise torch.OutOfMemoryError("planted")
 
-    in_parts_if_needed(OnGpu(make_encoder("bert")), draw)
+    retry_in_parts(OnGpu(make_encoder("bert")), draw)
     assert len(tries) == 3 and len(set(tries)) == 1
 
 
@@ -730,10 +730,10 @@ def test_what_cuda_says_of_memory_is_understood(make_encoder, said, is_memory):
     """Other errors are passed on, and not tried again."""
     action = Mock(side_effect=[RuntimeError(said), "done"])
     if is_memory:
-        assert in_parts_if_needed(make_encoder("bert"), action) == "done"
+        assert retry_in_parts(make_encoder("bert"), action) == "done"
     else:
         with pytest.raises(RuntimeError, match=r"^CUDA error"):
-            in_parts_if_needed(make_encoder("bert"), action)
+            retry_in_parts(make_encoder("bert"), action)
 
 
 @pytest.mark.parametrize("others", [0.4e9, 9e9])
@@ -745,7 +745,7 @@ def test_those_who_share_a_gpu_are_blamed_for_its_memory(make_encoder, monkeypat
     if others > 1e9:
         said = "because other processes hold 9.0 GB of the GPU's 16.0 GB; raise resources.gpus_per_member, so that"
     with pytest.raises(UserError, match=re.escape(said)):
-        in_parts_if_needed(OnGpu(make_encoder("bert")), Mock(side_effect=torch.OutOfMemoryError("planted")))
+        retry_in_parts(OnGpu(make_encoder("bert")), Mock(side_effect=torch.OutOfMemoryError("planted")))
     assert ("hold 9.0 GB of the GPU's 16.0 GB; encoding batches in 2 parts" in caplog.text) is (others > 1e9)
 
 

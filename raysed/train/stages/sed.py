@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 from torch import nn
 from torch.nn import functional as F
 
-from raysed.config import MOST, NO_EFFECT, Precision, TargetPrecision, ascending, distinct
+from raysed.config import MAX_MODELS, NO_EFFECT, Precision, TargetPrecision, ascending, distinct
 from raysed.train.objective import EncoderObjective
 from raysed.train.optimizers import make_moments
 from raysed.train.stage import Stage, Start, TrainingPlan, TuningConfig, log_every
@@ -104,7 +104,7 @@ class SedConfig(TuningConfig):
     views. `null`: the same."""
     target_precision: TargetPrecision = "fp32"
     """`fp32` targets, or `fp16` for half the storage and traffic, rounded by at most 1/2048."""
-    learners: Annotated[int, NO_EFFECT] = Field(1, ge=1, le=MOST)
+    learners: Annotated[int, NO_EFFECT] = Field(1, ge=1, le=MAX_MODELS)
     """Learners, with different seeds and the same targets."""
     start: Literal["encoder", "mlm"] = "encoder"
     """Where learners start: the pre-trained `encoder` (paper), or `mlm`, the first member after that stage."""
