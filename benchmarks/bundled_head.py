@@ -65,7 +65,7 @@ def fit(objective: MaskedLM, batches: EpochBatches, steps: int) -> None:
     losses: list[float] = []
     started = time.monotonic()
 
-    def say(entry: dict) -> None:
+    def log_loss(entry: dict) -> None:
         losses.append(entry["loss"])
         if entry["step"] % MEAN_OVER == 0 or entry["step"] == steps:
             recent = losses[-MEAN_OVER:]
@@ -74,7 +74,7 @@ def fit(objective: MaskedLM, batches: EpochBatches, steps: int) -> None:
 
     plan = TrainingPlan(steps, warmup_schedule(2e-3, steps, 0.05, "linear"), log_every=1, keep="encoder")
     engine = TorchEngine(objective, bert_optimizer(objective, weight_decay=0.01), clip=1.0, bf16=True)
-    TrainingLoop(objective, batches, plan, engine, on_metrics=say).train()
+    TrainingLoop(objective, batches, plan, engine, on_metrics=log_loss).train()
 
 
 @torch.no_grad()

@@ -112,7 +112,7 @@ def frequency_table(embeddings_VD: np.ndarray, counts_V: np.ndarray) -> list[dic
 
 def frequency_of_run(run: RunResults) -> list[dict[str, Any]]:
     """Return the table of the untouched encoder's input embeddings, with counts from the run's corpus."""
-    encoder, tokenizer = run.untouched.encoder, run.untouched.tokenizer
+    encoder, tokenizer = run.base_model.encoder, run.base_model.tokenizer
     embeddings_VD = encoder.transformer.get_input_embeddings().weight.detach().numpy()
     ids = read_tokens(run.storage.fetch("corpus")).input_ids
     counts_V = np.bincount(ids, minlength=len(embeddings_VD))

@@ -16,7 +16,7 @@ from raysed.score.intervals import Difference, interval, resample
 from raysed.score.kinds.classification import part_done
 from raysed.score.lexical import baselines
 from raysed.score.tasks import Evaluation, main_score, mean_score
-from raysed.score.unlabelled import CANNOT_BE_TOLD, unlabelled_scores
+from raysed.score.unlabelled import LABELS_ADVICE, unlabelled_scores
 from raysed.store.progress import Progress, steps, track
 from raysed.store.text import Table, number
 
@@ -99,7 +99,7 @@ def describe(baseline_rows: list[Row], models: list[Row], benchmark: Benchmark) 
         yield "\n".join(f"{name}: {task.size}; {task.measure}, x100" for name, task in evaluation.tasks.items())
         yield "\n".join(_gain(baseline_rows, models, benchmark))
     if unlabelled := {row["model"]: row["unlabelled"] for row in models if "unlabelled" in row}:
-        yield f"{unlabelled_table(unlabelled).plain()}\n\n{neighbours_table(unlabelled).plain()}\n\n{CANNOT_BE_TOLD}"
+        yield f"{unlabelled_table(unlabelled).plain()}\n\n{neighbours_table(unlabelled).plain()}\n\n{LABELS_ADVICE}"
 
 
 def _table(rows: Sequence[Row], columns: Mapping[str, Callable[[Row], float | None]]) -> str:

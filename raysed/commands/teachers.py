@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 AFTER_STOP = "the same command starts over"
 MOST_SENTENCES = 2_000
-NO_LABELS = (
+_LABELS_ADVICE = (
     "Without labels, this does not show whether the teachers are better together. A --dev task would: a few hundred "
     "graded pairs of your own sentences, a few texts per label, or a few dozen queries with the documents that answer "
     "them."
@@ -61,7 +61,7 @@ def job(arguments: argparse.Namespace) -> None:
     from raysed.make.scores import embed_by
     from raysed.plan.check import check_teachers
     from raysed.plan.draft import survey_corpus
-    from raysed.report.sections.teachers import agreement_blocks, worth_blocks
+    from raysed.report.sections.teachers import agreement_blocks, gain_blocks
     from raysed.score.ensemble import FEWEST_SENTENCES, Ensemble, agreement, by_title
     from raysed.score.seen import without_seen
     from raysed.score.tasks import Evaluation
@@ -98,13 +98,13 @@ def job(arguments: argparse.Namespace) -> None:
         of_tasks = [x_ND[: len(asked)] for x_ND in embeddings]
         ensemble = Ensemble(evaluation, config.combination, of_tasks, steps)
         found["worth"] = by_title(ensemble.gain(tasks, ensemble.choose(dev)), titles)
-        _print(worth_blocks(found["worth"]))
+        _print(gain_blocks(found["worth"]))
     if len(sample) >= FEWEST_SENTENCES:
         rows = [row[each] for each in sample]
         found["agreement"] = agreement([x_ND[rows] for x_ND in embeddings], titles)
         _print(agreement_blocks(found["agreement"]))
     if not evaluation.tasks:
-        print(f"\n{NO_LABELS}")
+        print(f"\n{_LABELS_ADVICE}")
     if arguments.output:
         write_output(arguments.output, json.dumps(found, indent=1) + "\n")
 

@@ -299,11 +299,8 @@ def _draw(chunks: Iterator[_Chunk], count: int, report: CorpusReport) -> Iterato
     def drop_largest() -> None:
         joined = np.concatenate(keys)
         order = np.argsort(joined)[:count]
-        keys[:], sentences[:], materials[:] = (
-            [joined[order]],
-            [sentences[i] for i in order],
-            [materials[i] for i in order],
-        )
+        keys[:] = [joined[order]]
+        sentences[:], materials[:] = [sentences[i] for i in order], [materials[i] for i in order]
 
     for new_keys, new_sentences, new_materials in chunks:
         rows = np.flatnonzero(new_keys <= ceiling)

@@ -41,23 +41,23 @@ class Finding:
     groups: tuple[Group, ...] = ()
 
 
-def conclusions(
+def finding_paragraphs(
     scores: ScoreTable, dev: str | None = None, exported: str | None = None, left_out: Sequence[Mapping[str, Any]] = ()
 ) -> list[list[Finding]]:
     """Return findings in paragraphs; `exported` is a recipe, `left_out` the data of the section `members`."""
     families = list(dict.fromkeys(family_of(recipe) for recipe, kind in scores.groups if kind not in UNTRAINED))
     paragraphs = [_sentence_of(_calibrated(BASE, scores))]
-    paragraphs += [_about(family, scores) for family in families]
-    paragraphs.append([*_what_labels_buy(scores), *_worse_on_dev(scores, dev, exported)])
+    paragraphs += [_family_findings(family, scores) for family in families]
+    paragraphs.append([*_gain_from_labels(scores), *_worse_on_dev(scores, dev, exported)])
     if not any(paragraphs):
         paragraphs = [[Finding("Nothing to compare.", tuple(scores.groups))]]
     counts = Counter(member["recipe"] for member in left_out if member["reason"].startswith(COLLAPSED))
     collapsed = ", ".join(f"{count} of {recipe}" for recipe, count in counts.items())
     closing = [Finding(f"Collapsed members, left out of every mean: {collapsed}.")] if collapsed else []
-    return [paragraph for paragraph in [*paragraphs, [*_closing(scores), *closing]] if paragraph]
+    return [paragraph for paragraph in [*paragraphs, [*_closing_findings(scores), *closing]] if paragraph]
 
 
-def worth(scores: ScoreTable, recipe: str, kind: str) -> str:
+def gain_sentence(scores: ScoreTable, recipe: str, kind: str) -> str:
     """Say what a model is worth against the best row that needs no training; empty if there is none."""
     group = (recipe, kind)
     best = scores.best_untrained(group)
@@ -66,19 +66,21 @@ def worth(scores: ScoreTable, recipe: str, kind: str) -> str:
     count = scores.groups[group]["n"]
     subject = "It is" if count == 1 else f"The {count} {kind}s of {recipe} are on average"
     which = BEST_OTHER if kind in UNTRAINED else BEST_UNTRAINED
-    first = f"{subject} {_difference(scores, group, best).position()} {_named(best, scores)}, {which}."
-    return " ".join([first, *(finding.text for finding in _beaten_on(group, scores))])
+    first = f"{subject} {_difference(scores, group, best).position()} {_with_mean(best, scores)}, {which}."
+    return " ".join([first, *(finding.text for finding in _losses(group, scores))])
 
 
-def _about(family: str, scores: ScoreTable) -> list[Finding]:
+def _family_findings(family: str, scores: ScoreTable) -> list[Finding]:
     found = _sentence_of(_ensemble(family, scores))
     found += _sentence_of([*_learner(family, scores), *_calibrated(family, scores)])
     chain = [group for group in scores.groups if family_of(group[0]) == family and group[1] in ("ensemble", "learner")]
     best = scores.best_untrained()
     if chain and best is not None:  # the total effect of training
         position = _difference(scores, chain[-1], best).position()
-        overall = f"Overall, {_named(chain[-1], scores)} is {position} {_named(best, scores)}, {BEST_UNTRAINED}."
-        found += [Finding(overall, (chain[-1], best)), *_beaten_on(chain[-1], scores)]
+        overall = (
+            f"Overall, {_with_mean(chain[-1], scores)} is {position} {_with_mean(best, scores)}, {BEST_UNTRAINED}."
+        )
+        found += [Finding(overall, (chain[-1], best)), *_losses(chain[-1], scores)]
     return found
 
 
@@ -138,7 +140,7 @@ def _calibrated(family: str, scores: ScoreTable) -> list[Finding]:
     return clauses
 
 
-def _beaten_on(group: Group, scores: ScoreTable) -> list[Finding]:
+def _losses(group: Group, scores: ScoreTable) -> list[Finding]:
     """Return the single tasks on which words alone do better, if there are several tasks."""
     found = []
     for task in scores.tasks if len(scores.tasks) > 1 else ():
@@ -152,7 +154,7 @@ def _beaten_on(group: Group, scores: ScoreTable) -> list[Finding]:
     return [Finding(f"A lexical baseline does better on some tasks: {'; '.join(found)}.")] if found else []
 
 
-def _what_labels_buy(scores: ScoreTable) -> list[Finding]:
+def _gain_from_labels(scores: ScoreTable) -> list[Finding]:
     """Compare the best learner without labels with the best for each kind of labels (SED table 4).
 
     What external teachers have learnt from is not known.
@@ -187,11 +189,11 @@ def _worse_on_dev(scores: ScoreTable, dev: str | None, exported: str | None) -> 
     return [Finding(f"On {dev}, the task on which models are chosen, {'; '.join(clauses)}.")] if clauses else []
 
 
-def _closing(scores: ScoreTable) -> list[Finding]:
+def _closing_findings(scores: ScoreTable) -> list[Finding]:
     """Return what baselines score, what calibrations have seen, and what is in brackets."""
     found = []
     if baselines := [group for group in scores.groups if group[1] == "baseline"]:
-        named = ", ".join(_named(group, scores) for group in baselines)
+        named = ", ".join(_with_mean(group, scores) for group in baselines)
         found.append(Finding(f"Baselines without a model: {named}.", tuple(baselines)))
     calibrated = [group for group in scores.groups if stages_of(group[0])[1]]
     if scores.fitted_on and calibrated:
@@ -220,7 +222,7 @@ def _effect(cause: str, what: str, after: Group, before: Group, scores: ScoreTab
     return Finding(f"{cause} {verb} {what}{amount}{difference.in_brackets()}", (after, before))
 
 
-def _named(group: Group, scores: ScoreTable) -> str:
+def _with_mean(group: Group, scores: ScoreTable) -> str:
     return f"{titled(*group)} ({scores.groups[group]['mean']:.1f})"
 
 

@@ -3,7 +3,7 @@
 import statistics
 
 from raysed.report.document import Document
-from raysed.report.results import Judged
+from raysed.report.results import PairComparison
 from raysed.report.scores import Row, ScoreTable
 from raysed.report.section import all_sections
 
@@ -82,7 +82,7 @@ def grid(scores, recipe="sts", statistic="mean", stopped=(), **changes):
 
 
 def judged(gold_P, cosine_P, model="ct (exported)", task="dev", text="It rains."):
-    return Judged(task, model, [text] * len(gold_P), [text] * len(gold_P), gold_P, cosine_P, cosine_P)
+    return PairComparison(task, model, [text] * len(gold_P), [text] * len(gold_P), gold_P, cosine_P, cosine_P)
 
 
 def trainings(count):

@@ -25,6 +25,6 @@ def test_a_model_is_looked_at_on_many_sentences_wherever_the_corpus_is_cut(tmp_p
     job = SimpleNamespace(needs_corpus=True, evaluation=SimpleNamespace(sentences=["a cat", "a dog"]))
     for seed in range(10):
         job.config = SimpleNamespace(seed=seed)
-        found = RunResults(job, storage, [], None).some_sentences()
+        found = RunResults(job, storage, [], None).sample_sentences()
         assert len(found) == len(set(found)) == least
         assert set(found) <= {*text.read_text().splitlines(), "a cat", "a dog"}

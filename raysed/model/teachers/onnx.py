@@ -165,7 +165,7 @@ class OnnxModel(Teacher):
         from raysed.model import library  # takes seconds
 
         try:
-            return library.after_transformer(directory)
+            return library.pooling_and_heads(directory)
         except UserError as error:
             raise self._refused(error.problem) from None
         except library.NotPackable as error:

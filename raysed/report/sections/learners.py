@@ -21,7 +21,7 @@ def _learners(run: RunResults) -> list[dict[str, Any]]:
     # External teachers have other widths and their own pooling.
     recipes = {recipe.uncalibrated: recipe for recipe in run.job.recipes if recipe.distils and recipe.members}
     for recipe in recipes.values():
-        learners, members = run.of(recipe.uncalibrated), run.of(recipe.ensemble)
+        learners, members = run.models_of(recipe.uncalibrated), run.models_of(recipe.ensemble)
         layers = 1 if 1 in learners[0].poolings else None
         centred = []
         for group in (learners, members):

@@ -119,7 +119,7 @@ def scores_chart(scores: ScoreTable) -> Chart | None:
         if "low" in entry:
             ends = np.array([entry["low"], entry["high"]])
             series.append(Series(ends, np.array([y, y]), "grey", mark="none", line="-", is_faint=True))
-        found = [(row.average(scores.tasks), row.index) for row in scores.of(group)]
+        found = [(row.average(scores.tasks), row.index) for row in scores.rows_of(group)]
         found = sorted((score, f"{group[0]} {index}: {score:.2f}") for score, index in found if score is not None)
         values, texts = zip(*found)
         # Spread, so that equal scores do not hide each other.

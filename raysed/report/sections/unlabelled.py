@@ -7,7 +7,7 @@ from raysed.recipe import BASE
 from raysed.report.document import Document
 from raysed.report.results import RunResults
 from raysed.report.section import Block, Cards, Section
-from raysed.score.unlabelled import CANNOT_BE_TOLD, unlabelled_scores
+from raysed.score.unlabelled import LABELS_ADVICE, unlabelled_scores
 from raysed.store.text import Table
 
 Models = Mapping[str, Mapping[str, Any]]
@@ -54,7 +54,7 @@ def _neighbours(data: None, report: Document) -> Iterator[Block]:
 
 
 def _unlabelled(run: RunResults) -> Models:
-    sentences, models = run.some_sentences(), {BASE: run.untouched, run.choice.model.recipe: run.exported}
+    sentences, models = run.sample_sentences(), {BASE: run.base_model, run.choice.model.recipe: run.exported_model}
     return {name: unlabelled_scores(sentences, model.embed) for name, model in models.items()}
 
 
@@ -71,7 +71,7 @@ SECTIONS = [
             "found if its nearest sentence is the original. Alignment is the mean squared distance of the two, and "
             "uniformity shows how evenly all sentences are spread (for both, lower is better). The last two columns "
             "describe the shape of the space. "
-            f"{CANNOT_BE_TOLD}"
+            f"{LABELS_ADVICE}"
         ),
         tables=lambda models, report: [unlabelled_table(models)],
     ),
