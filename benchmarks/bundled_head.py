@@ -21,9 +21,9 @@ from raysed.data.corpus import BUNDLED, CorpusReport, sentence_chunks
 from raysed.data.tokens import EpochBatches, LengthReport, TokenTable, tokenize
 from raysed.model.pretrained import load_encoder
 from raysed.train.engine import TorchEngine
-from raysed.train.loop import Run
+from raysed.train.loop import TrainingLoop
 from raysed.train.optimizers import bert_optimizer
-from raysed.train.stage import Plan, warmup_schedule
+from raysed.train.stage import TrainingPlan, warmup_schedule
 from raysed.train.stages.mlm import MaskedLM
 from raysed.train.state import seed_everything
 
@@ -65,16 +65,16 @@ def fit(objective: MaskedLM, batches: EpochBatches, steps: int) -> None:
     losses: list[float] = []
     started = time.monotonic()
 
-    def say(entry: dict) -> None:
+    def log_loss(entry: dict) -> None:
         losses.append(entry["loss"])
         if entry["step"] % MEAN_OVER == 0 or entry["step"] == steps:
             recent = losses[-MEAN_OVER:]
             seconds = time.monotonic() - started
             print(f"step {entry['step']}/{steps}  loss {sum(recent) / len(recent):.3f}  {seconds:.0f} s", flush=True)
 
-    plan = Plan(steps, warmup_schedule(2e-3, steps, 0.05, "linear"), log_every=1, keep="encoder")
+    plan = TrainingPlan(steps, warmup_schedule(2e-3, steps, 0.05, "linear"), log_every=1, keep="encoder")
     engine = TorchEngine(objective, bert_optimizer(objective, weight_decay=0.01), clip=1.0, bf16=True)
-    Run(objective, batches, plan, engine, on_metrics=say).train()
+    TrainingLoop(objective, batches, plan, engine, on_metrics=log_loss).train()
 
 
 @torch.no_grad()

@@ -61,11 +61,11 @@ from raysed.recipe import member_stages
 from raysed.registry import stages
 from raysed.store.text import Table
 from raysed.train.engine import TorchEngine
-from raysed.train.loop import Run
+from raysed.train.loop import TrainingLoop
 from raysed.train.memory import training_need
 from raysed.train.stage import Start
 from raysed.train.stages.sed import SedConfig
-from raysed.train.state import copied, load_state, seed_everything, write_state
+from raysed.train.state import load_state, seed_everything, snapshot, write_state
 
 import shapes
 
@@ -115,7 +115,7 @@ class Check:
         """Whether it is a GPU that is checked."""
         return self.device == "cuda"
 
-    def say(self, part: int, what: str, found: str, right: bool | None = None) -> None:
+    def add_row(self, part: int, what: str, found: str, right: bool | None = None) -> None:
         """Adds a line, and shows it."""
         right = None if right is None else bool(right)  # a comparison of losses on the GPU is a tensor
         self.rows.append(Row(part, what, found, right))
@@ -127,7 +127,7 @@ class Check:
         config = shapes.config_of(shape, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
         return Encoder(BertModel(config))
 
-    def setup(self, stage: str, settings: dict[str, Any], encoder: Encoder, device: str) -> Run:
+    def setup(self, stage: str, settings: dict[str, Any], encoder: Encoder, device: str) -> TrainingLoop:
         """Returns the training of one member or learner, as a run sets it up."""
         config, data = self.config(settings), {**self.data, "targets": self._targets(encoder.width)}
         start = Start(encoder.to(device), self.tokenizer, data, seed=1)
@@ -175,9 +175,9 @@ def machine(check: Check) -> None:
     """What figures depend on."""
     command = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
     card = subprocess.run(command, capture_output=True, text=True).stdout.strip() if check.on_gpu else "none"
-    check.say(0, "card, driver, memory", card)
-    check.say(0, "cores, torch, CUDA", f"{os.cpu_count()}, {torch.__version__}, {torch.version.cuda}")
-    check.say(0, "MPS", "can be started" if shutil.which(_MPS) else f"{_MPS} is not there")
+    check.add_row(0, "card, driver, memory", card)
+    check.add_row(0, "cores, torch, CUDA", f"{os.cpu_count()}, {torch.__version__}, {torch.version.cuda}")
+    check.add_row(0, "MPS", "can be started" if shutil.which(_MPS) else f"{_MPS} is not there")
 
 
 # -- 1: the same numbers ---------------------------------------------------------------------------------------------
@@ -190,10 +190,10 @@ def objectives(check: Check) -> None:
         for precision in _TOLERANCE:
             here = _three_updates(check, stage, precision, check.device)
             worst = max(abs(a - b) / max(abs(b), 1e-6) for a, b in zip(here, there, strict=True))
-            check.say(1, f"{stage} in {precision}, losses", f"{worst:.1e}", worst < _TOLERANCE[precision])
+            check.add_row(1, f"{stage} in {precision}, losses", f"{worst:.1e}", worst < _TOLERANCE[precision])
     with tempfile.TemporaryDirectory() as directory:
         difference = _continued(check, Path(directory))
-    check.say(1, "ct saved, loaded, continued", f"{difference:.1e}", difference < (1e-5 if check.on_gpu else 1e-12))
+    check.add_row(1, "ct saved, loaded, continued", f"{difference:.1e}", difference < (1e-5 if check.on_gpu else 1e-12))
 
 
 def _settings(stage: str, precision: str, dropout: bool = False) -> dict[str, Any]:
@@ -221,7 +221,7 @@ def _continued(check: Check, directory: Path) -> float:
         setup = check.setup("ct", _settings("ct", "fp32"), check.encoder("small"), check.device)
         for step in range(5):
             if stops and step == 3:
-                write_state(*copied(setup.engine.state_dict()), directory)
+                write_state(*snapshot(setup.engine.state_dict()), directory)
                 setup = check.setup("ct", _settings("ct", "fp32"), check.encoder("small", seed=9), check.device)
                 setup.engine.load_state_dict(load_state(directory))
             seed_everything(1, step)
@@ -249,7 +249,7 @@ def recomputation(check: Check) -> None:
             encoder(tokens).square().sum().backward()
         gradients.append(torch.cat([p.grad.flatten() for p in encoder.parameters() if p.grad is not None]))
     difference = float((gradients[0] - gradients[1]).abs().max() / gradients[1].abs().max())
-    check.say(2, "gradient of two parts with dropout", f"{difference:.1e}", difference < 1e-5)
+    check.add_row(2, "gradient of two parts with dropout", f"{difference:.1e}", difference < 1e-5)
 
 
 # -- 3: recorded updates -----------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def recorded(check: Check) -> None:
         found, count = _twelve_losses(check, stage, records=True)
         worst = max(abs(a - b) / max(abs(b), 1e-6) for a, b in zip(found, launched, strict=True))
         right = worst < _RECORDED and count > 0 if check.on_gpu else None
-        check.say(3, f"{stage}, recorded against launched, losses", f"{worst:.1e}, {count} recordings", right)
+        check.add_row(3, f"{stage}, recorded against launched, losses", f"{worst:.1e}, {count} recordings", right)
     _not_finite(check)
     _cannot_be_recorded(check)
     _updates_by_engine(check)
@@ -274,17 +274,17 @@ def _twelve_losses(check: Check, stage: str, records: bool) -> tuple[list[float]
     return [_update(run, step, 1e-4) for step in range(12)], _recordings(run)
 
 
-def _choose_engine(run: Run, records: bool) -> None:
+def _choose_engine(run: TrainingLoop, records: bool) -> None:
     run.objective.train()
     if not records:
         run.engine._recorded = None
 
 
-def _recordings(run: Run) -> int:
+def _recordings(run: TrainingLoop) -> int:
     return sum(made is not None for made in run.engine._recorded._recordings.values()) if run.engine._recorded else 0
 
 
-def _update(run: Run, step: int, rate: float = 1e-5) -> float:
+def _update(run: TrainingLoop, step: int, rate: float = 1e-5) -> float:
     seed_everything(1, step)
     return float(run.engine.update(run.batch_at(step), rate))
 
@@ -300,7 +300,7 @@ def _not_finite(check: Check) -> None:
     batch.targets[0, 0] = float("nan")
     loss = run.engine.update(batch, 1e-4)
     same = all(torch.equal(a, b) for a, b in zip(before, run.objective.parameters(), strict=True))
-    check.say(3, "a target that is not finite", f"loss {loss}, weights {'unchanged' if same else 'CHANGED'}", same)
+    check.add_row(3, "a target that is not finite", f"loss {loss}, weights {'unchanged' if same else 'CHANGED'}", same)
 
 
 def _cannot_be_recorded(check: Check) -> None:
@@ -320,7 +320,7 @@ def _cannot_be_recorded(check: Check) -> None:
     )
     found = f"{worst:.1e}{', recordings are off' if is_off else ''}"
     right = worst < _RECORDED and is_off if check.on_gpu else None
-    check.say(3, "what cannot be recorded is launched, losses", found, right)
+    check.add_row(3, "what cannot be recorded is launched, losses", found, right)
 
 
 def _updates_by_engine(check: Check) -> None:
@@ -343,7 +343,7 @@ def _updates_by_engine(check: Check) -> None:
                 del run
             (before, held), (after, holds) = found[False], found[True]
             ratio = f"{before:.1f} launched, {after:.1f} recorded, {before / after:.1f} times as fast"
-            check.say(3, f"{stage} {shape}, ms per update", f"{ratio}; {held:.2f} and {holds:.2f} GB")
+            check.add_row(3, f"{stage} {shape}, ms per update", f"{ratio}; {held:.2f} and {holds:.2f} GB")
 
 
 # -- 4: CT -------------------------------------------------------------------------------------------------------------
@@ -367,17 +367,17 @@ def throughput(check: Check) -> None:
             for count in several:
                 together = sum(rate for rate, _ in _in_processes(check, shape, count, updates))
                 what = f"CT {shape}, {count} processes{' with MPS' if mps else ''}"
-                check.say(4, what, f"{together:.1f} updates/s in all, {together / alone:.2f} times one")
+                check.add_row(4, what, f"{together:.1f} updates/s in all, {together / alone:.2f} times one")
 
 
 def _memory(check: Check, shape: str, rate: float, peak: float) -> None:
-    check.say(4, f"CT {shape}, one process", f"{rate:.1f} updates/s")
+    check.add_row(4, f"CT {shape}, one process", f"{rate:.1f} updates/s")
     if check.on_gpu:
         size, config = shape_of_model(shapes.config_of(shape)), check.config({})
         plan = training_need(stages()["ct"], config.ct, size, 32 * 13, gpu=True, bf16=True)
         off = peak / plan.device - 1
         found = f"{peak / 1e9:.2f} GB, planned {plan.device / 1e9:.2f} GB ({off:+.0%})"
-        check.say(4, f"CT {shape}, peak memory", found, abs(off) <= _MEMORY)
+        check.add_row(4, f"CT {shape}, peak memory", found, abs(off) <= _MEMORY)
 
 
 @contextmanager
@@ -397,7 +397,7 @@ def _against_peer(check: Check, figure: str, shape: str) -> None:
     """CT or the learner beside that of sentence-transformers at equal precision, by the figure's own script."""
     missing = [name for name in ("sentence_transformers", "datasets", "accelerate") if find_spec(name) is None]
     if missing:
-        return check.say(4, f"{figure}, beside sentence-transformers", f"skipped: {missing[0]} is not installed")
+        return check.add_row(4, f"{figure}, beside sentence-transformers", f"skipped: {missing[0]} is not installed")
     corpus, page = check.directory / "sentences.txt", check.directory / f"{figure}.json"
     corpus.write_text("\n".join(check.sentences), encoding="utf-8")
     counts = ["--updates", "100", "--warm-up", "30"] if check.on_gpu else ["--updates", "3", "--warm-up", "1"]
@@ -405,13 +405,13 @@ def _against_peer(check: Check, figure: str, shape: str) -> None:
     command += [*counts, "--pairs", "1", "--quality-updates", "0", "--corpus", str(corpus), "--json", str(page)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     if done.returncode:
-        return check.say(4, figure, f"failed: {done.stderr.splitlines()[-1:]}", False)
+        return check.add_row(4, figure, f"failed: {done.stderr.splitlines()[-1:]}", False)
     rates = {name: samples[0] for name, samples in json.loads(page.read_text())["samples"].items()}
     rates = {name: sample["amount"] / sample["seconds"] for name, sample in rates.items()}
     for precision in ("", " bf16"):
         times = rates[f"raysed{precision}"] / rates[f"sentence-transformers{precision}"]
         what = f"{'CT' if figure.startswith('s1') else 'learner'} {shape}{precision or ' fp32'}"
-        check.say(4, f"{what} beside sentence-transformers", f"{times:.2f} times as fast")
+        check.add_row(4, f"{what} beside sentence-transformers", f"{times:.2f} times as fast")
 
 
 def _in_processes(check: Check, shape: str, count: int, updates: int) -> list[tuple[float, float]]:
@@ -460,7 +460,9 @@ def embedding(check: Check) -> None:
             reference_ND = x_ND if reference_ND is None else reference_ND
             error = float(np.abs(x_ND - reference_ND).max() / np.abs(reference_ND).max())
             found = f"{len(table) / took[0]:,.0f} sentences/s, error {error:.1e}"
-            check.say(5, f"embedding, {shape}, {precision}, {budget:,} tokens", found, error < _TOLERANCE[precision])
+            check.add_row(
+                5, f"embedding, {shape}, {precision}, {budget:,} tokens", found, error < _TOLERANCE[precision]
+            )
 
 
 # -- 6: DeepSpeed ------------------------------------------------------------------------------------------------------
@@ -473,7 +475,7 @@ def deepspeed(check: Check) -> None:
 
         prepare_deepspeed(gpu=check.on_gpu)
     except ImportError as error:
-        check.say(6, "DeepSpeed", f"skipped: {error}")
+        check.add_row(6, "DeepSpeed", f"skipped: {error}")
         return
     from raysed.data.targets import TargetBatch
     from raysed.train.stages.sed import Distillation
@@ -504,7 +506,7 @@ def deepspeed(check: Check) -> None:
         sed = SedConfig(zero_stage=stage, batch_size=16)
         found = losses(lambda objective, sed=sed: DeepSpeedEngine(objective, sed, world=1, bf16=False))
         worst = max(abs(a - b) / abs(b) for a, b in zip(found, plain, strict=True))
-        check.say(6, f"DeepSpeed at ZeRO {stage} against torch, losses", f"{worst:.1e}", worst < 1e-4)
+        check.add_row(6, f"DeepSpeed at ZeRO {stage} against torch, losses", f"{worst:.1e}", worst < 1e-4)
     torch.distributed.destroy_process_group()
 
 
@@ -533,14 +535,14 @@ def work_share(check: Check) -> None:
             _update(run, step)
     events = [event for event in profile.events() if not check.on_gpu or event.device_type.name == "CUDA"]
     what, each = "kernels" if check.on_gpu else "operations", 1000 * took[0] / updates
-    check.say(7, f"{what} per update of CT {shape}", f"{len(events) / updates:,.0f}")
+    check.add_row(7, f"{what} per update of CT {shape}", f"{len(events) / updates:,.0f}")
     if check.on_gpu:
         for name, words in (("products", ("gemm", "cutlass", "cublas", "nvjet")), ("optimizer", ("adam", "lerp"))):
             part = sum(e.self_device_time_total for e in events if any(word in e.name.lower() for word in words))
-            check.say(7, f"of which {name}", f"{part / updates / 1000:.2f} ms")
+            check.add_row(7, f"of which {name}", f"{part / updates / 1000:.2f} ms")
         working = sum(event.self_device_time_total for event in events) / updates / 1000
         share = working / each
-        check.say(7, "time in which kernels run", f"{working:.2f} of {each:.2f} ms, {share:.2f}", share >= _SHARE)
+        check.add_row(7, "time in which kernels run", f"{working:.2f} of {each:.2f} ms, {share:.2f}", share >= _SHARE)
 
 
 # -- 8: the quickstart -------------------------------------------------------------------------------------------------
@@ -549,7 +551,7 @@ def work_share(check: Check) -> None:
 def quickstart(check: Check) -> None:
     """The whole run on the GPU, with a worker that is killed while members train; without Ray, in one process."""
     if not check.on_gpu:
-        check.say(8, "quickstart", "skipped: it is checked by the tests where there is no GPU")
+        check.add_row(8, "quickstart", "skipped: it is checked by the tests where there is no GPU")
         return
     import psutil
 
@@ -567,7 +569,7 @@ def quickstart(check: Check) -> None:
                     killed = True
                     break
     output = job.communicate()[0]
-    check.say(
+    check.add_row(
         8, "quickstart, a worker killed" if killed else "quickstart", f"exit code {job.returncode}", job.returncode == 0
     )
     if job.returncode:
@@ -629,7 +631,7 @@ def main(words: Sequence[str] | None = None) -> int:
                 PARTS[number](check)
             except Exception as error:  # the other parts are worth having all the same
                 traceback.print_exc()
-                check.say(number, PARTS[number].__name__, f"failed: {type(error).__name__}: {error}"[:200], False)
+                check.add_row(number, PARTS[number].__name__, f"failed: {type(error).__name__}: {error}"[:200], False)
     page = report(check, time.monotonic() - began)
     print(f"\n{page}")
     output = options.output

@@ -32,7 +32,7 @@ from transformers import AutoTokenizer
 from raysed.config import Config
 from raysed.data.tokens import TokenTable, read_tokens, tokenize
 from raysed.registry import stages
-from raysed.train.loop import Run
+from raysed.train.loop import TrainingLoop
 from raysed.train.stage import Start
 from raysed.train.stages.ct import CtConfig, PairSampler
 
@@ -111,7 +111,7 @@ def sides_of(work: Work) -> dict[str, peers.Side]:
     }
 
 
-def raysed_setup(work: Work, bf16: bool, seed: int) -> Run:
+def raysed_setup(work: Work, bf16: bool, seed: int) -> TrainingLoop:
     """Returns what a run makes for one member."""
     model, tokenizer = harness.encoder(work.options.device, work.encoder)
     ct = CT.model_copy(update={"dropout": work.options.dropout})
@@ -125,7 +125,7 @@ def train_raysed(work: Work, bf16: bool, updates: int, seed: int) -> peers.Train
 
     def update(count: int) -> None:
         plan = replace(setup.plan, steps=count, keep="second")  # a choice is no update
-        Run(setup.objective, setup.batch_at, plan, setup.engine).train()
+        TrainingLoop(setup.objective, setup.batch_at, plan, setup.engine).train()
 
     update(work.options.warm_up)
     with harness.timed() as seconds:

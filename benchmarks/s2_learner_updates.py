@@ -35,8 +35,8 @@ from raysed.data.tokens import tokenize
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_encoder
 from raysed.train.deepspeed import DeepSpeedEngine, prepare_deepspeed
-from raysed.train.loop import Run
-from raysed.train.stage import Plan
+from raysed.train.loop import TrainingLoop
+from raysed.train.stage import TrainingPlan
 from raysed.train.stages.sed import Distillation, SedConfig
 
 import harness
@@ -148,11 +148,11 @@ def train_raysed(work: Work, bf16: bool, updates: int, seed: int) -> peers.Train
     objective = Distillation(learner, work.options.dropout)
     batches = batches_of(work, seed)
     engine = DeepSpeedEngine(objective, SED, world=1, bf16=bf16)
-    plan = Plan(updates, lambda step: SED.learning_rate, seed, log_every=100, keep="learner")
+    plan = TrainingPlan(updates, lambda step: SED.learning_rate, seed, log_every=100, keep="learner")
     with _local_rank():
-        Run(objective, batches, replace(plan, steps=work.options.warm_up), engine).train()
+        TrainingLoop(objective, batches, replace(plan, steps=work.options.warm_up), engine).train()
     with harness.timed() as seconds:
-        Run(objective, batches, plan, engine).train()
+        TrainingLoop(objective, batches, plan, engine).train()
     return peers.Trained(seconds[0], (harness.embedder(learner, tokenizer),))
 
 

@@ -35,10 +35,10 @@ from raysed.model.encoder import Encoder
 from raysed.model.pretrained import load_encoder, write_checkpoint
 from raysed.registry import stages
 from raysed.train.engine import TorchEngine
-from raysed.train.loop import Run
+from raysed.train.loop import TrainingLoop
 from raysed.train.optimizers import adam_optimizer
-from raysed.train.selection import Result
-from raysed.train.stage import Plan, Start, warmup_schedule
+from raysed.train.selection import TrainingResult
+from raysed.train.stage import Start, TrainingPlan, warmup_schedule
 from raysed.train.stages.sed import Distillation
 
 from harness import Figure, Sample, alternate, arguments, prepare, publish, timed
@@ -135,7 +135,7 @@ def train_member(config: Config, corpus: Path, device: str, index: int) -> Path:
     setup = stages()["ct"].set_up(
         config.ct, config.members, Start(encoder.to(device), tokenizer, {"corpus": corpus}, seed=index)
     )
-    result = Run(setup.objective, setup.batch_at, setup.plan, setup.engine).train()
+    result = TrainingLoop(setup.objective, setup.batch_at, setup.plan, setup.engine).train()
     return _written(setup.objective.candidates()[result.kept], tokenizer, result, corpus.parent / f"member-{index}")
 
 
@@ -151,13 +151,13 @@ def train_learner(config: Config, corpus: TokenTable, targets_ND: np.ndarray, de
         return TargetBatch(pack(corpus.take(rows)), torch.from_numpy(targets_ND[rows]))
 
     steps = len(corpus) // size
-    plan = Plan(steps, warmup_schedule(sed.learning_rate, steps, sed.warmup, sed.decay), keep="learner")
+    plan = TrainingPlan(steps, warmup_schedule(sed.learning_rate, steps, sed.warmup, sed.decay), keep="learner")
     bf16 = device == "cuda" and torch.cuda.is_bf16_supported()
     engine = TorchEngine(objective, adam_optimizer(objective, sed.weight_decay), sed.clip, bf16)
-    _written(objective.learner, tokenizer, Run(objective, batch_at, plan, engine).train(), path)
+    _written(objective.learner, tokenizer, TrainingLoop(objective, batch_at, plan, engine).train(), path)
 
 
-def _written(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, result: Result, path: Path) -> Path:
+def _written(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, result: TrainingResult, path: Path) -> Path:
     path.mkdir()
     write_checkpoint(encoder, tokenizer, path, {}, result.history)
     return path

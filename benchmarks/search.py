@@ -106,9 +106,9 @@ def train(task: Path, teachers: Sequence[str], out: Path, updates: int, only: Se
 
 def per_epoch(corpus: CorpusConfig, search: SearchConfig, batch_size: int) -> float:
     """Return the updates of an epoch."""
-    parts = [(ids, of) for ids, _, of in text_chunks(corpus, 0, CorpusReport(), search if search.is_on else None)]
+    parts = [(ids, of) for ids, _, of in text_chunks(corpus, 0, CorpusReport(), search if search.enabled else None)]
     ids, of = (np.concatenate(column) for column in zip(*parts))
-    if not search.is_on:
+    if not search.enabled:
         return len(ids) // batch_size
     anchors = (ids != of).sum() + (~np.isin(ids[ids == of], of[ids != of])).sum()
     return anchors // (batch_size // (2 + search.negatives))

@@ -17,7 +17,7 @@ from raysed.config import PairSource
 from raysed.data.rows import Schema, read_source
 from raysed.data.tokens import read_tokens
 from raysed.errors import UserError
-from raysed.report.results import Run
+from raysed.report.results import RunResults
 from raysed.score.metrics import pair_cosines, spearman
 
 FREQUENCY_BINS = ((0, 100), (100, 500), (500, 5_000), (5_000, 10_000))
@@ -66,7 +66,7 @@ def edit_distance_table(
     }
 
 
-def edit_distance_of_run(run: Run) -> list[dict[str, Any]]:
+def edit_distance_of_run(run: RunResults) -> list[dict[str, Any]]:
     """Return the table for the dev task, or else the first headline task, by recipe and for the gold score."""
     task = run.evaluation.tasks[run.config.evaluation.dev or run.config.evaluation.report_tasks()[0]]
     models = {m.recipe: m for m in run.models if m.recipe in run.config.recipes and m.index == 0}
@@ -110,9 +110,9 @@ def frequency_table(embeddings_VD: np.ndarray, counts_V: np.ndarray) -> list[dic
     ]
 
 
-def frequency_of_run(run: Run) -> list[dict[str, Any]]:
+def frequency_of_run(run: RunResults) -> list[dict[str, Any]]:
     """Return the table of the untouched encoder's input embeddings, with counts from the run's corpus."""
-    encoder, tokenizer = run.untouched.encoder, run.untouched.tokenizer
+    encoder, tokenizer = run.base_model.encoder, run.base_model.tokenizer
     embeddings_VD = encoder.transformer.get_input_embeddings().weight.detach().numpy()
     ids = read_tokens(run.storage.fetch("corpus")).input_ids
     counts_V = np.bincount(ids, minlength=len(embeddings_VD))
@@ -167,7 +167,7 @@ def load_qnli(source: str) -> Qnli:
     return Qnli(table.texts("question"), table.texts("sentence"), np.array([_LABELS[label] for label in labels]))
 
 
-def qnli_of_run(run: Run, source: str) -> list[dict[str, Any]]:
+def qnli_of_run(run: RunResults, source: str) -> list[dict[str, Any]]:
     """Return the area under the ROC curve of every model."""
     qnli = load_qnli(source)
     return [{**about, "auc": qnli.score(embed(model, qnli.sentences))} for about, model in models_of(run)]

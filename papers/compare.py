@@ -42,20 +42,20 @@ def find_values(report: Mapping[str, Any], place: Place) -> dict[int, float]:
     match = {k: wanted for k, wanted in place.items() if k not in _DIRECTIVES | filled and wanted is not None}
     found = {}
     for entry in report.get(place["section"]) or []:
-        number = _at(entry, value)
+        number = _lookup(entry, value)
         if isinstance(number, int | float) and not entry.get("left_out") and match.items() <= entry.items():
             found[entry.get("index", 0)] = float(number)
     return found
 
 
-def _at(data: Any, keys: str) -> Any:
+def _lookup(data: Any, keys: str) -> Any:
     for key in keys.split("."):
         data = data.get(key) if isinstance(data, Mapping) else None
     return data
 
 
 @dataclass
-class Ours:
+class CellValues:
     """Our values for one cell.
 
     Attributes:
@@ -79,7 +79,9 @@ class Ours:
 def compare(plan: Plan, request: Request, reports: Reports) -> "Comparison":
     """Put the reports' values beside the published ones."""
     cells = {
-        (row.label, name): {c: _ours_of(plan, row, plan.places(row, c, variant), reports) for c in plan.table.columns}
+        (row.label, name): {
+            c: _cell_values(plan, row, plan.places(row, c, variant), reports) for c in plan.table.columns
+        }
         for row in plan.table.rows
         if not row.copied
         for name, variant in plan.variants(row).items()
@@ -87,8 +89,8 @@ def compare(plan: Plan, request: Request, reports: Reports) -> "Comparison":
     return Comparison(plan, request, cells, {name: path for name, (path, _) in reports.items()})
 
 
-def _ours_of(plan: Plan, row: Row, places: Sequence[Place], reports: Reports) -> Ours:
-    cell = Ours(statistic=places[0].get("statistic"))
+def _cell_values(plan: Plan, row: Row, places: Sequence[Place], reports: Reports) -> CellValues:
+    cell = CellValues(statistic=places[0].get("statistic"))
     parts: dict[str, list[dict[int, float]]] = {metric: [] for metric in plan.table.metrics}
     reasons = []
     for place in places:
@@ -99,7 +101,7 @@ def _ours_of(plan: Plan, row: Row, places: Sequence[Place], reports: Reports) ->
         for metric, values in found.items():
             parts[metric].append(values)
     if len(reasons) == len(places):
-        return Ours(reason=reasons[0])
+        return CellValues(reason=reasons[0])
     for metric, of_parts in parts.items():
         if of_parts:  # mean over the parts, for each model that has all of them
             common = [index for index in of_parts[0] if all(index in part for part in of_parts)]
@@ -129,7 +131,7 @@ class Comparison:
 
     plan: Plan
     request: Request
-    cells: dict[tuple[str, str], dict[str, Ours]]
+    cells: dict[tuple[str, str], dict[str, CellValues]]
     reports: dict[str, str]
 
     def to_dict(self) -> dict[str, Any]:
@@ -168,7 +170,7 @@ class Comparison:
         known = {name: getattr(row, name) for name in ("label", "encoder", "recipe", "copied", "note")}
         return {**known, "published": row.cells, "ours": ours}
 
-    def _cell(self, row: Row, column: str, cell: Ours) -> dict[str, Any]:
+    def _cell(self, row: Row, column: str, cell: CellValues) -> dict[str, Any]:
         if cell.reason:
             return {"reason": cell.reason}
         result: dict[str, Any] = {"missing": cell.partial} if cell.partial else {}
@@ -190,7 +192,7 @@ class Comparison:
                 lines.append([names.pop() if names else "", what + (f", {variant}" if variant else ""), *values])
         return lines
 
-    def _other_encoder(self, row: Row, variant: str, cells: Mapping[str, Ours]) -> str:
+    def _other_encoder(self, row: Row, variant: str, cells: Mapping[str, CellValues]) -> str:
         """Return what stands in for a row's encoder; empty for the published one, or without any number."""
         if not (self.request.small or self.request.sets("encoder.path")) or all(c.reason for c in cells.values()):
             return ""
@@ -199,10 +201,10 @@ class Comparison:
         paths = dict.fromkeys(plan.configs[run].encoder.path for run in runs if run in plan.configs)
         return " and ".join(p.replace(":", " ") if p.startswith("bundled:") else Path(p).name for p in paths)
 
-    def _ours(self, row: Row, cells: Mapping[str, Ours]) -> list[tuple[str, list[str]]]:
+    def _ours(self, row: Row, cells: Mapping[str, CellValues]) -> list[tuple[str, list[str]]]:
         count = max((len(v) for cell in cells.values() for v in cell.values.values()), default=0)
         several = count > 1 and not any(cell.statistic for cell in cells.values())
-        lines = [(f"ours, mean of {count}" if several else "ours", self._line(cells, Ours.number))]
+        lines = [(f"ours, mean of {count}" if several else "ours", self._line(cells, CellValues.number))]
         if several:
             best = self._best(cells)
             lines += [
@@ -215,7 +217,7 @@ class Comparison:
             lines.append(("difference", [_joined(column, metrics, "+.2f") for column in differences.values()]))
         return lines
 
-    def _line(self, cells: Mapping[str, Ours], number_of: Callable[[Ours, str], float | None]) -> list[str]:
+    def _line(self, cells: Mapping[str, CellValues], number_of: Callable[[CellValues, str], float | None]) -> list[str]:
         metrics = self.plan.table.metrics
         return [
             cell.reason
@@ -223,7 +225,7 @@ class Comparison:
             for cell in cells.values()
         ]
 
-    def _best(self, cells: Mapping[str, Ours]) -> int:
+    def _best(self, cells: Mapping[str, CellValues]) -> int:
         """Return the index of the model with the best average (or else last column), by the last metric."""
         metric, columns = self.plan.table.metrics[-1], [self.plan.table.average, *reversed(cells)]
         values = next((cells[c].values[metric] for c in columns if c in cells and metric in cells[c].values), {})
@@ -247,7 +249,7 @@ class Comparison:
         rows = self._rows_without_result()
         return notes + ([f"No result in the reports: {'; '.join(rows)}."] if rows else [])
 
-    def _of_row(self, row: Row) -> list[tuple[str, dict[str, Ours]]]:
+    def _of_row(self, row: Row) -> list[tuple[str, dict[str, CellValues]]]:
         return [(variant, cells) for (label, variant), cells in self.cells.items() if label == row.label]
 
     def _rows_without_result(self) -> list[str]:
@@ -261,7 +263,7 @@ class Comparison:
         return found
 
 
-def _difference(row: Row, column: str, cell: Ours, metric: str) -> float | None:
+def _difference(row: Row, column: str, cell: CellValues, metric: str) -> float | None:
     ours, published = cell.number(metric), row.cells[column][metric]
     if ours is None or published is None or cell.partial:
         return None

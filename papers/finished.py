@@ -14,21 +14,21 @@ from raysed.plan.artefacts import facts_of, scored_models
 from raysed.plan.check import check
 from raysed.plan.graph import Plan
 from raysed.recipe import TEACHERS, parse_recipe
-from raysed.report.results import Loaded, Run
+from raysed.report.results import LoadedModel, RunResults
 from raysed.store.status import finished_report
 from raysed.store.storage import Storage
 
 
-def finished(config: Config) -> Run:
+def finished(config: Config) -> RunResults:
     """Return the finished run of a config; raise `UserError` if it is not complete with just these settings."""
     plan, storage = Plan(check(config)), Storage(config.storage, config.run)
     if not finished_report(storage, plan.job.depends):
         raise UserError(f"{storage} is not complete with these settings; complete it with raysed run, then score it")
     state = State(plan.graph, storage)
-    return Run(plan.job, state.storage, scored_models(plan, state), facts_of(plan, state, ""))
+    return RunResults(plan.job, state.storage, scored_models(plan, state), facts_of(plan, state, ""))
 
 
-def models_of(run: Run) -> Iterator[tuple[dict[str, Any], Loaded]]:
+def models_of(run: RunResults) -> Iterator[tuple[dict[str, Any], LoadedModel]]:
     """Yield (report fields, model) for the run's recipes.
 
     External teachers, collapsed models and flows of single tasks, which embed no other sentences, are left out.
@@ -42,9 +42,9 @@ def models_of(run: Run) -> Iterator[tuple[dict[str, Any], Loaded]]:
             yield about, run.load(model)
 
 
-def embed(model: Loaded | NativeModel | LibraryModel, sentences: Sequence[str]) -> np.ndarray:
+def embed(model: LoadedModel | NativeModel | LibraryModel, sentences: Sequence[str]) -> np.ndarray:
     """Return embeddings [N, D], on a GPU if there is one."""
     if not isinstance(model, LibraryModel) and torch.cuda.is_available():
         model.encoder.to("cuda")
     found = model.embed(sentences)
-    return found if isinstance(model, Loaded) else found[0]
+    return found if isinstance(model, LoadedModel) else found[0]

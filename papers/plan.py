@@ -9,7 +9,7 @@ from papers.data import Finder, Request
 from papers.published import TABLES, Row, Table, load_published, load_yaml
 from raysed.config import Config, dump_config, find_config, load_config
 from raysed.errors import UserError
-from raysed.plan.needs import reads_corpus, view_kinds
+from raysed.plan.requirements import reads_corpus, view_kinds
 from raysed.recipe import BASE, Recipe, parse_recipe
 
 Place = dict[str, Any]

@@ -25,7 +25,7 @@ from raysed.cli import check_output, main_of, write_output
 from raysed.config import find_config, load_config
 from raysed.errors import UserError
 from raysed.model.load import load_model
-from raysed.report.results import Run
+from raysed.report.results import RunResults
 from raysed.score import probes
 from raysed.score.metrics import pearson, spearman
 from raysed.score.probes import SPLIT_GRID, Classified, Labelled
@@ -140,7 +140,7 @@ def average(scores: Mapping[str, Mapping[str, Any]]) -> float:
     return statistics.fmean(of_task.get("accuracy", of_task.get("pearson")) for of_task in scores.values())
 
 
-def rows_of_run(run: Run, data: str) -> list[dict[str, Any]]:
+def rows_of_run(run: RunResults, data: str) -> list[dict[str, Any]]:
     """Return the scores of all models of a finished run, by SentEval's classifier."""
     tasks, rows = load_tasks(Path(data)), []
     sentences = sentences_of(tasks)

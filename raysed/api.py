@@ -18,7 +18,7 @@ from raysed.config import PYTHON, Config, QueryKind, check_task_name, find_confi
 from raysed.config_text import merge
 from raysed.errors import UserError
 from raysed.store.metrics import notes_shown, quiet_libraries
-from raysed.store.progress import put, shown
+from raysed.store.progress import print_text, shown
 from raysed.store.text import Table, number
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class Result:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def _single_run() -> Iterator[None]:
     """Refuse a second run at a time: a process has one random state, one progress output and one set of teachers."""
     if not _running.acquire(blocking=False):
         raise UserError("another run is at work in this process; wait for it, or use a process for each run")
@@ -147,7 +147,7 @@ def _alone() -> Iterator[None]:
         _running.release()
 
 
-@_alone()
+@_single_run()
 def run(
     config: Config | Mapping[str, Any] | str | os.PathLike, *, take_over: bool = False, verbose: bool = False
 ) -> Result:
@@ -184,7 +184,7 @@ def _run(config: Config, verbose: bool, take_over: bool = False) -> Result:
     from raysed.store.storage import Storage
 
     with shown(verbose), notes_shown(verbose):
-        pipeline.run(config, put if verbose else log.info, take_over)
+        pipeline.run(config, print_text if verbose else log.info, take_over)
     return Result(Storage(config.storage, config.run), config.encoder.trust_remote_code)
 
 
@@ -205,7 +205,7 @@ def check(config: Config) -> None:
     check_inputs(config)
 
 
-@_alone()
+@_single_run()
 def distill(
     teachers: Any,
     sentences: Any = None,
@@ -370,7 +370,7 @@ def _with_lengths(own: dict[str, Any], settings: Mapping[str, Any], verbose: boo
         found = fit_lengths(survey.sample, survey.report.split > 0, config.corpus, config.encoder, paths)
     except UserError:  # which the run's own checks find again, and name the setting
         return config
-    (put if verbose else log.info)(f"lengths of the first texts: {found}")
+    (print_text if verbose else log.info)(f"lengths of the first texts: {found}")
     corpus = {"passage_characters": found.passage_characters} if found.passage_characters else {}
     known = config.model_dump(mode="json", exclude_unset=True)
     for block in known["teachers"]:

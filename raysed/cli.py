@@ -96,15 +96,15 @@ def main_of(
         print(f"failed: {_one_line(UserError(first_line(error)))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        interrupts.notice()
-        code = 128 + (interrupts.came() or signal.SIGINT)  # a library may have raised another one since
+        interrupts.acknowledge()
+        code = 128 + (interrupts.received_signal() or signal.SIGINT)  # a library may have raised another one since
         atexit.register(os._exit, code)  # skips libraries' exit handlers: interrupted at work, they may hang or crash
         with suppress(OSError):  # the terminal may be closed
             last_words()
             print(end="", flush=True)
         return code
     finally:
-        interrupts.leave()
+        interrupts.disarm()
 
 
 def check_output(path: Path) -> None:

@@ -51,12 +51,12 @@ PYTHON = "python:"
 CONFIGS = Path(__file__).parent / "configs"
 """Named configs; part of the package, so that an installed one has them."""
 
-_LONGEST_NAME, _LARGEST = 200, 1e18
-MOST = 1000
+_LONGEST_NAME, _MAX_NUMBER = 200, 1e18
+MAX_MODELS = 1000
 """Most models trained alike: each is listed, so a number with too many digits would exhaust memory."""
 NO_EFFECT = "no effect on results"
 """Marks a setting that affects how many results there are, where, when or how fast, but not what is in them."""
-CHOICE = "chooses among results"
+SELECTION_ONLY = "chooses among results"
 """Marks a setting that decides which trained model is used, but not how it is trained."""
 
 
@@ -76,7 +76,7 @@ Source = Annotated[str, source_mark()]
 class Block(BaseModel):
     """A frozen group of settings; rejects unknown keys, infinite numbers, booleans for numbers, and secrets.
 
-    The marks `Source`, `NO_EFFECT` and `CHOICE` tell the rest of the package what it needs to know about a setting.
+    The marks `Source`, `NO_EFFECT` and `SELECTION_ONLY` tell the rest of the package how to treat a setting.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -93,19 +93,19 @@ class Block(BaseModel):
     @field_validator("*")
     @classmethod
     def _can_be_used(cls, value: Any) -> Any:
-        if isinstance(value, int | float) and abs(value) > _LARGEST:
-            raise ValueError(f"it is larger than {_LARGEST:g}")
+        if isinstance(value, int | float) and abs(value) > _MAX_NUMBER:
+            raise ValueError(f"it is larger than {_MAX_NUMBER:g}")
         if problem := secret_in(value):
             raise PydanticCustomError(SECRET, problem)
         return value
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that results depend on, as JSON."""
-        return self.model_dump(mode="json", exclude={*self._marked(NO_EFFECT), *self._marked(CHOICE)})
+        return self.model_dump(mode="json", exclude={*self._marked(NO_EFFECT), *self._marked(SELECTION_ONLY)})
 
     def choices(self) -> dict[str, Any]:
-        """Return the settings marked `CHOICE`, as JSON."""
-        return self.model_dump(mode="json", include=self._marked(CHOICE))
+        """Return the settings marked `SELECTION_ONLY`, as JSON."""
+        return self.model_dump(mode="json", include=self._marked(SELECTION_ONLY))
 
     @classmethod
     def _marked(cls, mark: str) -> set[str]:
@@ -377,7 +377,7 @@ class EvaluationConfig(Block):
 class MembersConfig(Block):
     """The ensemble."""
 
-    count: int = Field(10, ge=1, le=MOST)
+    count: int = Field(10, ge=1, le=MAX_MODELS)
     """Number of members."""
     share: float = Field(1.0, gt=0, le=1)
     """Share of the corpus drawn for each member. Pairs and prepared views are read whole."""
@@ -483,7 +483,7 @@ class TeacherConfig(Block):
         return self.path.split(":")[0] == MEMBERS
 
 
-def named_apart(teachers: list[TeacherConfig]) -> list[TeacherConfig]:
+def with_unique_titles(teachers: list[TeacherConfig]) -> list[TeacherConfig]:
     """Name by their paths the teachers that share a title."""
     titles = [teacher.title for teacher in teachers]
     return [
@@ -517,15 +517,15 @@ class SearchConfig(Block):
     """Prefix for documents, likewise."""
 
     @property
-    def is_on(self) -> bool:
+    def enabled(self) -> bool:
         """Whether there are queries."""
         return bool(self.queries or self.column or self.source)
 
-    def of_text(self) -> "SearchConfig":
+    def query_settings(self) -> "SearchConfig":
         """Return it with only the settings that decide which queries there are."""
         return SearchConfig(queries=self.queries, column=self.column, source=self.source)
 
-    def of_candidates(self) -> "SearchConfig":
+    def mining_settings(self) -> "SearchConfig":
         """Return it with only the settings that decide what queries are compared with."""
         return SearchConfig(negatives=self.negatives, margin=self.margin)
 
@@ -579,7 +579,7 @@ class FlowConfig(Block):
     """What `tasks` means, e.g. STS12 to 16. `null`: all tasks."""
     per_task: bool = False
     """Fit separately on each task's sentences (BERT-flow). Needs `flow.fit_on: tasks`; cannot be exported."""
-    fits: Annotated[int, NO_EFFECT] = Field(1, ge=1, le=MOST)
+    fits: Annotated[int, NO_EFFECT] = Field(1, ge=1, le=MAX_MODELS)
     """Flows per model that is alone in its row, such as the base, to show seed effects."""
 
 
@@ -664,7 +664,7 @@ class _Common(Block):
     recipes: list[str] = ["ct-sed-flow"]
     """What to make. Stages that recipes share run once."""
     teachers: Annotated[
-        list[TeacherConfig], BeforeValidator(partial(_as_blocks, key="path")), AfterValidator(named_apart)
+        list[TeacherConfig], BeforeValidator(partial(_as_blocks, key="path")), AfterValidator(with_unique_titles)
     ] = []
     """Models for recipes that begin with `teachers`: paths, or blocks of settings, see
     docs/configuration.md#teachers-and-combination-models-that-a-learner-learns-from."""

@@ -24,7 +24,7 @@ _STATE = 2  # format of training states, see `raysed.train.state`
 
 
 @dataclass(frozen=True)
-class Given:
+class ExternalInput:
     """An input from outside the run: the identity of its content, what the maker receives, and the files it reads."""
 
     identity: Any
@@ -33,7 +33,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Pick:
+class OutcomeMember:
     """An artefact from the list `among` of an outcome, or all of them without an index."""
 
     outcome: str
@@ -44,18 +44,18 @@ class Pick:
 
 
 @dataclass(frozen=True)
-class Tried:
+class Candidates:
     """Artefacts that an outcome chooses from; some of them may not exist."""
 
     names: tuple[str, ...]
 
 
-Input = str | tuple[str, ...] | Pick | Tried | Given
+Input = str | tuple[str, ...] | OutcomeMember | Candidates | ExternalInput
 
 
 @dataclass(frozen=True)
-class Found:
-    """What became of one artefact of a `Tried`: `meta` is None if it does not exist; an `is_mistake` can be fixed."""
+class CandidateResult:
+    """What became of one of the `Candidates`: `meta` is None if it does not exist; an `is_mistake` can be fixed."""
 
     name: str
     fingerprint: str
@@ -97,7 +97,7 @@ class Artefact:
         name: path below the run directory.
         make: `make(directory, inputs, settings, work)` fills a directory and returns small facts for the manifest.
         settings: blocks of settings and values that change the result.
-        beside: further inputs, by role, that do not change the result.
+        untracked: further inputs, by role, that do not change the result.
     """
 
     name: str
@@ -106,18 +106,18 @@ class Artefact:
     needs: Needs
     inputs: Mapping[str, Input] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
-    beside: Mapping[str, Any] = field(default_factory=dict)
+    untracked: Mapping[str, Any] = field(default_factory=dict)
 
     def sources(self) -> Iterable[str]:
         """Yield the names of artefacts that must precede this one."""
-        for value in (*self.inputs.values(), *self.beside.values()):
+        for value in (*self.inputs.values(), *self.untracked.values()):
             if value and isinstance(value, str):
                 yield value
             if isinstance(value, tuple):
                 yield from value
-            if isinstance(value, Pick):
+            if isinstance(value, OutcomeMember):
                 yield value.outcome
-            if isinstance(value, Pick | Tried):
+            if isinstance(value, OutcomeMember | Candidates):
                 yield from value.names
 
 
@@ -129,7 +129,7 @@ class Ref:
 
 
 @dataclass(frozen=True)
-class Shared:
+class RemoteValue:
     """A value that processes share, such as one in Ray's object store; `get` fetches it."""
 
     get: Callable[[], Any]
@@ -146,7 +146,7 @@ class Task:
     """All dependencies, for the manifest."""
     settings: Mapping[str, Any]
     inputs: Mapping[str, Any]
-    """By role: artefacts as `Ref`, values as they are or as `Shared`, and lists of these."""
+    """By role: artefacts as `Ref`, values as they are or as `RemoteValue`, and lists of these."""
     watched: Sequence[Watched] = ()
     """Files that it is made from."""
 
@@ -155,13 +155,13 @@ class Task:
         """Stable hash of the dependencies."""
         return stable_hash(self.depends)
 
-    def received(self, storage: Storage) -> dict[str, Any]:
+    def resolve_inputs(self, storage: Storage) -> dict[str, Any]:
         """Return what the maker receives: directories of artefacts, and values."""
-        return {role: _received(value, storage) for role, value in self.inputs.items()}
+        return {role: _resolve(value, storage) for role, value in self.inputs.items()}
 
     def run(self, storage: Storage, work: Any) -> Entry:
         """Make the artefact and publish it."""
-        inputs = self.received(storage)
+        inputs = self.resolve_inputs(storage)
         return self.publish(storage, lambda out: self.checked(self.make(out, inputs, self.settings, work)))
 
     def checked(self, made: Any) -> Any:
@@ -175,7 +175,7 @@ class Task:
         meta = {"title": self.title}
         return storage.commit(self.name, lambda out: meta.update(write(out) or {}), self.depends, meta)
 
-    def is_there(self, storage: Storage) -> bool:
+    def exists(self, storage: Storage) -> bool:
         """Whether it exists by now."""
         return storage.finished(self.name, self.depends) is not None
 
@@ -184,12 +184,12 @@ class Task:
         return storage.checkpoints(self.name, {**self.depends, "state": _STATE})
 
 
-def _received(value: Any, storage: Storage) -> Any:
+def _resolve(value: Any, storage: Storage) -> Any:
     if isinstance(value, Ref):
         return storage.fetch(value.name)
     if isinstance(value, list):
-        return [_received(item, storage) for item in value]
-    return value.get() if isinstance(value, Shared) else value
+        return [_resolve(item, storage) for item in value]
+    return value.get() if isinstance(value, RemoteValue) else value
 
 
 class Graph:
@@ -242,7 +242,7 @@ class State:
         """Return an artefact with its inputs; None if an outcome lists none for it, or does not exist yet."""
         if name not in self._tasks:
             artefact = self.graph.artefacts[name]
-            given = {**artefact.beside, **artefact.inputs}
+            given = {**artefact.untracked, **artefact.inputs}
             resolved = {role: self._resolved(value) for role, value in given.items()}
             if None in resolved.values():
                 return None
@@ -250,9 +250,9 @@ class State:
             depends = {"make": f"{make.__name__} {getattr(make, 'version', 1)}", **_plain(artefact.settings)}
             depends |= {role: resolved[role][0] for role in artefact.inputs}
             inputs = {role: value for role, (_, value) in resolved.items()}
-            watched = [files for value in given.values() if isinstance(value, Given) for files in value.watched]
+            watched = [files for value in given.values() if isinstance(value, ExternalInput) for files in value.watched]
             task = Task(name, artefact.title, make, depends, artefact.settings, inputs, watched)
-            if any(isinstance(value, Tried) for value in artefact.inputs.values()):
+            if any(isinstance(value, Candidates) for value in artefact.inputs.values()):
                 return task  # what was found may still change
             self._tasks[name] = task
         return self._tasks[name]
@@ -289,9 +289,9 @@ class State:
     def _resolved(self, value: Any) -> tuple[Any, Any] | None:
         """Return what an input adds to the fingerprint, and what the maker gets; None if it does not exist."""
         match value:
-            case Given():
+            case ExternalInput():
                 return value.identity, value.value
-            case Pick():
+            case OutcomeMember():
                 listed = self.listed(value.outcome, value.among)
                 if value.index is None:
                     there = {at: item for at, item in enumerate(listed) if item[0]}
@@ -299,12 +299,12 @@ class State:
                     return (dict(there.values()), [Ref(name) for name in names]) if there else None
                 name, of = listed[value.index] if value.index < len(listed) else ("", "")
                 return (of, Ref(name)) if name else None
-            case Tried():
+            case Candidates():
                 found = []
                 for name in value.names:
                     task, entry = self.task(name), self.entry(name)
                     meta, failure = entry.meta if entry else None, self.failures.get(name, ("", False))
-                    found.append(Found(name, task.fingerprint if task else "", meta, *failure))
+                    found.append(CandidateResult(name, task.fingerprint if task else "", meta, *failure))
                 return stable_hash([each.fingerprint for each in found]), found
             case tuple():
                 of = [self.fingerprint(name) for name in value]

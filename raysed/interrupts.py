@@ -19,10 +19,10 @@ from dataclasses import dataclass
 log = logging.getLogger(__name__)
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_AGAIN_AFTER = 1.0
-_PATIENCE = 6.0  # seconds for a job to clean up
-_LOOK_EVERY = 0.01
-_ANSWER = 5.0  # seconds for `at_once`, such as a write to remote storage
+_REPEAT_S = 1.0
+_CLEAN_UP_S = 6.0  # seconds for a job to clean up
+_POLL_S = 0.01
+_AT_ONCE_S = 5.0  # seconds for `at_once`, such as a write to remote storage
 
 
 @dataclass(frozen=True)
@@ -40,23 +40,23 @@ class Stopping:
     at_last: Callable[[], None] = lambda: None
 
 
-_noticed = threading.Event()
-_came: int | None = None
-_will_come_again = False  # whether a timer will send the signal again
+_acknowledged = threading.Event()
+_received: int | None = None
+_will_repeat = False  # whether a timer will send the signal again
 _stoppings: list[Stopping] = []
 _last_words: Callable[[], None] | None = None
 _wakeup: tuple[socket.socket, socket.socket] | None = None
 
 
 def listen(last_words: Callable[[], None] | None = None) -> None:
-    """Turn `NUMBERS` into KeyboardInterrupt in the main thread, repeatedly until `notice` is called.
+    """Turn `NUMBERS` into KeyboardInterrupt in the main thread, repeatedly until `acknowledge` is called.
 
     `last_words` are called before a job that has not ended in time is killed; without them, no job is.
     """
-    global _noticed, _came, _will_come_again, _last_words
+    global _acknowledged, _received, _will_repeat, _last_words
     if threading.current_thread() is threading.main_thread():
-        _noticed, _came, _last_words = threading.Event(), None, last_words  # timers of an earlier job keep their event
-        _will_come_again = False
+        _acknowledged = threading.Event()  # timers of an earlier job keep theirs
+        _received, _last_words, _will_repeat = None, last_words, False
         listen_again()
 
 
@@ -78,20 +78,20 @@ def listening() -> bool:
     return signal.getsignal(signal.SIGINT) is _interrupt
 
 
-def leave() -> None:
-    """Note that the job has ended by itself."""
+def disarm() -> None:
+    """Note that the job has ended by itself, so that no signal kills it."""
     global _last_words
     _last_words = None
 
 
-def notice() -> None:
+def acknowledge() -> None:
     """Note that the interrupt has arrived; no further one disturbs the clean-up."""
-    _noticed.set()
+    _acknowledged.set()
 
 
-def came() -> int | None:
+def received_signal() -> int | None:
     """Return the signal that has come to stop the job, if any."""
-    return _came
+    return _received
 
 
 @contextmanager
@@ -113,49 +113,49 @@ def errors_are_stops() -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
-        if _came is None:
+        if _received is None:
             raise
-        raise KeyboardInterrupt(_came) from error
+        raise KeyboardInterrupt(_received) from error
 
 
 def _interrupt(number: int, frame: object) -> None:
-    global _came, _will_come_again
-    if _noticed.is_set() or _will_come_again:  # `timeout` sends two; the second must not hit the clean-up
+    global _received, _will_repeat
+    if _acknowledged.is_set() or _will_repeat:  # `timeout` sends two; the second must not hit the clean-up
         return
-    _came, _will_come_again = _came or number, True
-    timer = threading.Timer(_AGAIN_AFTER, _again, (number, _noticed))
+    _received, _will_repeat = _received or number, True
+    timer = threading.Timer(_REPEAT_S, _second_signal, (number, _acknowledged))
     timer.daemon = True
     timer.start()
     raise KeyboardInterrupt(number)
 
 
-def _again(number: int, noticed: threading.Event) -> None:
-    global _will_come_again
-    if not noticed.is_set():
-        _will_come_again = False
+def _second_signal(number: int, acknowledged: threading.Event) -> None:
+    global _will_repeat
+    if not acknowledged.is_set():
+        _will_repeat = False
         os.kill(os.getpid(), number)
 
 
-def _watch(ear: socket.socket) -> None:
-    global _came
-    while heard := ear.recv(64):
-        number = next((number for number in heard if number in NUMBERS), None)
+def _watch(receiver: socket.socket) -> None:
+    global _received
+    while received := receiver.recv(64):
+        number = next((number for number in received if number in NUMBERS), None)
         if number is not None and listening():  # even if the main thread noticed it first
-            _came = _came or number
-            _see_it_end(number)
+            _received = _received or number
+            _end_in_time(number)
 
 
-def _see_it_end(number: int) -> None:
+def _end_in_time(number: int) -> None:
     stoppings, began = list(_stoppings), time.monotonic()
     speaker = threading.Thread(target=_call, args=[stopping.at_once for stopping in stoppings], daemon=True)
     speaker.start()
-    while _last_words is not None and time.monotonic() < began + _PATIENCE:
+    while _last_words is not None and time.monotonic() < began + _CLEAN_UP_S:
         if any(stopping.is_hopeless() for stopping in stoppings):
             break
-        time.sleep(_LOOK_EVERY)
+        time.sleep(_POLL_S)
     if _last_words is not None:
         _call(*(stopping.at_last for stopping in reversed(stoppings)))
-        speaker.join(_ANSWER)
+        speaker.join(_AT_ONCE_S)
         _call(_last_words, *(stream.flush for stream in (sys.stdout, sys.stderr) if stream))
         os._exit(128 + number)
 

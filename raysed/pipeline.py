@@ -22,7 +22,7 @@ from raysed.errors import RunFailed, UserError
 from raysed.recipe import parse_recipes
 from raysed.store import cache
 from raysed.store.metrics import native_output_to
-from raysed.store.progress import emit, put
+from raysed.store.progress import emit, print_text
 from raysed.store.status import Status, finished_report, refusal, refuse_at_work, status_of
 from raysed.store.storage import Storage, check_stays
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from raysed.plan.check import Job
 
 
-def run(config: Config, say: Callable[[str], None] = put, take_over: bool = False) -> str | None:
+def run(config: Config, say: Callable[[str], None] = print_text, take_over: bool = False) -> str | None:
     """Make what is missing of all that a configuration asks for.
 
     If another job is at work on the run, on remote storage, this one ends, or with `take_over` the other one.
@@ -43,7 +43,7 @@ def run(config: Config, say: Callable[[str], None] = put, take_over: bool = Fals
     check_stays(config.storage)
     storage = Storage(config.storage, config.run)
     if not (take_over or storage.is_local):
-        storage.reach()
+        storage.check_access()
         refuse_at_work(storage)
     with storage.lock(), status_of(storage) as status, ExitStack() as modes:
         prepare_process()

@@ -16,8 +16,8 @@ from raysed.score.intervals import Difference, interval, resample
 from raysed.score.kinds.classification import part_done
 from raysed.score.lexical import baselines
 from raysed.score.tasks import Evaluation, main_score, mean_score
-from raysed.score.unlabelled import CANNOT_BE_TOLD, unlabelled_scores
-from raysed.store.progress import Progress, one_by_one, steps
+from raysed.score.unlabelled import LABELS_ADVICE, unlabelled_scores
+from raysed.store.progress import Progress, steps, track
 from raysed.store.text import Table, number
 
 Row = dict[str, Any]
@@ -59,7 +59,7 @@ def score_model(name: str, benchmark: Benchmark) -> Row:
     progress.close()
     result: Row = {"model": name, "description": model.description, "layers": list(model.poolings)}
     names = list(evaluation.tasks)
-    scored = one_by_one(f"score {name}", names, names, part_done) if names else []
+    scored = track(f"score {name}", names, names, part_done) if names else []
     result["outcomes"] = {task: evaluation.outcome(x_UD, task) for task in scored}
     result["metrics"] = evaluation.score_outcomes(result["outcomes"])
     if benchmark.sentences:
@@ -68,11 +68,11 @@ def score_model(name: str, benchmark: Benchmark) -> Row:
     return result
 
 
-def score_words(benchmark: Benchmark) -> list[Row]:
+def score_bag_of_words(benchmark: Benchmark) -> list[Row]:
     """Score the lexical baselines, which need no model."""
     found = baselines(
         benchmark.evaluation,
-        lambda steps: one_by_one("score lexical baselines", steps, [" by ".join(step) for step in steps], part_done),
+        lambda steps: track("score lexical baselines", steps, [" by ".join(step) for step in steps], part_done),
     )
     return [
         {
@@ -89,17 +89,17 @@ def score_words(benchmark: Benchmark) -> list[Row]:
 # What is printed ----------------------------------------------------------------------------------------------------
 
 
-def describe(words: list[Row], models: list[Row], benchmark: Benchmark) -> Iterator[str]:
+def describe(baseline_rows: list[Row], models: list[Row], benchmark: Benchmark) -> Iterator[str]:
     """Yield all tables as text, and how each model compares with the lexical baselines."""
-    rows, evaluation = [*words, *models], benchmark.evaluation
+    rows, evaluation = [*baseline_rows, *models], benchmark.evaluation
     if evaluation.tasks:
         columns = {"mean": lambda row: mean_score(row["metrics"], benchmark.headline)}
         columns |= {task: lambda row, t=task: main_score(row["metrics"].get(t, {})) for task in evaluation.tasks}
         yield _table(rows, columns)
         yield "\n".join(f"{name}: {task.size}; {task.measure}, x100" for name, task in evaluation.tasks.items())
-        yield "\n".join(_worth(words, models, benchmark))
+        yield "\n".join(_gain(baseline_rows, models, benchmark))
     if unlabelled := {row["model"]: row["unlabelled"] for row in models if "unlabelled" in row}:
-        yield f"{unlabelled_table(unlabelled).plain()}\n\n{neighbours_table(unlabelled).plain()}\n\n{CANNOT_BE_TOLD}"
+        yield f"{unlabelled_table(unlabelled).plain()}\n\n{neighbours_table(unlabelled).plain()}\n\n{LABELS_ADVICE}"
 
 
 def _table(rows: Sequence[Row], columns: Mapping[str, Callable[[Row], float | None]]) -> str:
@@ -107,16 +107,16 @@ def _table(rows: Sequence[Row], columns: Mapping[str, Callable[[Row], float | No
     return Table.of(rows, {"models": lambda row: row["model"], **cells}).plain()
 
 
-def _worth(words: list[Row], models: list[Row], benchmark: Benchmark) -> list[str]:
+def _gain(baseline_rows: list[Row], models: list[Row], benchmark: Benchmark) -> list[str]:
     """Compare each model's mean with the best lexical baseline and the best model, one sentence each."""
     tasks = benchmark.headline
-    means = {row["model"]: mean_score(row["metrics"], tasks) for row in [*words, *models]}
-    scored = {row["model"]: [row["outcomes"]] for row in [*words, *models] if means[row["model"]] is not None}
+    means = {row["model"]: mean_score(row["metrics"], tasks) for row in [*baseline_rows, *models]}
+    scored = {row["model"]: [row["outcomes"]] for row in [*baseline_rows, *models] if means[row["model"]] is not None}
     with steps("compute intervals", 1):
         draws = resample(benchmark.evaluation, scored, tasks)
     lines = []
     own = [row["model"] for row in models if row["model"] in scored]
-    best = {"the best lexical baseline": [row["model"] for row in words if row["model"] in scored]}
+    best = {"the best lexical baseline": [row["model"] for row in baseline_rows if row["model"] in scored]}
     best["the best of these models"] = own
     for name in own:
         for what, names in best.items():

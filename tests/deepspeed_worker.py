@@ -18,11 +18,11 @@ from raysed.data.targets import TargetBatches
 from raysed.store.storage import Storage
 from raysed.train.deepspeed import DeepSpeedEngine, prepare_deepspeed
 from raysed.train.engine import TorchEngine
-from raysed.train.loop import Run
-from raysed.train.selection import Result
-from raysed.train.stage import Plan, warmup_schedule
+from raysed.train.loop import TrainingLoop
+from raysed.train.selection import TrainingResult
+from raysed.train.stage import TrainingPlan, warmup_schedule
 from raysed.train.stages.sed import Distillation, SedConfig
-from raysed.train.state import copied, seed_everything
+from raysed.train.state import seed_everything, snapshot
 
 RATE = 1e-3
 """High, so that a lost moment shows within a few updates."""
@@ -120,7 +120,7 @@ def _fourteen_updates(
     for step in range(14):
         seed_everything(1, step)
         losses.append(engine.update(batches(step), 2.0**-12))  # a rate that float32 has
-    state = copied(engine.state_dict())[1]
+    state = snapshot(engine.state_dict())[1]
     engine.close()
     return losses, state, sum(recorder.replays)
 
@@ -137,14 +137,16 @@ def _stopping(stop: int) -> Callable[[dict], None]:
     return on_metrics
 
 
-def _trained(work: Work, rank: int, stage: int, **options: Any) -> Result | None:
+def _trained(work: Work, rank: int, stage: int, **options: Any) -> TrainingResult | None:
     """A training of 12 updates; None where it was stopped."""
     with _engine(work, stage) as engine:
         sed = engine._sed
         rate = warmup_schedule(sed.learning_rate, 12, sed.warmup, sed.decay)
-        plan = Plan(12, rate, seed=1 + rank, checkpoint_every=4, log_every=1, keep="learner")
+        plan = TrainingPlan(12, rate, seed=1 + rank, checkpoint_every=4, log_every=1, keep="learner")
         try:
-            return Run(engine._objective, _batches(work, rank), plan, engine, is_writer=rank == 0, **options).train()
+            return TrainingLoop(
+                engine._objective, _batches(work, rank), plan, engine, is_writer=rank == 0, **options
+            ).train()
         except _Stop:
             return None
 
@@ -159,9 +161,9 @@ def _resumes_exactly(work: Work, rank: int, stage: int) -> bool:
         states = Storage(str(work.directory), f"exact-{stage}").checkpoints(name, {})
         for until in parts:
             with _engine(work, stage, dropout=True) as engine:
-                plan = Plan(6, lambda step: RATE, seed=1 + rank, log_every=1, keep="learner")
+                plan = TrainingPlan(6, lambda step: RATE, seed=1 + rank, log_every=1, keep="learner")
                 options = {"checkpoints": states, "is_writer": rank == 0, "until": until}
-                Run(engine._objective, _batches(work, rank), plan, engine, **options).train()
+                TrainingLoop(engine._objective, _batches(work, rank), plan, engine, **options).train()
                 end = {key: weight.clone() for key, weight in engine._objective.state_dict().items()}
         ends.append(end)
     return all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])

@@ -240,7 +240,7 @@ def test_queries_of_your_own_turn_the_search_on(distillation):
     assert (config.sed.losses, config.sed.keep) == (["unit_mse", "scores"], "best_on_held_out")
     assert config.sed.learning_rate == 0.01
     assert distillation("A", "c.txt", search=True, dev=PAIRS).sed.keep == "best_on_dev"
-    assert not distillation("A", "c.txt").search.is_on
+    assert not distillation("A", "c.txt").search.enabled
     with pytest.raises(UserError, match="queries: pass one file"):
         distillation("A", "c.txt", queries=[Path("mine.tsv"), Path("mine.tsv")])
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raysed.graph import LISTS, Artefact, Given, Graph, Needs, Pick, State, Tried
+from raysed.graph import LISTS, Artefact, Candidates, ExternalInput, Graph, Needs, OutcomeMember, State
 from raysed.store.storage import Storage
 from raysed.train.stages.ct import CtConfig
 from raysed.train.stages.sed import SedConfig
@@ -93,13 +93,13 @@ def ensemble() -> list[Artefact]:
     """Three members, an outcome, and what is made of some members and of all."""
     inner = Needs("s", is_intermediate=True)
     members = [step(f"m/{i}", needs=inner, seed=i) for i in range(3)]
-    outcome = step("m/choice", {"members": Tried(("m/0", "m/1", "m/2"))}, Needs("s", is_outcome=True))
+    outcome = step("m/choice", {"members": Candidates(("m/0", "m/1", "m/2"))}, Needs("s", is_outcome=True))
     return [
         *members,
         outcome,
-        *(step(f"e/{i}", {"model": Pick("m/choice", i)}) for i in range(3)),
-        step("mean", {"models": Pick("m/choice")}),
-        *(step(f"c/{i}", {"model": Pick("m/choice", i, "sound")}) for i in range(3)),
+        *(step(f"e/{i}", {"model": OutcomeMember("m/choice", i)}) for i in range(3)),
+        step("mean", {"models": OutcomeMember("m/choice")}),
+        *(step(f"c/{i}", {"model": OutcomeMember("m/choice", i, "sound")}) for i in range(3)),
     ]
 
 
@@ -128,9 +128,9 @@ def test_intermediate_artefacts_are_made_only_for_what_is_missing(storage):
 
 
 def test_settings_without_effect_and_what_lies_beside_change_nothing(storage):
-    def artefact(beside, **sed) -> Artefact:
+    def artefact(untracked, **sed) -> Artefact:
         settings = {"sed": SedConfig(**sed), "ct": CtConfig()}
-        return Artefact("a", "a", make, Needs("s"), {"given": Given("same", object())}, settings, beside)
+        return Artefact("a", "a", make, Needs("s"), {"given": ExternalInput("same", object())}, settings, untracked)
 
     assert execute([artefact({"how": {"retries": 1}})], storage) == ["a"]
     assert execute([artefact({"how": {"retries": 2}}, max_retries=7, checkpoint_every=3)], storage) == []

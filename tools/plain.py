@@ -136,7 +136,7 @@ def make_directory(path: Path) -> None:
     write_models(path)
     for name in ("docs", "examples", "jobs", "papers", "tools"):
         (path / name).symlink_to(ROOT / name)
-    must(f"raysed run --set encoder.path=A{_TRAINS_MEMBERS} --set recipes=[ct-sed]", "plain", path)
+    run_or_raise(f"raysed run --set encoder.path=A{_TRAINS_MEMBERS} --set recipes=[ct-sed]", "plain", path)
     for name in ("my-run.yaml", "my-config.yaml", "tickets.yaml"):
         shutil.copy2(path / "runs/quickstart/config.yaml", path / name)
 
@@ -208,11 +208,11 @@ def install(environment: str) -> None:
     shutil.rmtree(ROOT / "build/lib", ignore_errors=True)  # modules that are gone would be installed from there
     begun = time.monotonic()
     subprocess.run([sys.executable, "-m", "venv", BUILD / environment], check=True)
-    must(f"python -m pip --quiet install -c constraints.txt '{INSTALLS[environment]}'", environment, ROOT)
+    run_or_raise(f"python -m pip --quiet install -c constraints.txt '{INSTALLS[environment]}'", environment, ROOT)
     print(f"installed '{INSTALLS[environment]}' in {time.monotonic() - begun:.0f} s", flush=True)
 
 
-def must(command: str, environment: str, directory: Path) -> None:
+def run_or_raise(command: str, environment: str, directory: Path) -> None:
     """Run what all commands need; raise `RuntimeError` if it fails."""
     code, text = run(command, environment, directory)
     if code:
@@ -244,7 +244,7 @@ def main() -> int:
     """Install both and run everything in both; return 1 if a command failed, else 0."""
     shutil.rmtree(BUILD, ignore_errors=True)
     install("plain")
-    must(f"python {shlex.quote(__file__)} directory {shlex.quote(f'{BUILD}/directory')}", "plain", ROOT)
+    run_or_raise(f"python {shlex.quote(__file__)} directory {shlex.quote(f'{BUILD}/directory')}", "plain", ROOT)
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         second = pool.submit(install, "all")
         checks = [pool.submit(check, name, "plain") for name in commands()]

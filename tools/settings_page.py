@@ -53,7 +53,7 @@ def settings(model: type[BaseModel] = config.Config, block: str = "", seen: set[
     for name, field in model.model_fields.items():
         inner, ending = _block_in(field.annotation)
         if inner is None or not isinstance(field.default, BaseModel):
-            default = "required" if field.is_required() else f"`{_shown(field.default)}`"
+            default = "required" if field.is_required() else f"`{_format_default(field.default)}`"
             found.append(Setting(block, name, default, _meaning(model, name)))
         if inner and not (ending and inner in seen):
             seen |= {inner} if ending else set()
@@ -68,7 +68,7 @@ def _block_in(annotation: Any) -> tuple[type[BaseModel] | None, str]:
     return block, {dict: ".NAME", list: "[]"}.get(get_origin(annotation), "")
 
 
-def _shown(default: Any) -> str:
+def _format_default(default: Any) -> str:
     return default if isinstance(default, str) else json.dumps(default, default=lambda task: task.source)
 
 
@@ -106,7 +106,7 @@ def fill(page: str) -> str:
             names = set.intersection(*({s.name for s in rest if s.block == block} for block in blocks))
             shared = [s for s in rest if s.block in blocks and s.name in names]
             rest = [s for s in rest if s not in shared]
-            tables[" ".join(blocks)] = _alike(shared)
+            tables[" ".join(blocks)] = _group_equal(shared)
     for setting in rest:
         block = setting.block
         while block and block not in tables:
@@ -118,7 +118,7 @@ def fill(page: str) -> str:
     return _TABLE.sub(lambda match: f"{match[1]}{_table(tables[match[2] or ''])}{match[3]}", page)
 
 
-def _alike(shared: list[Setting]) -> list[list[Setting]]:
+def _group_equal(shared: list[Setting]) -> list[list[Setting]]:
     """The settings of several blocks by name; those of one default and meaning together."""
     groups: dict[tuple, list[Setting]] = {}
     names = list(dict.fromkeys(setting.name for setting in shared))

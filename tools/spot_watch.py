@@ -92,9 +92,9 @@ def drain(action: str, seconds: int) -> bool:
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, timeout=_DRAIN_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
-        say(f"the node is not drained: {error}")
+        log(f"the node is not drained: {error}")
         return False
-    say(f"ray drain-node ended with {done.returncode}, {seconds} s before the end")
+    log(f"ray drain-node ended with {done.returncode}, {seconds} s before the end")
     return done.returncode == 0
 
 
@@ -114,11 +114,11 @@ def watch(metadata: Metadata, pause: float) -> None:
         except (OSError, ValueError, KeyError) as error:  # the service may be back at the next question
             if str(error) != trouble:
                 trouble = str(error)
-                say(f"the metadata service does not say what it should: {trouble}")
+                log(f"the metadata service does not say what it should: {trouble}")
         time.sleep(pause)
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """Prints a line with the time."""
     print(f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S} {text}", flush=True)
 
@@ -133,9 +133,9 @@ def main() -> int:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("another one is watching already")
+            log("another one is watching already")
             return 0
-        say("watching")
+        log("watching")
         watch(Metadata(os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or ENDPOINT), arguments.every)
     return 0
 

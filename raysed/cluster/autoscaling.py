@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
-from raysed.cluster.resources import Cluster, Need, current_cluster, members_per_gpu, uses_gpu, what_is_missing
+from raysed.cluster.resources import Cluster, Need, current_cluster, members_per_gpu, unmet_requirement, uses_gpu
 from raysed.config import ResourcesConfig
 from raysed.errors import UserError
 
@@ -30,7 +30,7 @@ def gather(
     """
     cluster = current_cluster()
     if not cluster.autoscaling:
-        if missing := what_is_missing(cluster, res, learner_workers):
+        if missing := unmet_requirement(cluster, res, learner_workers):
             raise UserError(missing)
         return cluster
     places = places_to_ask_for(res, cluster, need, learners, members, learner_workers)
@@ -39,7 +39,7 @@ def gather(
     with _asked_for(places) as granted:
         while True:
             cluster, there, now = current_cluster(), granted(), time.monotonic()
-            missing = what_is_missing(cluster, res, learner_workers)
+            missing = unmet_requirement(cluster, res, learner_workers)
             if not missing and there >= len(places):
                 return cluster
             grown, nodes = (now if len(cluster.nodes) > nodes else grown), len(cluster.nodes)

@@ -90,7 +90,7 @@ def make_missing(stream: Stream, storage: Storage, how: str, publish: Callable[[
     """Make the missing blocks with `publish`; log `how` and the progress."""
     total, starts, step = stream.starts.stop, list(stream.starts), stream.starts.step
     if not stream.keyed:  # otherwise the worker, which reads the text, skips finished ones
-        starts = [start for start in starts if not is_there(stream, storage, start)]
+        starts = [start for start in starts if not exists(stream, storage, start)]
     places = [{"start": start, "stop": min(start + step, total)} for start in starts]
     there, done = len(stream.starts) - len(places), total - sum(place["stop"] - place["start"] for place in places)
     known = f", {there} of {len(stream.starts)} blocks done" if there else ""
@@ -108,7 +108,7 @@ def make_missing(stream: Stream, storage: Storage, how: str, publish: Callable[[
     progress.close(f"{total:,} sentences")
 
 
-def is_there(stream: Stream, storage: Storage, start: int) -> bool:
+def exists(stream: Stream, storage: Storage, start: int) -> bool:
     """Whether a block that is not keyed exists, for all artefacts."""
     return all(storage.finished(stream.block(task, start), task.depends) for task in stream.tasks)
 
@@ -144,7 +144,7 @@ class BlockWorker:
     def added(self, rows: pa.Table) -> pa.Table:
         """Return the rows with what the model adds; the first call loads it."""
         if self._worker is None:
-            self._worker = self._kind(self._task.received(self._storage), self._task.settings, self._work)
+            self._worker = self._kind(self._task.resolve_inputs(self._storage), self._task.settings, self._work)
         return self._task.checked(self._worker(rows))
 
 

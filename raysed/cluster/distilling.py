@@ -98,7 +98,7 @@ def _fit(
         for task in learners:
             if text := _note(storage, task, "progress"):
                 line.report(task.name, json.loads(text))
-        if not all(task.is_there(storage) for task in learners):
+        if not all(task.exists(storage) for task in learners):
             missing_at = time.monotonic()
         elif time.monotonic() - missing_at > _ENDING_S:
             log.warning("%s: all learners are finished, but Ray Train has not ended; continuing without it", title)
@@ -114,7 +114,7 @@ def _train(title: str, trainer: Callable[[int], TorchTrainer], errors: list[Base
             trainer(attempt).fit()
             return
         except BaseException as error:  # handed to the main thread
-            is_lost = isinstance(error, ray.train.ControllerError) and interrupts.came() is None
+            is_lost = isinstance(error, ray.train.ControllerError) and interrupts.received_signal() is None
             if not is_lost or attempt + 1 == _MOST_CONTROLLERS:
                 errors.append(error)
                 return

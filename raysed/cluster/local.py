@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from raysed.cluster.blocks import OnBlock, Place, Stream, is_there, make_missing, publish_here
+from raysed.cluster.blocks import OnBlock, Place, Stream, exists, make_missing, publish_here
 from raysed.cluster.execute import Executor, make_group
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.processes import SideBySide, Training
@@ -27,8 +27,8 @@ from raysed.cluster.resources import (
     plan_learners,
     plan_members,
     smallest_gpu_here,
+    unmet_requirement,
     uses_gpu,
-    what_is_missing,
 )
 from raysed.cluster.watchdog import Watchdog
 from raysed.cluster.work import (
@@ -63,7 +63,7 @@ class LocalExecutor(Executor):
         self._processes = SideBySide(Watchdog(self._res.silence_seconds, self._res.stall_seconds))
 
     def _gathered(self, need: Need, learners: int, workers: int) -> Cluster:
-        if missing := what_is_missing(self.cluster, self._res):
+        if missing := unmet_requirement(self.cluster, self._res):
             raise UserError(missing)
         cpus = int(self.cluster.cpus)
         self.share = Share(1, cpus, float(uses_gpu(self._res, self.cluster)), threads=cpus)
@@ -184,7 +184,7 @@ def _make_group(group: Sequence[Task], storage: Storage, work: Work, threads: in
 def _make_blocks(stream: Stream, storage: Storage, threads: int, places: Sequence[Place], tell: Callable) -> None:
     """Make blocks, but for those that a lost process has made."""
     prepare_worker(threads)
-    publish_here(stream, storage, [place for place in places if not is_there(stream, storage, place["start"])], tell)
+    publish_here(stream, storage, [place for place in places if not exists(stream, storage, place["start"])], tell)
 
 
 def _until_it_ends(train: Callable[[], Any], name: str, share: Share) -> Any:

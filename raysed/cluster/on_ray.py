@@ -19,7 +19,7 @@ from raysed.cluster.resources import Cluster, Need, current_cluster, plan_learne
 from raysed.cluster.streaming import make_blocks
 from raysed.cluster.watchdog import watched_tasks
 from raysed.cluster.work import Bench, Failures, Stopped, Trial
-from raysed.graph import Artefact, Ref, Shared, Task
+from raysed.graph import Artefact, Ref, RemoteValue, Task
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class RayExecutor(Executor):
     """Make batches of artefacts on the Ray that this process is connected to."""
 
     def __init__(self, *arguments: Any):
-        self._shared: dict[int, tuple[Any, Shared]] = {}
+        self._shared: dict[int, tuple[Any, RemoteValue]] = {}
         super().__init__(*arguments)
 
     def _gathered(self, need: Need, learners: int, workers: int) -> Cluster:
@@ -50,7 +50,7 @@ class RayExecutor(Executor):
         for role, value in task.inputs.items():
             if not isinstance(value, Ref | list | dict | str | int | float | None):
                 if id(value) not in self._shared:
-                    self._shared[id(value)] = value, Shared(partial(ray.get, ray.put(value)))
+                    self._shared[id(value)] = value, RemoteValue(partial(ray.get, ray.put(value)))
                 inputs[role] = self._shared[id(value)][1]
         return replace(task, inputs=inputs)
 

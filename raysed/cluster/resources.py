@@ -153,7 +153,7 @@ _bytes_of_gpus: dict[str, float] = {}  # the smallest GPU's by node ID, cached b
 _times_asked: Counter[str] = Counter()
 
 
-def what_is_missing(cluster: Cluster, res: ResourcesConfig, learner_workers: int | None = None) -> str | None:
+def unmet_requirement(cluster: Cluster, res: ResourcesConfig, learner_workers: int | None = None) -> str | None:
     """Return a sentence about the first fixed setting that the cluster cannot meet; None if it meets all."""
     gpu = uses_gpu(res, cluster)
     cpus, gpus, workers = res.cpus_per_member or 1, res.gpus_per_member or float(gpu), learner_workers or 1

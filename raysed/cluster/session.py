@@ -83,7 +83,7 @@ def _noticing() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        interrupts.notice()
+        interrupts.acknowledge()
         raise
 
 

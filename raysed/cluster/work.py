@@ -215,5 +215,5 @@ def refuse_unfinished(learners: Sequence[Task], said: Mapping[str, Mapping[str, 
             error = words.get("error") or "its workers were lost"
             raise RunFailed(f"{name}: {error}; gave up after {words['gave_up']} attempts")
     for task in learners:
-        if not task.is_there(storage):
+        if not task.exists(storage):
             raise RunFailed(f"{task.name} ended without a result; see its log at {storage.uri('train')}")

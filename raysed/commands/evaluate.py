@@ -53,7 +53,7 @@ def job(arguments: argparse.Namespace) -> None:
     from raysed.model.load import check_layers
     from raysed.plan.check import load_evaluation
     from raysed.score.tasks import Evaluation
-    from raysed.side_by_side import Benchmark, describe, score_model, score_words
+    from raysed.side_by_side import Benchmark, describe, score_bag_of_words, score_model
 
     chunks = sentence_chunks(CorpusConfig(source=texts), 0, CorpusReport()) if texts else []
     sentences = [sentence for _, chunk in chunks for sentence in chunk]
@@ -64,15 +64,15 @@ def job(arguments: argparse.Namespace) -> None:
     for name in arguments.models:
         check_layers(name, (config.encoder.layers,), asked_for="layers" in config.encoder.model_fields_set)
     models = [score_model(name, benchmark) for name in dict.fromkeys(arguments.models)]
-    words = score_words(benchmark)
-    for text in describe(words, models, benchmark):
+    baseline_rows = score_bag_of_words(benchmark)
+    for text in describe(baseline_rows, models, benchmark):
         print(f"\n{text}")
     if arguments.output:
         document = {
             "tasks": config.evaluation.report_tasks(),
             "aggregation": config.evaluation.aggregation,
             "max_length": config.encoder.max_length,
-            "models": [{k: v for k, v in row.items() if k != "outcomes"} for row in [*words, *models]],
+            "models": [{k: v for k, v in row.items() if k != "outcomes"} for row in [*baseline_rows, *models]],
         }
         write_output(arguments.output, json.dumps(document, indent=1) + "\n")
 

@@ -38,7 +38,7 @@ def job(arguments: argparse.Namespace) -> int:
         return 0
     storage = Storage(arguments.storage, arguments.run)
     if not storage.is_local:
-        storage.reach()
+        storage.check_access()
     with readable(str(storage)):
         lines, code = describe(storage)  # raises for an unknown run
     if arguments.watch:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 AFTER_STOP = "the same command starts over"
 MOST_SENTENCES = 2_000
-NO_LABELS = (
+_LABELS_ADVICE = (
     "Without labels, this does not show whether the teachers are better together. A --dev task would: a few hundred "
     "graded pairs of your own sentences, a few texts per label, or a few dozen queries with the documents that answer "
     "them."
@@ -61,8 +61,8 @@ def job(arguments: argparse.Namespace) -> None:
     from raysed.make.scores import embed_by
     from raysed.plan.check import check_teachers
     from raysed.plan.draft import survey_corpus
-    from raysed.report.sections.teachers import agreement_blocks, worth_blocks
-    from raysed.score.ensemble import FEWEST_SENTENCES, Ensemble, agreement, named
+    from raysed.report.sections.teachers import agreement_blocks, gain_blocks
+    from raysed.score.ensemble import FEWEST_SENTENCES, Ensemble, agreement, by_title
     from raysed.score.seen import without_seen
     from raysed.score.tasks import Evaluation
     from raysed.store.progress import steps
@@ -97,25 +97,25 @@ def job(arguments: argparse.Namespace) -> None:
         dev = [config.evaluation.dev] if config.evaluation.dev in evaluation.tasks else tasks
         of_tasks = [x_ND[: len(asked)] for x_ND in embeddings]
         ensemble = Ensemble(evaluation, config.combination, of_tasks, steps)
-        found["worth"] = named(ensemble.worth(tasks, ensemble.choose(dev)), titles)
-        _print(worth_blocks(found["worth"]))
+        found["worth"] = by_title(ensemble.gain(tasks, ensemble.choose(dev)), titles)
+        _print(gain_blocks(found["worth"]))
     if len(sample) >= FEWEST_SENTENCES:
         rows = [row[each] for each in sample]
         found["agreement"] = agreement([x_ND[rows] for x_ND in embeddings], titles)
         _print(agreement_blocks(found["agreement"]))
     if not evaluation.tasks:
-        print(f"\n{NO_LABELS}")
+        print(f"\n{_LABELS_ADVICE}")
     if arguments.output:
         write_output(arguments.output, json.dumps(found, indent=1) + "\n")
 
 
 def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
     """Return the settings, and sources of unlabelled sentences; what is named replaces a config's."""
-    from raysed.config import TeacherConfig, find_config, load_config, named_apart
+    from raysed.config import TeacherConfig, find_config, load_config, with_unique_titles
     from raysed.plan.consistency import combination_problems
 
     config = load_config(find_config(arguments.config) if arguments.config else None, arguments.overrides)
-    teachers = named_apart([TeacherConfig(path=path) for path in arguments.teachers]) or config.teachers
+    teachers = with_unique_titles([TeacherConfig(path=path) for path in arguments.teachers]) or config.teachers
     if len(teachers) < 2:
         raise UserError(
             "raysed teachers compares combinations of models; name two or more, or score one with raysed evaluate"

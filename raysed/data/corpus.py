@@ -34,11 +34,11 @@ _LEAST_QUERY = 2  # characters
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 Source = File | Hub
-_Hint = tuple[str, list[str], bool]
+_QueryMaterial = tuple[str, list[str], bool]
 """What queries for a text are made from: its title, users' own queries, and whether its line was cut into passages."""
-_NO_HINT: _Hint = "", [], False
-_Chunk = tuple[np.ndarray, list[str], list[_Hint]]
-"""Hashes, uint64 [B], of B clean sentences, and a hint for each."""
+_NO_MATERIAL: _QueryMaterial = "", [], False
+_Chunk = tuple[np.ndarray, list[str], list[_QueryMaterial]]
+"""Hashes, uint64 [B], of B clean sentences, and a their query material."""
 
 
 @dataclass
@@ -77,7 +77,7 @@ class CorpusReport:
 
 def check_corpus(config: CorpusConfig, search: SearchConfig | None = None) -> None:
     """Read the first block of every source; UserError if none has text, or if data is broken so far."""
-    sources, search = find_sources(config), search if search and search.is_on else None
+    sources, search = find_sources(config), search if search and search.enabled else None
     if not any([next(_blocks(source, config, search), None) is not None for source in sources]):
         raise UserError(f"no sentences in {_names(sources)}; name text that has some", setting=_SETTING)
 
@@ -106,12 +106,12 @@ def text_chunks(
     from. UserError if `search` asks for queries and there are none.
     """
     # Queries, of which there may be several for each text; without any there is no file.
-    waiting = tempfile.SpooledTemporaryFile(_IN_MEMORY, "w+", encoding="utf-8")
+    spool = tempfile.SpooledTemporaryFile(_IN_MEMORY, "w+", encoding="utf-8")
 
-    def wait(query: tuple[str, str, int]) -> None:
-        waiting.write(f"{json.dumps(query)}\n")
+    def spool_query(query: tuple[str, str, int]) -> None:
+        spool.write(f"{json.dumps(query)}\n")
 
-    chunks, search = _usable_chunks(config, seed, report, search, wait), search or SearchConfig()
+    chunks, search = _usable_chunks(config, seed, report, search, spool_query), search or SearchConfig()
     if config.sentences is not None:
         chunks = _draw(chunks, config.sentences, report)
     seen, first = _SeenHashes(), 0
@@ -127,19 +127,19 @@ def text_chunks(
             ids, first = np.arange(first, first + len(kept)), first + len(kept)
             yield ids, [query for _, query, _ in kept], np.array([of for _, _, of in kept])
 
-    with waiting:
-        for _, sentences, hints in chunks:
+    with spool:
+        for _, sentences, materials in chunks:
             ids, first = np.arange(first, first + len(sentences)), first + len(sentences)
             report.kept += len(sentences)
             yield ids, sentences, ids
-            for query in _queries(search, ids.tolist(), sentences, hints) if search.is_on else ():
-                wait(query)
-        waiting.seek(0)
-        while lines := list(islice(waiting, _ROWS)):
+            for query in _queries(search, ids.tolist(), sentences, materials) if search.enabled else ():
+                spool_query(query)
+        spool.seek(0)
+        while lines := list(islice(spool, _ROWS)):
             yield from numbered(map(json.loads, lines))
     for block in own_queries(search):
         yield from numbered((OWN, query or "", UNKNOWN) for query in block)
-    if search.is_on:
+    if search.enabled:
         _check_queries(config, report)
 
 
@@ -155,13 +155,13 @@ def _check_queries(config: CorpusConfig, report: CorpusReport) -> None:
 
 
 def _queries(
-    search: SearchConfig, ids: Sequence[int], texts: Sequence[str], hints: Sequence[_Hint]
+    search: SearchConfig, ids: Sequence[int], texts: Sequence[str], materials: Sequence[_QueryMaterial]
 ) -> Iterator[tuple[str, str, int]]:
     """Yield kind, words and text of each query.
 
     Which passage of a long line answers its title or users' own queries is not known.
     """
-    for id_, text, (title, own, is_split) in zip(ids, texts, hints):
+    for id_, text, (title, own, is_split) in zip(ids, texts, materials):
         yield from ((OWN, query, UNKNOWN if is_split else id_) for query in own)
         for kind, query in queries_of(search, text, title):
             yield kind, query, UNKNOWN if is_split and kind == "titles" else id_
@@ -209,10 +209,10 @@ def passages(text: str, most: int) -> list[str]:
 
 def _passages_of(
     block: Rows, config: CorpusConfig, search: SearchConfig | None, report: CorpusReport
-) -> tuple[list[str], list[_Hint]]:
-    """Return the clean texts of a block, long ones in passages, with their hints."""
+) -> tuple[list[str], list[_QueryMaterial]]:
+    """Return the clean texts of a block, long ones in passages, with what queries are made from."""
     found: list[str] = []
-    hints: list[_Hint] = []
+    materials: list[_QueryMaterial] = []
     for row, text in enumerate(block.columns["sentence"]):
         if config.passage_characters is None:
             parts = [clean(text, config.max_characters) if text else ""]
@@ -222,12 +222,12 @@ def _passages_of(
             parts = [unicodedata.normalize("NFC", part) for part in parts]
         found += parts
         if search is None:
-            hints += [_NO_HINT] * len(parts)
+            materials += [_NO_MATERIAL] * len(parts)
             continue
         own = given_for(block.columns["queries"][row], block.where(row)) if search.column else []
         title = str(block.columns["title"][row] or "")
-        hints += [(title, [] if number else own, len(parts) > 1) for number in range(len(parts))]
-    return found, hints
+        materials += [(title, [] if number else own, len(parts) > 1) for number in range(len(parts))]
+    return found, materials
 
 
 def _hashes(texts: Sequence[str], salt: bytes) -> np.ndarray:
@@ -240,13 +240,13 @@ def _usable_chunks(
     seed: int,
     report: CorpusReport,
     search: SearchConfig | None,
-    wait: Callable[[tuple[str, str, int]], None],
+    spool_query: Callable[[tuple[str, str, int]], None],
 ) -> Iterator[_Chunk]:
-    """Yield every usable sentence, each one once, with its seeded hash (uint64); `wait` takes queries of duplicates."""
+    """Yield every usable sentence once, with its seeded hash (uint64); pass queries of duplicates to `spool_query`."""
     sources, seen = find_sources(config), _SeenHashes()
     salt = blake2b(str(seed).encode(), digest_size=16).digest()
     for block in (block for source in sources for block in _blocks(source, config, search)):
-        cleaned, hints = _passages_of(block, config, search, report)
+        cleaned, materials = _passages_of(block, config, search, report)
         lengths = np.fromiter(map(len, cleaned), np.int64, count=len(cleaned))
         short, long = lengths < config.min_characters, lengths > config.max_characters
         usable = np.flatnonzero(~(short | long))
@@ -260,10 +260,10 @@ def _usable_chunks(
         report.usable += len(fresh)
         report.duplicates += len(sentences) - len(fresh)
         for row in np.setdiff1d(usable, usable[fresh]):  # the same text may be there once for each query
-            for query in hints[row][1]:
-                wait((OWN, query, UNKNOWN))
+            for query in materials[row][1]:
+                spool_query((OWN, query, UNKNOWN))
         if len(fresh):
-            yield keys[fresh], [sentences[row] for row in fresh], [hints[row] for row in usable[fresh]]
+            yield keys[fresh], [sentences[row] for row in fresh], [materials[row] for row in usable[fresh]]
     if not report.usable:
         problem = f"no usable sentence in {_names(sources)} ({report.summary()})"
         wanted = f"a row should be a sentence of {config.min_characters:,} to {config.max_characters:,} characters"
@@ -294,18 +294,19 @@ class _SeenHashes:
 
 def _draw(chunks: Iterator[_Chunk], count: int, report: CorpusReport) -> Iterator[_Chunk]:
     """Yield the `count` sentences with the smallest seeded hashes: a uniform draw, whatever the reading order."""
-    keys, sentences, hints, ceiling = [np.empty(0, np.uint64)], [], [], np.iinfo(np.uint64).max
+    keys, sentences, materials, ceiling = [np.empty(0, np.uint64)], [], [], np.iinfo(np.uint64).max
 
     def drop_largest() -> None:
         joined = np.concatenate(keys)
         order = np.argsort(joined)[:count]
-        keys[:], sentences[:], hints[:] = [joined[order]], [sentences[i] for i in order], [hints[i] for i in order]
+        keys[:] = [joined[order]]
+        sentences[:], materials[:] = [sentences[i] for i in order], [materials[i] for i in order]
 
-    for new_keys, new_sentences, new_hints in chunks:
+    for new_keys, new_sentences, new_materials in chunks:
         rows = np.flatnonzero(new_keys <= ceiling)
         keys.append(new_keys[rows])
         sentences += [new_sentences[row] for row in rows]
-        hints += [new_hints[row] for row in rows]
+        materials += [new_materials[row] for row in rows]
         if len(sentences) > count + max(count // 4, _ROWS):
             drop_largest()
             ceiling = keys[0][-1]
@@ -316,7 +317,7 @@ def _draw(chunks: Iterator[_Chunk], count: int, report: CorpusReport) -> Iterato
         )
     drop_largest()
     for start in range(0, len(sentences), _ROWS):
-        yield tuple(part[start : start + _ROWS] for part in (keys[0], sentences, hints))
+        yield tuple(part[start : start + _ROWS] for part in (keys[0], sentences, materials))
 
 
 def find_sources(config: CorpusConfig) -> list[Source]:

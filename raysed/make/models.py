@@ -18,7 +18,7 @@ from raysed.cluster.work import Bench, Ended, Work
 from raysed.config import MembersConfig
 from raysed.data.tokens import tokenize
 from raysed.errors import RunFailed, UserError, last_line
-from raysed.graph import LISTS, Found, Task
+from raysed.graph import LISTS, CandidateResult, Task
 from raysed.make.work import Named, layers_file
 from raysed.model.encoder import Encoder
 from raysed.model.head import fold
@@ -29,8 +29,8 @@ from raysed.store.storage import Storage
 from raysed.train.collapse import collapse
 from raysed.train.deepspeed import prepare_deepspeed
 from raysed.train.grid import STATISTICS, choose_bound, rungs_of
-from raysed.train.loop import Run
-from raysed.train.selection import Metrics, Result, before_training
+from raysed.train.loop import TrainingLoop
+from raysed.train.selection import Metrics, TrainingResult, before_training
 from raysed.train.stage import Start
 from raysed.train.stages.sed import STAGE
 from raysed.train.state import broadcast_from_rank0
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 class _Training:
     """One training: what its `setup` is made from, the updates, and the files."""
 
-    setup: Run
+    setup: TrainingLoop
 
     def __init__(self, tables: Sequence[str], inputs: Named, settings: Named, work: Work):
         self._began = time.monotonic()
@@ -55,7 +55,7 @@ class _Training:
         self.start = Start(encoder.to(work.device), tokenizer, data, settings["seed"], config=inputs["encoder"], **more)
         self._first: list[Metrics] = []
 
-    def run(self, until: int | None = None) -> Result:
+    def run(self, until: int | None = None) -> TrainingResult:
         """Train from the newest checkpoint on, and log the history."""
         setup, work, dev = self.setup, self.work, self.inputs.get("dev")
         if dev and dev.tokens is None:  # they need an encoder that the run makes
@@ -106,7 +106,7 @@ class _Training:
             expect_no_progress()
 
     def write_model(
-        self, out: Path, kind: str, encoder: Encoder, result: Result, description: Named, meta: Named
+        self, out: Path, kind: str, encoder: Encoder, result: TrainingResult, description: Named, meta: Named
     ) -> Named:
         """Write the trained model and a description of its origin; return the facts for the manifest."""
         task = self.work.task
@@ -116,7 +116,7 @@ class _Training:
         write_checkpoint(encoder, self.start.tokenizer, out, description, [*self._first, *result.history])
         return {**meta, "seconds": seconds, "resumed_at": result.resumed_at}
 
-    def publish(self, storage: Storage, result: Result) -> None:
+    def publish(self, storage: Storage, result: TrainingResult) -> None:
         task = self.work.task
         task.publish(storage, lambda out: task.checked(self.write(out, result)))
         self.work.checkpoints.clear()
@@ -138,7 +138,7 @@ class _Member(_Training):
         every = {name: how[name] for name in ("checkpoint_every", "evaluate_every")}
         self.setup = stage.set_up(block, MembersConfig(precision=settings["precision"], **every), self.start)
 
-    def write(self, out: Path, result: Result) -> Named:
+    def write(self, out: Path, result: TrainingResult) -> Named:
         meta = {"kept": result.kept, "kept_step": result.kept_step, "dev": result.score}
         if reason := collapse(entry for entry in result.history if entry["step"] <= result.kept_step):
             meta["collapsed"] = reason
@@ -163,11 +163,11 @@ def grid_halving(steps: int, sts: Any, needed: int, evaluate_every: int) -> dict
 
 def train_member(task: Task, until: int, bench: Bench) -> Ended:
     """Train a member; raise a failure, for another start, until `members.max_retries` are used up."""
-    if task.is_there(bench.storage):
+    if task.exists(bench.storage):
         if "lower_bound" not in task.settings:  # finished here by a worker that was lost before it could report
             return Ended()
         lines = (bench.storage.fetch(task.name) / "history.jsonl").read_text().splitlines()
-        score = Result(history=[json.loads(line) for line in lines]).score_by(until)
+        score = TrainingResult(history=[json.loads(line) for line in lines]).score_by(until)
         if score is not None:
             return Ended(score)
     retries = task.inputs["how"]["max_retries"]
@@ -176,7 +176,7 @@ def train_member(task: Task, until: int, bench: Bench) -> Ended:
         return Ended(failed=(f"its worker was lost {starts} times without a new checkpoint in between", False))
     try:
         with bench.work(task) as work:
-            training = task.checked(_Member(task.received(bench.storage), task.settings, work))
+            training = task.checked(_Member(task.resolve_inputs(bench.storage), task.settings, work))
             result = training.run(until)
             updates = result.steps - result.resumed_at
             if result.steps < training.setup.plan.steps:
@@ -207,12 +207,12 @@ class _Learner(_Training):
         super().__init__(tables, inputs, settings, work)
         self.setup = STAGE.set_up_worker(settings["sed"], self.start, work.rank, work.world)
 
-    def run(self, until: int | None = None) -> Result:
+    def run(self, until: int | None = None) -> TrainingResult:
         result = super().run(until)
         self.setup.engine.close()
         return result
 
-    def write(self, out: Path, result: Result) -> Named:
+    def write(self, out: Path, result: TrainingResult) -> Named:
         """Write the learner without the parts that only its training needed."""
         sed, settings, trained = self.settings["sed"], self.settings, self.setup.objective.learner
         encoder, _ = load_start(self.inputs["encoder"], self.inputs["start"])
@@ -231,7 +231,7 @@ def train_learners(tasks: Sequence[Task], bench: Bench) -> None:
     if distributed.is_initialized():  # otherwise plain torch makes the updates
         prepare_deepspeed(gpu=bench.share.device != "cpu")
     for task in tasks:
-        if task.is_there(bench.storage):  # published by workers that failed later
+        if task.exists(bench.storage):  # published by workers that failed later
             continue
         begun = None
         if not bench.rank and not bench.has_failed():
@@ -248,7 +248,7 @@ def train_learners(tasks: Sequence[Task], bench: Bench) -> None:
 def _train_learner(task: Task, bench: Bench) -> None:
     try:
         with bench.work(task) as work:
-            training = task.checked(_Learner(task.received(bench.storage), task.settings, work))
+            training = task.checked(_Learner(task.resolve_inputs(bench.storage), task.settings, work))
             result = training.run()
             if bench.rank == 0:
                 training.publish(bench.storage, result)
@@ -293,7 +293,7 @@ def ensemble(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
 def grid_choice(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """Make the models of the best lower bound the ensemble; raise if no bound has enough models."""
     node, sts, steps = settings["node"], settings["sts"], inputs["trained"]["steps"]
-    by_bound: dict[float, list[Found]] = {}
+    by_bound: dict[float, list[CandidateResult]] = {}
     _refuse_mistakes(inputs["members"])
     for found in inputs["members"]:
         if found.meta is not None:
@@ -338,8 +338,8 @@ def grid_choice(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     return _outcome(out, complete[choice.lower_bound], {"grid": grid, "left_out": left_out})
 
 
-def _outcome(out: Path, there: Sequence[Found], about: Named) -> dict[str, Any]:
-    def pairs(members: Sequence[Found]) -> list[tuple[str, str]]:
+def _outcome(out: Path, there: Sequence[CandidateResult], about: Named) -> dict[str, Any]:
+    def pairs(members: Sequence[CandidateResult]) -> list[tuple[str, str]]:
         return [(found.name, found.fingerprint) for found in members]
 
     healthy = [found for found in there if "collapsed" not in found.meta]
@@ -358,7 +358,7 @@ def _needed(min_members: int | None, count: int) -> int:
     return min(min_members or count, count)
 
 
-def _refuse_mistakes(found: Sequence[Found]) -> None:
+def _refuse_mistakes(found: Sequence[CandidateResult]) -> None:
     """Raise errors that the user can fix, such as a full disk, instead of going on without the member."""
     for each in found:
         if each.is_mistake:

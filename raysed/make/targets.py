@@ -238,7 +238,7 @@ def worth_of_teachers(out: Path, inputs: Named, settings: Named, work: Work) -> 
     embeddings = [np.load(path / layers_file(settings["layers"])) for path in inputs["embeddings"]]
     choice = json.loads((inputs["choice"] / CHOICE).read_text()) if inputs["choice"] else {}
     ensemble = Ensemble(inputs["sentences"].evaluation, settings["combination"], embeddings, steps)
-    found = ensemble.worth(list(settings["tasks"]), choice)
+    found = ensemble.gain(list(settings["tasks"]), choice)
     (out / "worth.json").write_text(json.dumps(found, indent=1))
     return found
 
@@ -249,7 +249,7 @@ def combined_targets(out: Path, inputs: Named, settings: Named, work: Work) -> N
     `shared` in the manifest says whether targets are in a single teacher's space. Teachers that the dev task has not
     chosen contribute nothing.
     """
-    table, sed = Taught(inputs, settings["widths"]), settings["sed"]
+    table, sed = TeacherVectors(inputs, settings["widths"]), settings["sed"]
     encoder, _ = load_start(inputs["encoder"], inputs["start"])
     how, is_ordered = settings["combination"], bool(sed.widths)
     combination = _fitted(table, how, None if sed.head else encoder.width, is_ordered)
@@ -276,7 +276,7 @@ def combined_targets(out: Path, inputs: Named, settings: Named, work: Work) -> N
     return {**about, "kept": combination.kept, "shared": is_shared}
 
 
-class Taught:
+class TeacherVectors:
     """The teachers' embeddings of the corpus, block by block.
 
     An external teacher is a list of blocks; an ensemble of this run is a target table in corpus order. `kept` are the
@@ -304,7 +304,7 @@ class Taught:
             yield start, [matrix(table.column("target"))[: rows - start] for table in tables]
 
 
-def _fitted(table: Taught, how: CombinationConfig, width: int | None, is_ordered: bool) -> Combination:
+def _fitted(table: TeacherVectors, how: CombinationConfig, width: int | None, is_ordered: bool) -> Combination:
     products_EE, sums_E = np.zeros((sum(table.widths), sum(table.widths))), np.zeros(sum(table.widths))
     for _, parts in table.parts(len(table.corpus)):
         rows_BE = side_by_side(parts, how.how != "mean")
@@ -317,7 +317,7 @@ def _fitted(table: Taught, how: CombinationConfig, width: int | None, is_ordered
 
 
 def _products(
-    table: Taught, combination: Combination, encoder: Encoder, work: Work
+    table: TeacherVectors, combination: Combination, encoder: Encoder, work: Work
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Compare targets with the untrained learner's embeddings of some sentences.
 

@@ -29,7 +29,7 @@ _ROUNDING, _ROUNDING_OF_HALVES = 1e-3, 2e-2
 """Largest difference by rounding, in fp32 and in bf16 or fp16, as a share of the largest coordinate."""
 
 
-class Unsuited(UserError):
+class UnsupportedEncoder(UserError):
     """An architecture that only sentence-transformers can compute, such as one whose sentences see their padding."""
 
 
@@ -243,7 +243,9 @@ def _probe(transformer: PreTrainedModel) -> int | None:
     expected = _mean_pool(_padded_states(transformer, tokens, False)[0], tokens)
     # Short sentences cannot reveal attention that is limited to a window.
     if all(kind == "full_attention" for kind in getattr(transformer.config, "layer_types", None) or []):
-        found = next((offset for offset in (0, pad + 1) if _gives(transformer, tokens, offset, expected)), None)
+        found = next(
+            (offset for offset in (0, pad + 1) if _matches_padded(transformer, tokens, offset, expected)), None
+        )
     if found is None:
         name = type(transformer).__name__
         for sentence, expected_D in zip(sentences, expected):
@@ -251,13 +253,15 @@ def _probe(transformer: PreTrainedModel) -> int | None:
             difference_D = _mean_pool(_padded_states(transformer, alone, False)[0], alone)[0] - expected_D
             share = _ROUNDING if transformer.dtype == torch.float32 else _ROUNDING_OF_HALVES
             if difference_D.abs().max() > share * expected_D.abs().max():
-                raise Unsuited(f"{name} gives a sentence other vectors beside longer ones; use another architecture")
+                raise UnsupportedEncoder(
+                    f"{name} gives a sentence other vectors beside longer ones; use another architecture"
+                )
         log.warning("%s does not support packed rows, so it gets padded batches (same results, slower)", name)
     transformer.train(was_training)
     return found
 
 
-def _gives(transformer: PreTrainedModel, tokens: PackedTokens, offset: int, expected: torch.Tensor) -> bool:
+def _matches_padded(transformer: PreTrainedModel, tokens: PackedTokens, offset: int, expected: torch.Tensor) -> bool:
     tensors = tokens.input_ids, tokens.position_ids, tokens.segments
     try:
         found = _mean_pool(_packed_states(transformer, offset, False, *tensors)[0], tokens)

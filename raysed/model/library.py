@@ -32,7 +32,7 @@ from transformers.utils import find_adapter_config_file
 from raysed.config import EncoderConfig, Layers
 from raysed.errors import UserError
 from raysed.model.calibration import CalibrationMap, Flow
-from raysed.model.encoder import Encoder, Unsuited, blocks_of
+from raysed.model.encoder import Encoder, UnsupportedEncoder, blocks_of
 from raysed.model.formats import largest_difference
 from raysed.model.glow import FlowHead
 from raysed.model.load import NativeModel
@@ -43,14 +43,14 @@ from raysed.store.hub import model_directory
 _OWN = "sentence_transformers."
 _FLOW = "glow.FlowHead"
 """Class of an exported flow in modules.json; `glow.py` lies beside that file."""
-_OF_VECTORS = ("Dense", "Normalize", "LayerNorm", "Dropout", "FlowHead")
+_VECTOR_MODULES = ("Dense", "Normalize", "LayerNorm", "Dropout", "FlowHead")
 """Modules that map a sentence's vector and do not look at its tokens."""
-_USUAL = {
+_DEFAULT_OPTIONS = {
     "transformer_task": "feature-extraction",
     "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
     "module_output_name": "token_embeddings",
 }
-_READ_ELSEWHERE = {"max_seq_length", *_USUAL}
+_HANDLED_KEYS = {"max_seq_length", *_DEFAULT_OPTIONS}
 _WEIGHTS = {"use_safetensors": True, "dtype": torch.float32}  # in whatever precision they are stored
 
 
@@ -74,7 +74,7 @@ def load(directory: Path, device: str = "cpu", trust_remote_code: bool = False) 
     return model.eval()
 
 
-def take_apart(directory: Path, token_budget: int | None, device: str) -> NativeModel:
+def load_native(directory: Path, token_budget: int | None, device: str) -> NativeModel:
     """Load a model that packed rows can compute up to the pooled vector.
 
     Raise NotPackable if it is more than a transformer, mean or cls pooling, and maps of the pooled vector.
@@ -95,7 +95,7 @@ def take_apart(directory: Path, token_budget: int | None, device: str) -> Native
     heads = _heads(directory, rest)
     try:
         encoder, tokenizer = load_encoder(EncoderConfig(path=str(directory / place), max_length=3))
-    except Unsuited:
+    except UnsupportedEncoder:
         raise NotPackable("its transformer has a decoder, or sees its padding") from None
     if layers != 1 and not encoder.transformer.config.output_hidden_states:
         raise NotPackable("its transformer does not pass on the layers that it pools")
@@ -107,14 +107,14 @@ def take_apart(directory: Path, token_budget: int | None, device: str) -> Native
 def _heads(directory: Path, entries: Sequence[tuple[str, str]]) -> list[nn.Module]:
     heads = []
     for kind, where in entries:
-        head = _module(directory, kind, where) if _name(kind) in _OF_VECTORS else None
+        head = _module(directory, kind, where) if _name(kind) in _VECTOR_MODULES else None
         if head is None or getattr(head, "module_input_name", "sentence_embedding") != "sentence_embedding":
             raise NotPackable(f"its module {_name(kind)} needs more than the sentence's vector")
         heads.append(head)
     return heads
 
 
-def after_transformer(directory: Path) -> tuple[str, int | None, list[nn.Module]]:
+def pooling_and_heads(directory: Path) -> tuple[str, int | None, list[nn.Module]]:
     """Return the transformer's subdirectory, its maximum number of tokens and the modules after it, pooling first.
 
     Without modules.json the transformer is in the directory itself, the maximum is unknown (None) and only a pooling in
@@ -168,7 +168,7 @@ def _check_settings(directory: Path, place: str) -> None:
     if settings.get("prompts", {}).get(settings.get("default_prompt_name")):
         raise NotPackable("it prepends a prompt to sentences")
     for key, value in _transformer_settings(directory, place).items():  # falsy settings are off
-        if value and (key not in _READ_ELSEWHERE or _USUAL.get(key, value) != value):
+        if value and (key not in _HANDLED_KEYS or _DEFAULT_OPTIONS.get(key, value) != value):
             raise NotPackable(f"its transformer has {key}: {json.dumps(value, default=str)}")
 
 

@@ -194,7 +194,7 @@ def _load_modules(directory: Path, token_budget: int | None, device: str) -> Nat
     from raysed.model import library  # takes seconds
 
     try:
-        return library.take_apart(directory, token_budget, device)
+        return library.load_native(directory, token_budget, device)
     except UserError:
         raise
     except LOAD_ERRORS as error:

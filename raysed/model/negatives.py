@@ -13,7 +13,7 @@ _CELLS = 2**24  # cosines at once
 
 
 @dataclass(frozen=True)
-class Mined:
+class MinedNegatives:
     """Row numbers, int64, for Q queries.
 
     Attributes:
@@ -34,7 +34,7 @@ def mine(
     texts_P: np.ndarray,
     count: int,
     margin: float,
-) -> Mined:
+) -> MinedNegatives:
     """Take as negatives the texts nearest to each query that are not as good as the query's own.
 
     A text is as good if its cosine is at most `margin` times the own text's cosine below that one. No text is a
@@ -69,4 +69,4 @@ def mine(
         fit_BK &= fit_BK.cumsum(1) <= count
         row, column = np.nonzero(fit_BK)
         negatives_QN[start + row, fit_BK.cumsum(1)[row, column] - 1] = found_BK[row, column]
-    return Mined(own_Q, negatives_QN, spared)
+    return MinedNegatives(own_Q, negatives_QN, spared)

@@ -28,7 +28,7 @@ from transformers.utils import logging as transformers_logging
 from raysed.config import EncoderConfig
 from raysed.data.tokens import SAMPLE_TEXTS, tokenize
 from raysed.errors import UserError, first_line
-from raysed.model.encoder import Encoder, Unsuited
+from raysed.model.encoder import Encoder, UnsupportedEncoder
 from raysed.model.head import load_head, save_head
 from raysed.store.hub import encoder_path
 
@@ -37,16 +37,16 @@ LOAD_ERRORS = (
     *(SafetensorError, StrictDataclassError),
 )
 """What transformers raises for an unusable path, file or setting."""
-_OF_EACH_LAYER = ("layer_types", "attention_window", "no_rope_layers")
+_PER_LAYER_SETTINGS = ("layer_types", "attention_window", "no_rope_layers")
 """Settings of an architecture that are lists, with an element for each layer."""
-_LARGEST = {"num_hidden_layers": 1000, "hidden_size": 2**17, "intermediate_size": 2**20, "vocab_size": 2**25}
+_MAX_SIZES = {"num_hidden_layers": 1000, "hidden_size": 2**17, "intermediate_size": 2**20, "vocab_size": 2**25}
 """Upper limits on sizes. Ten million layers would take hours to build before their weights turn out to be missing."""
 
 
 def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBase]:
     """Load a pre-trained transformer and its tokenizer; UserError if either is incomplete or `max_length` too large."""
     try:
-        with _silent():
+        with _warnings_off():
             found = _read_configuration(encoder_path(config), config)
             check_size(config.path, found)
             _check_input(config, found)
@@ -67,7 +67,7 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
         describe_layers(transformer.config, range(transformer.config.num_hidden_layers))
     try:
         encoder = Encoder(transformer)
-    except Unsuited as error:
+    except UnsupportedEncoder as error:
         error.setting = "encoder.path"
         raise
     except LOAD_ERRORS as error:  # such as inputs of another kind
@@ -76,7 +76,7 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
 
 
 @contextmanager
-def _silent() -> Iterator[None]:
+def _warnings_off() -> Iterator[None]:
     """Silence transformers' warnings about missing weights, which callers check, and unused ones."""
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
@@ -98,7 +98,7 @@ def load_lm_head(config: EncoderConfig) -> tuple[nn.Linear, nn.LayerNorm, torch.
     None if it has none, or one unlike BERT's: GELU between layer and norm, output weights tied to the input embeddings.
     """
     try:
-        with _silent():
+        with _warnings_off():
             model, info = read_weights(AutoModelForMaskedLM, config)
     except LOAD_ERRORS:
         return None
@@ -161,11 +161,11 @@ def make_usable(tokenizer: PreTrainedTokenizerBase, path: str, rows: int = sys.m
 
 def read_tokenizer(config: EncoderConfig, **options: Any) -> PreTrainedTokenizerBase:
     """Read the tokenizer of the model's commit, from where that is cached."""
-    options |= _where_cached(config)
+    options |= _cache_options(config)
     return AutoTokenizer.from_pretrained(encoder_path(config), trust_remote_code=config.trust_remote_code, **options)
 
 
-def _where_cached(config: EncoderConfig) -> dict[str, Any]:
+def _cache_options(config: EncoderConfig) -> dict[str, Any]:
     return {name: value for name, value in config.model_kwargs.items() if name in ("revision", "cache_dir")}
 
 
@@ -208,7 +208,7 @@ def _keep_layers(transformer: PreTrainedModel, config: EncoderConfig) -> None:
 def describe_layers(found: PretrainedConfig, kept: Sequence[int]) -> None:
     """Make a configuration that of a model with these layers only."""
     found.num_hidden_layers = len(kept)
-    for name in _OF_EACH_LAYER:
+    for name in _PER_LAYER_SETTINGS:
         if isinstance(kinds := vars(found).get(name), list):
             setattr(found, name, [kinds[index] for index in kept])
 
@@ -295,7 +295,9 @@ def check_encoder(config: EncoderConfig) -> int:
 
 def _check_input(config: EncoderConfig, found: PretrainedConfig) -> None:
     if getattr(found, "is_encoder_decoder", False) or hasattr(found, "num_decoder_layers"):  # T5's encoder alone, too
-        raise Unsuited(f"{config.path!r} has a decoder; use a model that is an encoder alone", setting="encoder.path")
+        raise UnsupportedEncoder(
+            f"{config.path!r} has a decoder; use a model that is an encoder alone", setting="encoder.path"
+        )
     longest = longest_input(found, config.trust_remote_code)
     if config.max_length > longest:
         raise UserError(
@@ -335,7 +337,7 @@ def configuration_of(config: EncoderConfig) -> PretrainedConfig:
     path = encoder_path(config)
     found, what = None, "is a LoRA adapter: save what peft's merge_and_unload makes of it, and name that"
     try:
-        if find_adapter_config_file(path, **_where_cached(config)) is None:
+        if find_adapter_config_file(path, **_cache_options(config)) is None:
             found, what = _read_configuration(path, config), "is not an encoder of text"
     except LOAD_ERRORS as error:
         what = "is neither a model directory nor a hub id that can be reached"
@@ -354,7 +356,7 @@ def _read_configuration(path: str, config: EncoderConfig) -> PretrainedConfig:
 
 def check_size(path: str, found: PretrainedConfig) -> None:
     """Raise UserError for sizes that no encoder has, before anything is built from them."""
-    for name, most in _LARGEST.items():
+    for name, most in _MAX_SIZES.items():
         if isinstance(size := getattr(found, name, None), int) and size > most:
             problem = f"{path!r} has {name} {size:,} in its configuration, but at most {most:,} can be used"
             raise UserError(f"{problem}; check its config.json", setting="encoder.path")

@@ -44,7 +44,7 @@ def read_settings(file: Path) -> dict[str, Any]:
 
 def learner_prompts(search: SearchConfig, encoder: EncoderConfig) -> dict[Role, str]:
     """Return a learner's prompts, of both roles or of none: the settings, else those of the model it starts from."""
-    if not search.is_on:
+    if not search.enabled:
         return {}
     given: dict[Role, str | None] = {"query": search.query_prompt, "document": search.document_prompt}
     found = {}

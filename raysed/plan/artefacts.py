@@ -7,20 +7,20 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from raysed.config import Layers
-from raysed.graph import Given, Input, Pick, State
+from raysed.graph import ExternalInput, Input, OutcomeMember, State
 from raysed.make.scores import poolings_without_fit
-from raysed.plan.needs import MEMBERS_CORPUS
+from raysed.plan.requirements import MEMBERS_CORPUS
 from raysed.recipe import SED, TEACHERS, last_stage, member_nodes
-from raysed.score.ensemble import named
+from raysed.score.ensemble import by_title
 from raysed.store.storage import Entry
 
 if TYPE_CHECKING:
     from raysed.plan.check import Job
     from raysed.plan.graph import Plan
 
-TOGETHER = f"{TEACHERS}/together"
+COMBINED_EMBEDDINGS = f"{TEACHERS}/together"
 """Artefact of the combined teachers' embeddings of the evaluation's sentences."""
-CHOICE, WORTH = f"{TEACHERS}/choice", f"{TEACHERS}/worth"
+TEACHER_SELECTION, TEACHER_SCORES = f"{TEACHERS}/choice", f"{TEACHERS}/worth"
 """Artefacts: the teachers that are best together on the dev task, and their scores, see `raysed.score.ensemble`."""
 
 
@@ -91,10 +91,10 @@ def scored_models(plan: Plan, state: State) -> list[ScoredModel]:
         if plan.config.encoder.layers not in poolings:
             continue
         weights, is_collapsed = of.model, False
-        if isinstance(of.model, Pick):
+        if isinstance(of.model, OutcomeMember):
             weights = state.listed(of.model.outcome)[of.model.index][0]
             is_collapsed = weights not in dict(state.listed(of.model.outcome, "healthy"))
-        elif isinstance(of.model, Given):
+        elif isinstance(of.model, ExternalInput):
             weights = of.model.value
         found.append(replace(of, poolings=poolings, weights=weights, left_out=is_collapsed))
     return found
@@ -108,7 +108,7 @@ def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
     apart = state.entry(MEMBERS_CORPUS) if MEMBERS_CORPUS in plan.artefacts else None
     taught = state.entry(targets) if targets in plan.artefacts else None
     left_out = {name: why for entry in outcomes.values() for name, why in entry.meta["left_out"].items()}
-    worth = state.entry(WORTH) if WORTH in plan.artefacts else None
+    worth = state.entry(TEACHER_SCORES) if TEACHER_SCORES in plan.artefacts else None
     left_out |= teachers_left_out(job, worth)
     for of in (of for group in plan.scored.values() for of in group):
         entry = state.entry(of.embeddings)
@@ -127,10 +127,10 @@ def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
         grids=[entry.meta["grid"] for entry in outcomes.values() if "grid" in entry.meta],
         pairs={kind: pairs.summary() for kind, pairs in job.pairs.items()},
         views={kind: state.entry(f"views/{kind}").meta["summary"] for kind in job.views},
-        together=TOGETHER if TOGETHER in plan.artefacts else None,
+        together=COMBINED_EMBEDDINGS if COMBINED_EMBEDDINGS in plan.artefacts else None,
         soups={n: soup_of(n) for n in outcomes if soup_of(n) in plan.artefacts and state.entry(soup_of(n))},
         centres={n: name for n, name in plan.centres.items() if state.entry(name)},
-        worth=worth and named(worth.meta, [teacher.title for teacher in job.teachers]),
+        worth=worth and by_title(worth.meta, [teacher.title for teacher in job.teachers]),
         shares_space_of=job.teachers[0].title if shares_space else None,
     )
 

@@ -18,7 +18,7 @@ from raysed.model.teacher import Teacher, load_teacher
 from raysed.model.views import KINDS
 from raysed.model.views.synonyms import wordnet_version
 from raysed.plan.consistency import check_depths, check_settings, check_width
-from raysed.plan.needs import reads_corpus, view_kinds
+from raysed.plan.requirements import reads_corpus, view_kinds
 from raysed.recipe import Recipe
 from raysed.registry import stages
 from raysed.score.seen import without_seen

@@ -139,12 +139,12 @@ def _of_learners(config: Config, recipes: list[Recipe]) -> Iterator[str]:
 def _of_search(config: Config, recipes: list[Recipe]) -> Iterator[str]:
     search = config.search
     for name in ("query_prompt", "document_prompt"):
-        if getattr(search, name) is not None and not search.is_on:
+        if getattr(search, name) is not None and not search.enabled:
             yield f"search.{name} is set, but there are no queries; list kinds in search.queries, or remove it"
-    for recipe in recipes if search.is_on else ():
+    for recipe in recipes if search.enabled else ():
         if recipe.ensemble != TEACHERS or not recipe.distils:
             yield f"search is for {TEACHERS}-sed alone; remove {recipe.text} from recipes, or remove search"
-    if search.is_on and any(teacher.is_members for teacher in config.teachers):
+    if search.enabled and any(teacher.is_members for teacher in config.teachers):
         yield f"search is for models from outside; remove {MEMBERS} from teachers, or remove search"
 
 

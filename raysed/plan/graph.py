@@ -12,7 +12,7 @@ from raysed.config import CorpusConfig, derive_seed, dump_config, fitted_on
 from raysed.data.candidates import candidates_summary
 from raysed.data.tokens import tokenize
 from raysed.errors import UserError
-from raysed.graph import Artefact, Given, Graph, Input, Needs, Pick, Tried
+from raysed.graph import Artefact, Candidates, ExternalInput, Graph, Input, Needs, OutcomeMember
 from raysed.make import models, scores, targets, text
 from raysed.make.candidates import candidates
 from raysed.make.fidelity import learner_fidelity
@@ -24,20 +24,20 @@ from raysed.model.shape import shape_of
 from raysed.model.teacher import Teacher
 from raysed.model.views import weights_bytes
 from raysed.plan.artefacts import (
-    CHOICE,
-    TOGETHER,
-    WORTH,
+    COMBINED_EMBEDDINGS,
+    TEACHER_SCORES,
+    TEACHER_SELECTION,
     ScoredModel,
     outcome_of,
     soup_of,
     teachers_left_out,
 )
 from raysed.plan.check import Job
-from raysed.plan.needs import CORPUS, MEMBERS_CORPUS, corpora, models_of, trainings_of, trains_on_corpus
+from raysed.plan.requirements import CORPUS, MEMBERS_CORPUS, corpora, models_of, trainings_of, trains_on_corpus
 from raysed.plan.size import known_rows, largest_need, plan_run
 from raysed.recipe import BASE, SED, TEACHERS, WHITEN, Recipe, last_stage, member_nodes, node_of, parse_recipe
 from raysed.registry import stages
-from raysed.score.ensemble import conclusions, named
+from raysed.score.ensemble import by_title, summary_lines
 from raysed.score.tasks import DevTask, Evaluation
 from raysed.store.storage import Entry
 from raysed.train.memory import embedding_need
@@ -65,9 +65,9 @@ class Plan:
         self.artefacts: dict[str, Artefact] = {}
         self.scored: dict[str, list[ScoredModel]] = defaultdict(list)
         self.centres: dict[str, str] = {}
-        self._encoder = Given(job.inputs["encoder"], config.encoder, job.watched["encoder"])
+        self._encoder = ExternalInput(job.inputs["encoder"], config.encoder, job.watched["encoder"])
         self._start = _START if config.encoder.static else None
-        self._learners_start = Pick(outcome_of("mlm"), 0) if config.sed.start == "mlm" else self._start
+        self._learners_start = OutcomeMember(outcome_of("mlm"), 0) if config.sed.start == "mlm" else self._start
         self._poolings = tuple(dict.fromkeys([*config.evaluation.layers, config.encoder.layers]))
         self._prepare_evaluation()
         # One of each set of recipes that differ only in calibration.
@@ -84,7 +84,10 @@ class Plan:
             if index in job.unscored:
                 log.info("not scored: %s has no embeddings for the evaluation's sentences", teacher.title)
             elif not teacher.is_made_by_run:
-                inputs = {"teacher": Given(teacher.identity, teacher, [teacher.watched]), "sentences": self._sentences}
+                inputs = {
+                    "teacher": ExternalInput(teacher.identity, teacher, [teacher.watched]),
+                    "sentences": self._sentences,
+                }
                 self._add_teacher(index, scores.teacher_embeddings, inputs)
         for recipe in self._calibrations_of_base():
             self._calibrate(recipe, may_fail=recipe.calibration not in {r.calibration for r in job.recipes})
@@ -108,12 +111,12 @@ class Plan:
         sentences = Sentences(evaluation.sentences, tokens, evaluation, self._prompts)
         prompts = self._prompts if any(role in self._prompts for role in evaluation.roles) else {}
         # Rows of embeddings follow the order of the tasks, which dicts do not tell.
-        self._sentences = Given([self.job.inputs["tasks"], list(evaluation.tasks), prompts], sentences)
+        self._sentences = ExternalInput([self.job.inputs["tasks"], list(evaluation.tasks), prompts], sentences)
         if config.evaluation.dev is not None:
             own = Evaluation([evaluation.tasks[config.evaluation.dev]])
             rows = evaluation.rows_of(own)
             dev = DevTask(own, tokens and tokens.take(rows), rows, config.encoder.layers, self._prompts)
-            self._dev = Given(dev.identity, dev)
+            self._dev = ExternalInput(dev.identity, dev)
 
     def _add(
         self,
@@ -123,28 +126,33 @@ class Plan:
         stage: str,
         inputs: Mapping[str, Any],
         settings: Mapping[str, Any] | None = None,
-        beside: Mapping[str, Any] | None = None,
+        untracked: Mapping[str, Any] | None = None,
         **needs: Any,
     ) -> str:
-        self.artefacts[name] = Artefact(name, title, make, Needs(stage, **needs), inputs, settings or {}, beside or {})
+        self.artefacts[name] = Artefact(
+            name, title, make, Needs(stage, **needs), inputs, settings or {}, untracked or {}
+        )
         return name
 
     # training data
 
     def _make_inputs(self) -> None:
         job, corpus = self.job, {"corpus": self.config.corpus, "seed": self.config.seed}
-        inputs = {"encoder": self._encoder, "source": Given(job.inputs["corpus"], watched=job.watched["corpus"])}
+        inputs = {
+            "encoder": self._encoder,
+            "source": ExternalInput(job.inputs["corpus"], watched=job.watched["corpus"]),
+        }
         if self._start:
             self._add(_START, "encoder", text.static_start, "encoder", {**inputs, "start": None}, corpus)
         if job.needs_corpus:
             inputs["start"] = self._start
             for name, block in corpora(self.config, job.recipes).items():
                 settings, say = {**corpus, "corpus": block}, partial(self._say_corpus, name)
-                if self.config.search.is_on:
-                    settings |= {"search": self.config.search.of_text(), "prompts": self._prompts}
+                if self.config.search.enabled:
+                    settings |= {"search": self.config.search.query_settings(), "prompts": self._prompts}
                 self._add(name, name.replace("-", " "), text.sentence_table, "corpus", inputs, settings, say=say)
         for kind, rows in job.pairs.items():
-            inputs = {"encoder": self._encoder, "rows": Given(job.inputs[kind], rows)}
+            inputs = {"encoder": self._encoder, "rows": ExternalInput(job.inputs[kind], rows)}
             title, say = f"labelled pairs ({kind})", partial(_say_summary, f"{kind} pairs")
             self._add(f"pairs/{kind}", title, text.labelled_pairs, "pairs", inputs, say=say)
         for kind, rows in job.views.items():
@@ -152,7 +160,7 @@ class Plan:
 
     def _make_views(self, kind: str, rows: Any) -> None:
         config, name = self.config, f"views/{kind}"
-        source: Input = Given(self.job.inputs[name], rows, self.job.watched[name])
+        source: Input = ExternalInput(self.job.inputs[name], rows, self.job.watched[name])
         if rows is None:
             options = {
                 "worker": text.ViewBlocks,
@@ -161,7 +169,7 @@ class Plan:
             }
             inputs = {"corpus": "corpus", "source": source, "encoder": self._encoder}
             settings = {"kind": kind, "seed": derive_seed(config.seed, "views", kind)}
-            kept = inputs, settings, {"views": Given(None, config.views)}
+            kept = inputs, settings, {"views": ExternalInput(None, config.views)}
             title, about = f"rewritten sentences ({kind})", {"by": "blocks", "group": name, "is_intermediate": True}
             source = self._add(f"{name}.text", title, text.rewritten_views, "views", *kept, **about, options=options)
         inputs = {"encoder": self._encoder, "rows": source}
@@ -175,7 +183,7 @@ class Plan:
         if name != CORPUS:
             return
         is_trained_on = any(trains_on_corpus(recipe, self.config) for recipe in self.job.recipes)
-        sed = self.config.sed if self._distilling and not self.config.search.is_on else None
+        sed = self.config.sed if self._distilling and not self.config.search.enabled else None
         for warning in text.small_corpus(entry.meta["report"]["kept"], is_trained_on, sed):
             log.warning(warning)
 
@@ -192,7 +200,7 @@ class Plan:
         title = f"embeddings by {self.job.teachers[index].title}"
         self._add(name, title, make, "teachers", inputs, {"layers": layers})
         label = f"{TEACHERS}/members/{index:02d}"
-        scored = ScoredModel(TEACHERS, "member", index, name, (layers,), model=Given(label, label))
+        scored = ScoredModel(TEACHERS, "member", index, name, (layers,), model=ExternalInput(label, label))
         self.scored[TEACHERS].append(scored)
 
     # members
@@ -205,7 +213,7 @@ class Plan:
             places = [(bound, index) for bound in bounds for index in range(models_of(node, config))]
             tried[node] = {self._add_member(node, index, bound, stage): bound for bound, index in places}
         for node, names in tried.items():
-            inputs: dict[str, Any] = {"members": Tried(tuple(names))}
+            inputs: dict[str, Any] = {"members": Candidates(tuple(names))}
             settings = {"node": node, "min_members": config.members.min_members}
             if last_stage(node).is_grid:
                 make, title, inputs["dev"] = models.grid_choice, f"lower bound of {node}", self._dev
@@ -223,23 +231,25 @@ class Plan:
         used = {recipe.ensemble for recipe in self.job.recipes}
         for node in (node for node in nodes if node in used):
             for index in range(models_of(node, config)):
-                self._embed(node, "member", index, Pick(outcome_of(node), index), f"member {index:02d} of {node}")
+                self._embed(
+                    node, "member", index, OutcomeMember(outcome_of(node), index), f"member {index:02d} of {node}"
+                )
             if models_of(node, config) > 1:
-                members = Pick(outcome_of(node), None, "healthy")
+                members = OutcomeMember(outcome_of(node), None, "healthy")
                 inputs = {"encoder": self._encoder, "model": members, "sentences": self._sentences}
                 kept, title = (inputs, {"layers": [config.encoder.layers]}), f"embeddings by the mean weights of {node}"
                 self._add(soup_of(node), title, scores.embeddings, "evaluation", *kept, by="task", may_fail=True)
                 if last_stage(node).labels is None and self.job.needs_corpus:
                     self.centres[node] = self._targets.get(node) or self._add_centre(node, members)
 
-    def _add_centre(self, node: str, members: Pick) -> str:
+    def _add_centre(self, node: str, members: OutcomeMember) -> str:
         inputs = {"encoder": self._encoder, "model": members, "corpus": "corpus"}
         kept, title = (inputs, {"layers": self.config.encoder.layers}), f"mean vector of {node}"
         return self._add(f"{node}/centre", title, scores.centre, "evaluation", *kept, by="task")
 
     def _add_member(self, node: str, index: int, bound: float | None, stage: str) -> str:
         config, (*before, kind) = self.config, node.split("-")
-        parent = Pick(outcome_of("-".join(before)), index, "healthy") if before else self._start
+        parent = OutcomeMember(outcome_of("-".join(before)), index, "healthy") if before else self._start
         block, members, stage_of = getattr(config, kind), config.members, stages()[kind]
         tables = {name: name for name in stage_of.tables(block)}
         if CORPUS in tables and MEMBERS_CORPUS in self.artefacts:
@@ -255,9 +265,9 @@ class Plan:
         if CORPUS in tables:
             settings["share"] = members.share
         how = {"checkpoint_every": members.checkpoint_every, "max_retries": members.max_retries}
-        beside: dict[str, Any] = {"how": {"evaluate_every": every, **how}}
+        untracked: dict[str, Any] = {"how": {"evaluate_every": every, **how}}
         if self._dev and not before:
-            beside["base"] = _BASE_EMBEDDINGS
+            untracked["base"] = _BASE_EMBEDDINGS
         name, title = f"{node}/members/{index:02d}", f"member {index:02d} of {node}"
         options = {
             "worker": models.train_member,
@@ -276,22 +286,22 @@ class Plan:
         if keep == BEST_ON_DEV:
             inputs["dev"], settings["evaluate_every"] = self._dev, every
         else:
-            beside["dev"] = self._dev
+            untracked["dev"] = self._dev
         about = {"by": "tune", "group": node, "is_intermediate": True, "options": options}
-        return self._add(name, title, models.member, stage, inputs, settings, beside, **about)
+        return self._add(name, title, models.member, stage, inputs, settings, untracked, **about)
 
     # targets and learners
 
     def _make_targets(self) -> None:
         for index, node in self._teachers_here.items():
             names = tuple(f"{node}/embeddings/{i:02d}" for i in range(models_of(node, self.config)))
-            inputs = {"embeddings": Pick(outcome_of(node), None, "sound", names), "sentences": self._sentences}
+            inputs = {"embeddings": OutcomeMember(outcome_of(node), None, "sound", names), "sentences": self._sentences}
             self._add_teacher(index, targets.mean_of_members, inputs)
         precision, kept_in = self.config.resources.encode_precision, self.config.sed.target_precision
         options = {"worker": targets.MeanBlocks, "rows": targets.block_rows, "title": "average teachers"}
         about = {"by": "blocks", "group": "mean", "is_intermediate": True, "options": options}
         for node, name in self._targets.items():
-            members = Pick(outcome_of(node), None, "healthy")
+            members = OutcomeMember(outcome_of(node), None, "healthy")
             inputs = {"corpus": "corpus", "encoder": self._encoder, "teachers": members}
             settings = {"precision": precision, "target_precision": kept_in}
             stage, title = "+".join(self._targets.values()), f"targets of {node}-{SED}"
@@ -308,20 +318,22 @@ class Plan:
         inputs = {f"teacher {i}": means.get(i) or self._add_rows(i, teacher) for i, teacher in enumerate(job.teachers)}
         own = type(sed)(widths=sed.widths, head=sed.head, target_precision=sed.target_precision)
         settings = {"combination": config.combination, "widths": list(job.widths), "sed": own}
-        if config.combination.leave_out and CHOICE in self.artefacts:
-            inputs["choice"] = CHOICE
+        if config.combination.leave_out and TEACHER_SELECTION in self.artefacts:
+            inputs["choice"] = TEACHER_SELECTION
         inputs |= {"corpus": "corpus", "encoder": self._encoder, "start": self._learners_start}
         about = {"by": "task", "is_intermediate": True, "options": {"on_cpus": True}}
         make, stage = targets.combined_targets, "combination"
         self._add(_TARGETS_OF_TEACHERS, "targets of the teachers", make, stage, inputs, settings, **about)
-        if config.search.is_on:
-            settings = {"search": config.search.of_candidates(), "target_precision": sed.target_precision}
+        if config.search.enabled:
+            settings = {"search": config.search.mining_settings(), "target_precision": sed.target_precision}
             about |= {"say": lambda entry: [f"search: {candidates_summary(entry.meta)}"]}
             given = {"corpus": "corpus", "targets": _TARGETS_OF_TEACHERS}
             self._add(_CANDIDATES, "candidates for the queries", candidates, stage, given, settings, **about)
         if not job.unscored:
             kept = {"targets": _TARGETS_OF_TEACHERS, "embeddings": scored}, {"layers": config.encoder.layers}
-            self._add(TOGETHER, "embeddings by all teachers together", targets.combined_embeddings, stage, *kept)
+            self._add(
+                COMBINED_EMBEDDINGS, "embeddings by all teachers together", targets.combined_embeddings, stage, *kept
+            )
 
     def _score_together(self, embeddings: tuple[str, ...]) -> None:
         """Add the teachers' scores, alone and together, and the choice of the best on the dev task."""
@@ -329,24 +341,28 @@ class Plan:
         settings = {
             "combination": type(how)(how=how.how, weights=how.weights, balance=how.balance)
         }  # the settings that change cosines
-        about = {"by": "task", "group": WORTH, "options": {"on_cpus": True}}
+        about = {"by": "task", "group": TEACHER_SCORES, "options": {"on_cpus": True}}
         if self._dev:
             inputs, make = {"embeddings": embeddings, "dev": self._dev}, targets.choice_of_teachers
-            self._add(CHOICE, "choice of teachers", make, "teachers", inputs, settings, **about)
-        inputs = {"embeddings": embeddings, "sentences": self._sentences, "choice": CHOICE if self._dev else None}
+            self._add(TEACHER_SELECTION, "choice of teachers", make, "teachers", inputs, settings, **about)
+        inputs = {
+            "embeddings": embeddings,
+            "sentences": self._sentences,
+            "choice": TEACHER_SELECTION if self._dev else None,
+        }
         ways = {
             name: getattr(self.job.evaluation.tasks[name], "aggregation", None) for name in evaluation.report_tasks()
         }
         settings |= {"tasks": ways, "layers": self.config.encoder.layers}
         make, title = targets.worth_of_teachers, "scores of the teachers, alone and together"
-        self._add(WORTH, title, make, "teachers", inputs, settings, say=self._say_worth, **about)
+        self._add(TEACHER_SCORES, title, make, "teachers", inputs, settings, say=self._say_worth, **about)
 
     def _add_rows(self, index: int, teacher: Teacher) -> str:
         name, title = f"{TEACHERS}/rows/{teacher.identity}", f"embeddings of the corpus by {teacher.title}"
         options = {"worker": targets.TeacherBlocks, "rows": lambda rows: targets.ROWS_PER_GROUP}
         options |= {"need": partial(embedding_need, teacher.title, teacher.weights_bytes)}
         about = {"by": "blocks", "group": name, "is_intermediate": True, "options": options}
-        inputs = {"corpus": "corpus", "teacher": Given(teacher.identity, teacher.config, [teacher.watched])}
+        inputs = {"corpus": "corpus", "teacher": ExternalInput(teacher.identity, teacher.config, [teacher.watched])}
         settings = {"precision": self.config.resources.encode_precision}
         if settings["precision"] == "int8" and teacher.is_model:
             inputs["int8"] = f"{TEACHERS}/int8/{index:02d}"
@@ -369,14 +385,14 @@ class Plan:
             block = sed.model_copy(update=block)
             settings = {"sed": block, "keep": keep, "seed": derive_seed(config.seed, of, "learner", index)}
             inputs = {"encoder": self._encoder, "start": self._learners_start, "targets": f"{of}/targets"}
-            if config.search.is_on:
+            if config.search.enabled:
                 inputs |= {"corpus": "corpus", "candidates": _CANDIDATES}
-            beside: dict[str, Any] = {"how": {"max_retries": sed.max_retries}}
+            untracked: dict[str, Any] = {"how": {"max_retries": sed.max_retries}}
             if self._dev and sed.start == "encoder" and sed.head in (None, "drop"):
-                beside["base"] = _BASE_EMBEDDINGS
-            (inputs if keep == "best_on_dev" else beside)["dev"] = self._dev
+                untracked["base"] = _BASE_EMBEDDINGS
+            (inputs if keep == "best_on_dev" else untracked)["dev"] = self._dev
             name, title = f"{of}/learners/{index:02d}", f"learner {index:02d} of {of}"
-            self._add(name, title, models.learner, stage, inputs, settings, beside, **about)
+            self._add(name, title, models.learner, stage, inputs, settings, untracked, **about)
             names[name] = of, index, title
         for name, (of, index, title) in names.items():  # when all learners are there, so that they train together
             self._embed(of, "learner", index, name, title)
@@ -419,8 +435,8 @@ class Plan:
             "main": poolings.index(main),
         }
         model, fit_on = of.model, config.flow.fit_on
-        if isinstance(model, Pick):  # no collapsed members: equal vectors cannot be calibrated
-            model = Pick(model.outcome, model.index, "sound")
+        if isinstance(model, OutcomeMember):  # no collapsed members: equal vectors cannot be calibrated
+            model = OutcomeMember(model.outcome, model.index, "sound")
         inputs = {"embeddings": of.embeddings, "model": model, "sentences": self._sentences, "encoder": self._encoder}
         if fit_on == "tasks":
             inputs["text"] = None
@@ -428,7 +444,7 @@ class Plan:
             settings["run_seed"] = config.seed
             table = "corpus" if fit_on == "corpus" else f"pairs/{fit_on}"
             given = CorpusConfig(source=fit_on), self.job.watched["fit_on"]
-            inputs["text"] = table if fit_on in fitted_on() else Given(self.job.inputs["fit_on"], *given)
+            inputs["text"] = table if fit_on in fitted_on() else ExternalInput(self.job.inputs["fit_on"], *given)
         if "natsv" in recipe.calibration and config.calibration.natsv_k == "dev":
             inputs["dev"] = self._dev
         index, options = of.index + fit, {"on_cpus": fit_on == "tasks"}
@@ -481,7 +497,7 @@ class Plan:
         return found | {f"{recipe.uncalibrated}/learners": self.config.sed.learners for recipe in self._distilling}
 
     def _say_worth(self, entry: Entry) -> Iterator[str]:
-        yield from conclusions(named(entry.meta, [teacher.title for teacher in self.job.teachers]))
+        yield from summary_lines(by_title(entry.meta, [teacher.title for teacher in self.job.teachers]))
         chosen, how = entry.meta.get("chosen"), self.config.combination
         if chosen and len(chosen) < len(self.job.teachers) and not how.leave_out:
             yield "All teachers are distilled; combination.leave_out: true distils only the best on the dev task."

@@ -12,8 +12,8 @@ from raysed.cluster.resources import (
     current_cluster,
     plan_learners,
     plan_members,
+    unmet_requirement,
     uses_gpu,
-    what_is_missing,
 )
 from raysed.cluster.session import is_ray_given, session
 from raysed.config import Config
@@ -23,7 +23,7 @@ from raysed.data.targets import TARGET_TYPES
 from raysed.errors import UserError
 from raysed.model.shape import Shape, shape_of
 from raysed.plan.check import Job, check
-from raysed.plan.needs import CORPUS, MEMBERS_CORPUS, corpora, trainings_of
+from raysed.plan.requirements import CORPUS, MEMBERS_CORPUS, corpora, trainings_of
 from raysed.recipe import SED, TEACHERS, Recipe, last_stage, member_nodes
 from raysed.store.text import Table, size
 from raysed.train.memory import checkpoint_bytes, training_need
@@ -34,7 +34,7 @@ _LONG_BATCH = 1.5  # tokens of the largest of many batches, relative to the mean
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainingEstimate:
     """Similar trainings, of members, grid models or learners (`what`); `updates` and `workers` are per training.
 
     `storage` has the bytes of their models, and of the two newest checkpoints of those that train at the same time.
@@ -58,16 +58,16 @@ def show_plan(config: Config) -> str:
     and there are no queries.
     """
     cluster = _here(config)
-    if missing := what_is_missing(cluster, config.resources, config.sed.workers):  # such as GPUs yet to join
+    if missing := unmet_requirement(cluster, config.resources, config.sed.workers):  # such as GPUs yet to join
         raise UserError(missing)
     job, report = check(config), CorpusReport()
     config, shape = job.config, shape_of(config.encoder)
     if job.needs_corpus and not config.corpus.sentences:
         for _ in sentence_chunks(config.corpus, config.seed, report):
             pass
-    rows = known_rows(job, report.kept) | (_search_rows(job) if config.search.is_on else {})
+    rows = known_rows(job, report.kept) | (_search_rows(job) if config.search.enabled else {})
     steps, storage = plan_run(config, job.recipes, shape, rows, cluster, job.widths)
-    columns: dict[str, Callable[[Step], str]] = {
+    columns: dict[str, Callable[[TrainingEstimate], str]] = {
         "trains": lambda step: step.node,
         "": lambda step: f"{step.trainings} {step.what}{'s' * (step.trainings > 1)}",
         "updates": lambda step: f"{step.updates:,}",
@@ -116,7 +116,7 @@ def plan_run(
     rows: Mapping[str, int],
     cluster: Cluster,
     widths: Sequence[int] = (),
-) -> tuple[list[Step], dict[str, float]]:
+) -> tuple[list[TrainingEstimate], dict[str, float]]:
     """Return a run's trainings in order, and the bytes of its directory at its fullest, by kind.
 
     `rows` has the sizes of the tables to learn from, by artefact: `corpus`, `pairs/nli`, `views/mlm`, …; and the
@@ -134,7 +134,7 @@ def plan_run(
         "models": sum(models.values()) + 4 * shape.parameters,
         "checkpoints": max((step.storage - models[step.node] for step in steps), default=0),
         "sentences and tokens": 4.0 * (sum(rows.values()) - rows.get(CANDIDATES, 0)) * (2 * tokens_of_sentence(config)),
-        "targets": bytes_ * embedded * (len(ensembles) * shape.width + of_teachers) * (1 + config.search.is_on),
+        "targets": bytes_ * embedded * (len(ensembles) * shape.width + of_teachers) * (1 + config.search.enabled),
         "teachers' embeddings": 4.0 * embedded * sum(widths),
     }
     return steps, storage
@@ -142,7 +142,7 @@ def plan_run(
 
 def _steps(
     counts: Mapping[str, int], config: Config, shape: Shape, rows: Mapping[str, int], cluster: Cluster
-) -> Iterator[Step]:
+) -> Iterator[TrainingEstimate]:
     """Yield the trainings of nodes that share resources: those of one depth, or all learners."""
     res, about = config.resources, {"gpu": uses_gpu(config.resources, cluster), "kind": cluster.gpu}
     total, ranks = sum(counts.values()), 1
@@ -170,7 +170,7 @@ def _steps(
         what = "learner" if stage.name == SED else what
         beside = min(count, max(1, round(at_once * count / total)))
         storage = 4 * shape.parameters * count + 2.0 * beside * checkpoint_bytes(stage.size(settings, shape), shape)
-        yield Step(node, what, count, updates, beside, ranks, share, need, storage)
+        yield TrainingEstimate(node, what, count, updates, beside, ranks, share, need, storage)
 
 
 def known_rows(job: Job, corpus: int | None = None) -> dict[str, int]:

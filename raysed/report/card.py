@@ -13,12 +13,12 @@ from huggingface_hub import EvalResult, ModelCardData
 from raysed.config import Config
 from raysed.model.calibration import Flow
 from raysed.model.formats import FILES, backend_of, has_own_code
-from raysed.plan.needs import reads_corpus
+from raysed.plan.requirements import reads_corpus
 from raysed.recipe import BASE, SED, TEACHERS, Recipe, parse_recipe
 from raysed.registry import calibrations, stages
-from raysed.report.findings import BEST_OTHER, BEST_UNTRAINED, worth
-from raysed.report.results import Run, public_name, versions
-from raysed.report.scores import AVERAGE, Scores, display_name
+from raysed.report.findings import BEST_OTHER, BEST_UNTRAINED, gain_sentence
+from raysed.report.results import RunResults, public_name, versions
+from raysed.report.scores import AVERAGE, ScoreTable, display_name
 from raysed.report.sections.exported import sanity_words
 from raysed.report.sections.scores import in_words
 from raysed.store.text import Table, number, render, sentence, size
@@ -32,9 +32,9 @@ _WAYS = {
 """By aggregation, what a task with several subsets counts as."""
 
 
-def write_card(run: Run, path: Path) -> None:
+def write_card(run: RunResults, path: Path) -> None:
     """Write the card and `raysed.json` of the chosen model into its directory."""
-    config, model, chosen, facts = run.config, run.exported, run.choice.model, run.facts
+    config, model, chosen, facts = run.config, run.exported_model, run.choice.model, run.facts
     recipe, base = parse_recipe(chosen.recipe), public_name(config.encoder.path)
     is_cut = config.encoder.keep_layers is not None or "num_hidden_layers" in config.encoder.model_kwargs
     # Paths of texts stay out, which the card names by content.
@@ -76,7 +76,7 @@ def write_card(run: Run, path: Path) -> None:
         searches=facts.shares_space_of if recipe.text == f"{TEACHERS}-{SED}" else None,
         trained_on=(corpus or "the pairs named below") if recipe.members or recipe.distils else "",
         ways=ways,
-        worth=worth(run.scores, chosen.recipe, chosen.kind),
+        worth=gain_sentence(run.scores, chosen.recipe, chosen.kind),
         sanity=sanity_words(run.sanity),
         scores=rows_that_matter(run.scores, chosen.recipe, chosen.kind, chosen.index),
         parameters=sum(tensor.numel() for tensor in model.encoder.parameters()) / 1e6,
@@ -90,7 +90,7 @@ def write_card(run: Run, path: Path) -> None:
     (path / "README.md").write_text(text, encoding="utf-8")
 
 
-def rows_that_matter(scores: Scores, recipe: str, kind: str, index: int) -> Table:
+def rows_that_matter(scores: ScoreTable, recipe: str, kind: str, index: int) -> Table:
     """Return a model's score beside those of its base, the best untrained row, and its best teacher."""
     groups, own = scores.groups, (recipe, kind)
     best = scores.best_untrained(own, _UNTOUCHED)

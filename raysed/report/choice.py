@@ -8,7 +8,7 @@ from raysed.config import ExportConfig
 from raysed.errors import UserError
 from raysed.plan.artefacts import ScoredModel
 from raysed.recipe import BASE, TEACHERS, parse_recipe
-from raysed.report.scores import Scores
+from raysed.report.scores import ScoreTable
 from raysed.score.intervals import NO_DIFFERENCE
 from raysed.score.lexical import TF_IDF
 
@@ -61,7 +61,7 @@ class Choice:
 
 
 def choose(
-    scores: Scores,
+    scores: ScoreTable,
     models: Sequence[ScoredModel],
     recipes: Sequence[str],
     export: ExportConfig,
@@ -102,7 +102,7 @@ def choose(
     on_dev = {model: score for model, score in on_dev.items() if score is not None}
     candidates = [model for model in candidates if (model.recipe, model.index) in on_dev] or candidates
     if not asked:
-        candidates = [model for model in candidates if _is_worth_it(model, on_dev)] or [base]
+        candidates = [model for model in candidates if _is_candidate(model, on_dev)] or [base]
     best = max(candidates, key=lambda model: on_dev.get((model.recipe, model.index), -math.inf))
     among = ", ".join(dict.fromkeys(model.recipe for model in candidates))
     reason = _ASKED if asked else f"because nothing else in the run is better on {dev}"
@@ -117,7 +117,7 @@ def _shown(score: float | None) -> str:
     return "no score" if score is None else f"{score:.1f}"
 
 
-def _is_worth_it(model: ScoredModel, on_dev: Mapping[tuple[str, int], float]) -> bool:
+def _is_candidate(model: ScoredModel, on_dev: Mapping[tuple[str, int], float]) -> bool:
     """Return whether a model needed no training or beats the untouched encoder under the same calibration."""
     like = "-".join([BASE, *parse_recipe(model.recipe).calibration])
     untouched = max((score for (recipe, _), score in on_dev.items() if recipe == like), default=-200.0)

@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from raysed.report.charts import Chart
-from raysed.report.findings import Finding, conclusions
-from raysed.report.results import Run
-from raysed.report.scores import Scores, titled
+from raysed.report.findings import Finding, finding_paragraphs
+from raysed.report.results import RunResults
+from raysed.report.scores import ScoreTable, titled
 from raysed.report.section import Block, Cards, Code, Section, all_sections
 from raysed.store.text import Table, render
 
@@ -21,16 +21,16 @@ _KINDS = {str: "text", Chart: "chart", Code: "code", Cards: "cards", list: "find
 
 
 @dataclass(frozen=True)
-class Report:
+class Document:
     """Scores of a run, and by section name its data and charts."""
 
     run: str
-    scores: Scores
+    scores: ScoreTable
     data: Mapping[str, Any] = field(default_factory=dict)
     charts: Mapping[str, Sequence[Chart]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, run: Run) -> "Report":
+    def of(cls, run: RunResults) -> "Document":
         """Compute all sections of a run."""
         data, charts, has_pictures = {}, {}, find_spec("matplotlib") is not None
         if not has_pictures:
@@ -48,14 +48,14 @@ class Report:
         """Name of the dev task."""
         return self.data.get("config", {}).get("evaluation", {}).get("dev")
 
-    def conclusions(self) -> list[list[Finding]]:
+    def finding_paragraphs(self) -> list[list[Finding]]:
         """Return the findings as paragraphs of sentences."""
         exported = (self.data.get("exported") or {}).get("recipe")
-        return conclusions(self.scores, self.dev, exported, self.data.get("members") or ())
+        return finding_paragraphs(self.scores, self.dev, exported, self.data.get("members") or ())
 
     def findings(self) -> str:
         """Return the findings as text."""
-        return "\n\n".join(" ".join(finding.text for finding in paragraph) for paragraph in self.conclusions())
+        return "\n\n".join(" ".join(finding.text for finding in paragraph) for paragraph in self.finding_paragraphs())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of report.json: plain types only, None for numbers that are not finite."""

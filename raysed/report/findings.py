@@ -12,7 +12,7 @@ from raysed.report.scores import (
     NO_LABELS,
     UNTRAINED,
     Group,
-    Scores,
+    ScoreTable,
     display_name,
     family_of,
     labels_of,
@@ -41,23 +41,23 @@ class Finding:
     groups: tuple[Group, ...] = ()
 
 
-def conclusions(
-    scores: Scores, dev: str | None = None, exported: str | None = None, left_out: Sequence[Mapping[str, Any]] = ()
+def finding_paragraphs(
+    scores: ScoreTable, dev: str | None = None, exported: str | None = None, left_out: Sequence[Mapping[str, Any]] = ()
 ) -> list[list[Finding]]:
     """Return findings in paragraphs; `exported` is a recipe, `left_out` the data of the section `members`."""
     families = list(dict.fromkeys(family_of(recipe) for recipe, kind in scores.groups if kind not in UNTRAINED))
     paragraphs = [_sentence_of(_calibrated(BASE, scores))]
-    paragraphs += [_about(family, scores) for family in families]
-    paragraphs.append([*_what_labels_buy(scores), *_worse_on_dev(scores, dev, exported)])
+    paragraphs += [_family_findings(family, scores) for family in families]
+    paragraphs.append([*_gain_from_labels(scores), *_worse_on_dev(scores, dev, exported)])
     if not any(paragraphs):
         paragraphs = [[Finding("Nothing to compare.", tuple(scores.groups))]]
     counts = Counter(member["recipe"] for member in left_out if member["reason"].startswith(COLLAPSED))
     collapsed = ", ".join(f"{count} of {recipe}" for recipe, count in counts.items())
     closing = [Finding(f"Collapsed members, left out of every mean: {collapsed}.")] if collapsed else []
-    return [paragraph for paragraph in [*paragraphs, [*_closing(scores), *closing]] if paragraph]
+    return [paragraph for paragraph in [*paragraphs, [*_closing_findings(scores), *closing]] if paragraph]
 
 
-def worth(scores: Scores, recipe: str, kind: str) -> str:
+def gain_sentence(scores: ScoreTable, recipe: str, kind: str) -> str:
     """Say what a model is worth against the best row that needs no training; empty if there is none."""
     group = (recipe, kind)
     best = scores.best_untrained(group)
@@ -66,23 +66,25 @@ def worth(scores: Scores, recipe: str, kind: str) -> str:
     count = scores.groups[group]["n"]
     subject = "It is" if count == 1 else f"The {count} {kind}s of {recipe} are on average"
     which = BEST_OTHER if kind in UNTRAINED else BEST_UNTRAINED
-    first = f"{subject} {_difference(scores, group, best).position()} {_named(best, scores)}, {which}."
-    return " ".join([first, *(finding.text for finding in _beaten_on(group, scores))])
+    first = f"{subject} {_difference(scores, group, best).position()} {_with_mean(best, scores)}, {which}."
+    return " ".join([first, *(finding.text for finding in _losses(group, scores))])
 
 
-def _about(family: str, scores: Scores) -> list[Finding]:
+def _family_findings(family: str, scores: ScoreTable) -> list[Finding]:
     found = _sentence_of(_ensemble(family, scores))
     found += _sentence_of([*_learner(family, scores), *_calibrated(family, scores)])
     chain = [group for group in scores.groups if family_of(group[0]) == family and group[1] in ("ensemble", "learner")]
     best = scores.best_untrained()
     if chain and best is not None:  # the total effect of training
         position = _difference(scores, chain[-1], best).position()
-        overall = f"Overall, {_named(chain[-1], scores)} is {position} {_named(best, scores)}, {BEST_UNTRAINED}."
-        found += [Finding(overall, (chain[-1], best)), *_beaten_on(chain[-1], scores)]
+        overall = (
+            f"Overall, {_with_mean(chain[-1], scores)} is {position} {_with_mean(best, scores)}, {BEST_UNTRAINED}."
+        )
+        found += [Finding(overall, (chain[-1], best)), *_losses(chain[-1], scores)]
     return found
 
 
-def _ensemble(family: str, scores: Scores) -> list[Finding]:
+def _ensemble(family: str, scores: ScoreTable) -> list[Finding]:
     groups, members, clauses = scores.groups, (family, "member"), []
     if members not in groups:
         return []
@@ -112,7 +114,7 @@ def _ensemble(family: str, scores: Scores) -> list[Finding]:
     return clauses
 
 
-def _learner(family: str, scores: Scores) -> list[Finding]:
+def _learner(family: str, scores: ScoreTable) -> list[Finding]:
     learner, best = (f"{family}-{SED}", "learner"), (family, "member", "best")
     others: dict[str, _Compared] = {"the best member": best, "the ensemble": (family, "ensemble")}
     if family == TEACHERS:
@@ -126,7 +128,7 @@ def _learner(family: str, scores: Scores) -> list[Finding]:
     return [Finding(f"{names} {' and '.join(positions)}", (learner, *(group[:2] for group in others.values())))]
 
 
-def _calibrated(family: str, scores: Scores) -> list[Finding]:
+def _calibrated(family: str, scores: ScoreTable) -> list[Finding]:
     clauses = []
     for recipe, kind in scores.groups:
         stages, calibration = stages_of(recipe)
@@ -138,7 +140,7 @@ def _calibrated(family: str, scores: Scores) -> list[Finding]:
     return clauses
 
 
-def _beaten_on(group: Group, scores: Scores) -> list[Finding]:
+def _losses(group: Group, scores: ScoreTable) -> list[Finding]:
     """Return the single tasks on which words alone do better, if there are several tasks."""
     found = []
     for task in scores.tasks if len(scores.tasks) > 1 else ():
@@ -152,7 +154,7 @@ def _beaten_on(group: Group, scores: Scores) -> list[Finding]:
     return [Finding(f"A lexical baseline does better on some tasks: {'; '.join(found)}.")] if found else []
 
 
-def _what_labels_buy(scores: Scores) -> list[Finding]:
+def _gain_from_labels(scores: ScoreTable) -> list[Finding]:
     """Compare the best learner without labels with the best for each kind of labels (SED table 4).
 
     What external teachers have learnt from is not known.
@@ -172,7 +174,7 @@ def _what_labels_buy(scores: Scores) -> list[Finding]:
     return [Finding(sentence("; ".join(clauses)), (without, *best.values()))]
 
 
-def _worse_on_dev(scores: Scores, dev: str | None, exported: str | None) -> list[Finding]:
+def _worse_on_dev(scores: ScoreTable, dev: str | None, exported: str | None) -> list[Finding]:
     """Return the calibrations that lower the dev score, and what that means for the export."""
     clauses, of_dev = [], scores.groups_of(dev)
     for (recipe, kind), entry in of_dev.items():
@@ -187,11 +189,11 @@ def _worse_on_dev(scores: Scores, dev: str | None, exported: str | None) -> list
     return [Finding(f"On {dev}, the task on which models are chosen, {'; '.join(clauses)}.")] if clauses else []
 
 
-def _closing(scores: Scores) -> list[Finding]:
+def _closing_findings(scores: ScoreTable) -> list[Finding]:
     """Return what baselines score, what calibrations have seen, and what is in brackets."""
     found = []
     if baselines := [group for group in scores.groups if group[1] == "baseline"]:
-        named = ", ".join(_named(group, scores) for group in baselines)
+        named = ", ".join(_with_mean(group, scores) for group in baselines)
         found.append(Finding(f"Baselines without a model: {named}.", tuple(baselines)))
     calibrated = [group for group in scores.groups if stages_of(group[0])[1]]
     if scores.fitted_on and calibrated:
@@ -204,7 +206,7 @@ def _closing(scores: Scores) -> list[Finding]:
     return found
 
 
-def _difference(scores: Scores, a: _Compared, b: _Compared) -> Difference:
+def _difference(scores: ScoreTable, a: _Compared, b: _Compared) -> Difference:
     pair = [(*group, "mean")[:3] for group in (a, b)]
     values = [scores.groups[group[:2]]["max" if group[2] == "best" else "mean"] for group in pair]
     draws = [scores.draws.get(group) for group in pair]
@@ -212,7 +214,7 @@ def _difference(scores: Scores, a: _Compared, b: _Compared) -> Difference:
     return Difference(values[0] - values[1], known)
 
 
-def _effect(cause: str, what: str, after: Group, before: Group, scores: Scores) -> Finding:
+def _effect(cause: str, what: str, after: Group, before: Group, scores: ScoreTable) -> Finding:
     difference = _difference(scores, after, before)
     verb, amount = ("raised" if difference.value > 0 else "lowered"), f" by {abs(difference.value):.1f}"
     if difference.is_none:
@@ -220,7 +222,7 @@ def _effect(cause: str, what: str, after: Group, before: Group, scores: Scores) 
     return Finding(f"{cause} {verb} {what}{amount}{difference.in_brackets()}", (after, before))
 
 
-def _named(group: Group, scores: Scores) -> str:
+def _with_mean(group: Group, scores: ScoreTable) -> str:
     return f"{titled(*group)} ({scores.groups[group]['mean']:.1f})"
 
 

@@ -11,7 +11,7 @@ from raysed.config import Format, Role
 from raysed.errors import RunFailed
 from raysed.model.formats import FILES, cosines, largest_difference, load_format
 from raysed.model.prompts import with_prompts
-from raysed.score.tasks import Task, main_score
+from raysed.score.tasks import EvaluationTask, main_score
 
 LEAST_COSINES: dict[str, float] = {"openvino": 0.999, **dict.fromkeys(("int8", "int8_avx2", "openvino_int8"), 0.95)}
 """Least mean cosine with the trained vectors, see docs/distill.md; all other formats differ by rounding in float32."""
@@ -27,7 +27,7 @@ def compare_formats(
     sentences: Sequence[str],
     expected_ND: np.ndarray,
     tolerance: float,
-    dev: Task | None,
+    dev: EvaluationTask | None,
     prompts: Mapping[Role, str] = {},
 ) -> list[dict[str, Any]]:
     """Compare exported formats with the trained model, and measure them on this machine's CPU.

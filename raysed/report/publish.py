@@ -12,9 +12,9 @@ from raysed.plan.artefacts import Facts, ScoredModel
 from raysed.plan.check import Job
 from raysed.report.card import write_card
 from raysed.report.charts import draw
-from raysed.report.document import Report
+from raysed.report.document import Document
 from raysed.report.formats import compare_formats
-from raysed.report.results import Run
+from raysed.report.results import RunResults
 from raysed.report.section import all_sections
 from raysed.report.sections.exported import formats_table, sanity_words
 from raysed.report.sections.scores import headline_table, layers_table, widths_table
@@ -33,19 +33,19 @@ _PARITY, _CALIBRATED_PARITY = 1e-4, 1e-3
 
 
 def publish(
-    job: Job, storage: Storage, models: Sequence[ScoredModel], facts: Facts, say: Callable[[str], None]
+    job: Job, storage: Storage, models: Sequence[ScoredModel], facts: Facts, write_line: Callable[[str], None]
 ) -> None:
     """Score all models, export one unless that is refused, write the report and summarise it."""
     emit(stage="report")
     count = len(models) + sum(section.data is not None for section in all_sections())
     with steps("score and report", count + _FURTHER_STEPS, part_done) as begin:
-        run = Run(job, storage, models, facts, begin)
+        run = RunResults(job, storage, models, facts, begin)
         begin("export")
         if run.choice.refusal:
             storage.remove("model")  # left by other settings or inputs
         else:
             _export(run)
-        report = Report.of(run)
+        report = Document.of(run)
         begin("pictures")
 
         def write(path: Path) -> None:
@@ -58,7 +58,7 @@ def publish(
 
         # Written before the manifest lists the plots, so a run that counts as complete has a report.
         storage.commit("plots", write, job.depends, {"refusal": run.choice.refusal})
-    _summarize(run, report, say)
+    _summarize(run, report, write_line)
 
 
 def publish_failure(settings: Mapping[str, Any], storage: Storage, error: Exception) -> None:
@@ -67,11 +67,11 @@ def publish_failure(settings: Mapping[str, Any], storage: Storage, error: Except
     storage.write_text("report.json", json.dumps(failed, indent=1))
 
 
-def _export(run: Run) -> None:
+def _export(run: RunResults) -> None:
     """Write `model/`; compare its vectors with the model in memory before publishing it."""
     from raysed.model.library import export_model, parity  # takes seconds
 
-    config, chosen, model = run.config, run.choice.model, run.exported
+    config, chosen, model = run.config, run.choice.model, run.exported_model
     about: dict[str, Any] = {"layers": config.encoder.layers, "max_length": config.encoder.max_length}
     about |= {"calibration": model.calibration, "prompts": run.prompts}
     sentences, dev = run.evaluation.sentences, run.evaluation.tasks.get(config.evaluation.dev)
@@ -86,7 +86,7 @@ def _export(run: Run) -> None:
         if not difference < tolerance:
             raise RuntimeError(f"the exported model's vectors differ from the trained model's by {difference:.2g}")
         if config.export.formats:
-            texts = run.some_sentences()
+            texts = run.sample_sentences()
             rows = np.random.default_rng(config.seed).permutation(len(texts))[:_RANGE_SENTENCES]
             write_formats(path, config.export.formats, [texts[row] for row in rows])
             about_formats = config.export.formats, sentences, expected_ND, tolerance, dev, run.prompts
@@ -95,9 +95,9 @@ def _export(run: Run) -> None:
     run.storage.commit("model", write, run.job.depends, {"recipe": chosen.recipe, "index": chosen.index})
 
 
-def _summarize(run: Run, report: Report, say: Callable[[str], None]) -> None:
+def _summarize(run: RunResults, report: Document, write_line: Callable[[str], None]) -> None:
     choice, storage = run.choice, run.storage
-    say(f"\n{headline_table(report.scores).plain()}")
+    write_line(f"\n{headline_table(report.scores).plain()}")
     tables = {
         "by pooled layers": layers_table(report.scores),
         "by width": widths_table(report),
@@ -106,17 +106,17 @@ def _summarize(run: Run, report: Report, say: Callable[[str], None]) -> None:
     }
     for title, table in tables.items():
         if table:
-            say(f"\n{title}\n{table.plain()}")
-    say(f"\n{report.findings()}\n")
-    say(f"report: {storage.uri('report.html')}   as text: {storage.uri('report.md')}")
+            write_line(f"\n{title}\n{table.plain()}")
+    write_line(f"\n{report.findings()}\n")
+    write_line(f"report: {storage.uri('report.html')}   as text: {storage.uri('report.md')}")
     if not choice.refusal:
-        say(f"model: {storage.uri('model')}: {choice.words()}; {sanity_words(run.sanity)}")
-    say(f"TensorBoard: tensorboard --logdir {storage.uri('logs')}")
+        write_line(f"model: {storage.uri('model')}: {choice.words()}; {sanity_words(run.sanity)}")
+    write_line(f"TensorBoard: tensorboard --logdir {storage.uri('logs')}")
     if choice.refusal:
-        say(f"\n{choice.refusal}")
+        write_line(f"\n{choice.refusal}")
         return
     found = report.data["analysis.unlabelled"][choice.model.recipe]
     example = found["neighbours"][0]
-    say(f"\nOf {found['sentences']:,} sentences, the model places these nearest to: {example['sentence']}")
+    write_line(f"\nOf {found['sentences']:,} sentences, the model places these nearest to: {example['sentence']}")
     for near in example["nearest"]:
-        say(f"  {near['cosine']:.2f}  {near['sentence']}")
+        write_line(f"  {near['cosine']:.2f}  {near['sentence']}")

@@ -27,11 +27,11 @@ from raysed.plan.artefacts import Facts, ScoredModel
 from raysed.plan.check import Job
 from raysed.recipe import BASE, TEACHERS, parse_recipe
 from raysed.report.choice import Choice, choose
-from raysed.report.scores import Draws, Group, Row, Scores, stage_labels
+from raysed.report.scores import Draws, Group, Row, ScoreTable, stage_labels
 from raysed.score.intervals import resample
 from raysed.score.lexical import baselines
 from raysed.score.tasks import Embeddings, Evaluation, Outcomes, mean_embeddings
-from raysed.score.unlabelled import MOST_SENTENCES, answered_by, answered_by_words, triples
+from raysed.score.unlabelled import MOST_SENTENCES, correct_triples, correct_triples_of_tf_idf, triples
 from raysed.store.storage import Storage
 
 _PACKAGES = "raysed ray torch transformers datasets deepspeed safetensors pyarrow scipy numpy".split()
@@ -42,7 +42,7 @@ _TIMED = 500
 
 
 @dataclass(frozen=True)
-class Judged:
+class PairComparison:
     """Graded pairs with cosines of the untouched encoder (`before_P`) and of the chosen model (`after_P`)."""
 
     task: str
@@ -55,7 +55,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
     """A model in memory."""
 
     encoder: Encoder
@@ -72,7 +72,7 @@ class Loaded:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunResults:
     """A finished run. Each property is computed once, when first read."""
 
     job: Job
@@ -99,14 +99,14 @@ class Run:
         """Return a model's embeddings of the tasks' sentences, by default at the headline pooling."""
         return load_embeddings(self.storage.fetch(model.embeddings), layers or self.config.encoder.layers)
 
-    def of(self, recipe: str) -> list[ScoredModel]:
+    def models_of(self, recipe: str) -> list[ScoredModel]:
         """Return the models of a recipe that have not collapsed."""
         return [model for model in self.models if model.recipe == recipe and not model.left_out]
 
     # -- scores ------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def scores(self) -> Scores:
+    def scores(self) -> ScoreTable:
         """Scores of models at every pooling, of ensembles (mean embeddings, mean weights), grids and baselines."""
         tasks, main = self.config.evaluation.report_tasks(), self.config.encoder.layers
         rows: list[Row] = []
@@ -125,7 +125,7 @@ class Run:
         measures = {known[name].measure for name in tasks}
         measure = f"{measures.pop() if len(measures) == 1 else 'Score'}, x100, mean over {', '.join(tasks)}"
         sizes = {name: f"{task.size}, {task.measure}" for name, task in known.items()}
-        scores = Scores(rows, tasks, main, labels, fitted_on=fitted_on, measure=measure, sizes=sizes)
+        scores = ScoreTable(rows, tasks, main, labels, fitted_on=fitted_on, measure=measure, sizes=sizes)
         self.begin("intervals")
         return replace(scores, draws=self._resampled(scores, headline))
 
@@ -165,7 +165,7 @@ class Run:
 
     def _combined(self, recipe: str) -> Embeddings | None:
         """Return an ensemble's embeddings; None if teachers were not combined, or a single one is its own mean."""
-        members = [model for model in self.of(recipe) if model.kind == "member"]
+        members = [model for model in self.models_of(recipe) if model.kind == "member"]
         if members and recipe != TEACHERS:
             return mean_embeddings([self.embeddings(member) for member in members])
         name = self.facts.together
@@ -173,11 +173,11 @@ class Run:
             return None
         return load_embeddings(self.storage.fetch(name), self.config.encoder.layers)
 
-    def _resampled(self, scores: Scores, outcomes: Mapping[Group, Sequence[Outcomes]]) -> Draws:
+    def _resampled(self, scores: ScoreTable, outcomes: Mapping[Group, Sequence[Outcomes]]) -> Draws:
         """Return resampled scores of each group's mean and, if it has several models, of its best in the headline."""
         groups = {(*group, "mean"): models for group, models in outcomes.items()}
         for group, models in outcomes.items():
-            averages = [row.average(scores.tasks) for row in scores.of(group)]
+            averages = [row.average(scores.tasks) for row in scores.rows_of(group)]
             if len(averages) > 1 and None not in averages:
                 groups[(*group, "best")] = [models[int(np.argmax(averages))]]
         draws = resample(self.evaluation, groups, scores.tasks, seed=derive_seed(self.config.seed, "bootstrap"))
@@ -193,16 +193,16 @@ class Run:
         return choose(self.scores, self.models, *about)
 
     @cached_property
-    def untouched(self) -> Loaded:
+    def base_model(self) -> LoadedModel:
         """The encoder before any training."""
         return self.load(next(model for model in self.models if model.recipe == BASE))
 
     @cached_property
-    def exported(self) -> Loaded:
+    def exported_model(self) -> LoadedModel:
         """The chosen model."""
         return self.load(self.choice.model)
 
-    def load(self, model: ScoredModel) -> Loaded:
+    def load(self, model: ScoredModel) -> LoadedModel:
         """Load a model, with its calibration at the headline pooling."""
         calibration = None
         if parse_recipe(model.recipe).calibration:
@@ -211,7 +211,7 @@ class Run:
         start = load_start(self.config.encoder, model.weights and self.storage.fetch(model.weights))
         for files in () if model.weights else self.job.watched["encoder"]:
             files.check()
-        return Loaded(*start, calibration, self.config.encoder, self.config.resources.encode_token_budget)
+        return LoadedModel(*start, calibration, self.config.encoder, self.config.resources.encode_token_budget)
 
     @cached_property
     def prompts(self) -> Prompts:
@@ -221,8 +221,8 @@ class Run:
     @cached_property
     def sanity(self) -> dict[str, int]:
         """Triples of the sanity list that the chosen model, the untouched encoder and TF-IDF answer correctly."""
-        found = {"triples": len(triples()), "exported": answered_by(self.exported.embed)}
-        return found | {"base": answered_by(self.untouched.embed), "words": answered_by_words()}
+        found = {"triples": len(triples()), "exported": correct_triples(self.exported_model.embed)}
+        return found | {"base": correct_triples(self.base_model.embed), "words": correct_triples_of_tf_idf()}
 
     @cached_property
     def speed(self) -> float:
@@ -230,11 +230,11 @@ class Run:
         sentences = with_prompts(self.evaluation.sentences, self.evaluation.roles, self.prompts)
         timed = sentences[:: max(len(sentences) // _TIMED, 1)]  # evenly spread, so lengths are typical
         began = time.monotonic()
-        self.exported.embed(timed)
+        self.exported_model.embed(timed)
         return len(timed) / (time.monotonic() - began)
 
     @cached_property
-    def judged(self) -> Judged | None:
+    def pair_comparison(self) -> PairComparison | None:
         """The first headline task of graded pairs; None if there is none."""
         name = next((task for task in self.scores.tasks if self.evaluation.tasks[task].kind == "pairs"), None)
         if name is None:
@@ -242,7 +242,7 @@ class Run:
         base = next(model for model in self.models if model.recipe == BASE)
         task, models = self.evaluation.tasks[name], (base, self.choice.model)
         before_P, after_P = (self.evaluation.outcome(self.embeddings(model), name) for model in models)
-        return Judged(name, self.choice.title, task.first, task.second, task.gold, before_P, after_P)
+        return PairComparison(name, self.choice.title, task.first, task.second, task.gold, before_P, after_P)
 
     # -- what the stages left ----------------------------------------------------------------------------------------
 
@@ -257,7 +257,7 @@ class Run:
         entries = [json.loads(line) for line in lines]
         return [{**entry, "dev": max(entry["dev"].values()) if "dev" in entry else None} for entry in entries]
 
-    def some_sentences(self) -> list[str]:
+    def sample_sentences(self) -> list[str]:
         """Return up to a thousand consecutive sentences of the corpus; without a corpus of 20, those of the tasks."""
         has_corpus = self.job.needs_corpus and self.storage.entry("corpus") is not None
         table = SentenceTable(self.storage.fetch("corpus")) if has_corpus else ()

@@ -69,7 +69,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Scores:
+class ScoreTable:
     """The scored models of a run, with what tables and findings need."""
 
     rows: Sequence[Row]
@@ -93,7 +93,7 @@ class Scores:
         at_depth = [row for row in self.rows if row.layers == self.main_layers or row.kind == "baseline"]
         return [row for row in at_depth if not row.left_out]
 
-    def of(self, group: Group) -> list[Row]:
+    def rows_of(self, group: Group) -> list[Row]:
         """Return the counted rows of a group."""
         return [row for row in self.counted if (row.recipe, row.kind) == group]
 
@@ -149,7 +149,7 @@ class Scores:
 
     def row(self, recipe: str, kind: str, index: int) -> Row | None:
         """Return the counted row of one model."""
-        return next((row for row in self.of((recipe, kind)) if row.index == index), None)
+        return next((row for row in self.rows_of((recipe, kind)) if row.index == index), None)
 
     def average_of(self, recipe: str, kind: str, index: int) -> float | None:
         """Return the headline score of one model."""

@@ -14,8 +14,8 @@ from raysed.report.findings import Finding
 from raysed.store.text import Table
 
 if TYPE_CHECKING:
-    from raysed.report.document import Report
-    from raysed.report.results import Run
+    from raysed.report.document import Document
+    from raysed.report.results import RunResults
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,10 @@ class Section:
     name: str
     title: str
     order: int
-    data: "Callable[[Run], Any] | None" = None
-    words: "str | Callable[[Any, Report], str]" = ""
-    charts: "Callable[[Run, Any], Iterable[Chart | None]] | None" = None
-    tables: "Callable[[Any, Report], Iterable[Block]] | None" = None
+    data: "Callable[[RunResults], Any] | None" = None
+    words: "str | Callable[[Any, Document], str]" = ""
+    charts: "Callable[[RunResults, Any], Iterable[Chart | None]] | None" = None
+    tables: "Callable[[Any, Document], Iterable[Block]] | None" = None
     is_part: bool = False
     empty: Any = None
 

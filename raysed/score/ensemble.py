@@ -56,7 +56,7 @@ class Ensemble:
         found = [{"teachers": list(subset), "dev": value} for subset, value in tried.items()]
         return {"dev": list(dev), "chosen": list(chosen), "tried": sorted(found, key=lambda one: -one["dev"])}
 
-    def worth(self, tasks: Sequence[str], choice: Mapping[str, Any]) -> dict[str, Any]:
+    def gain(self, tasks: Sequence[str], choice: Mapping[str, Any]) -> dict[str, Any]:
         """Score each teacher alone, all but one, all together, and the subset of `choice` (from `choose`), if any.
 
         Returns:
@@ -76,7 +76,7 @@ class Ensemble:
             self._begin("intervals")
             draws = self._draws(shown, kinds)
 
-        def gain(subset: Subset, column: str) -> dict[str, Any] | None:
+        def gain_over_best(subset: Subset, column: str) -> dict[str, Any] | None:
             alone = {k: scores[k,][column] for k in everyone}
             best = max(everyone, key=lambda k: alone[k] or 0.0)
             if scores[subset][column] is None or alone[best] is None:
@@ -90,7 +90,7 @@ class Ensemble:
                 "dev": tried.get(subset),
                 "tasks": {name: self._score(subset, [name]) for name in tasks},
                 "scores": scores[subset],
-                "gains": {column: gain(subset, column) for column in columns} if len(subset) > 1 else {},
+                "gains": {column: gain_over_best(subset, column) for column in columns} if len(subset) > 1 else {},
             }
             for subset in shown
         ]
@@ -121,8 +121,8 @@ class Ensemble:
         return {**found, "mean": mean}
 
 
-def named(found: Mapping[str, Any], titles: Sequence[str]) -> dict[str, Any]:
-    """Replace teachers' indices by their names in the result of `Ensemble.worth`."""
+def by_title(found: Mapping[str, Any], titles: Sequence[str]) -> dict[str, Any]:
+    """Replace teachers' indices by their names in the result of `Ensemble.gain`."""
 
     def of(entry: Mapping[str, Any]) -> dict[str, Any]:
         result = {**entry, "teachers": [titles[k] for k in entry["teachers"]]}
@@ -137,7 +137,7 @@ def named(found: Mapping[str, Any], titles: Sequence[str]) -> dict[str, Any]:
     return result
 
 
-def conclusions(found: Mapping[str, Any]) -> Iterator[str]:
+def summary_lines(found: Mapping[str, Any]) -> Iterator[str]:
     """Yield sentences on what the named teachers are worth together, and on the subset chosen on dev."""
     rows, everyone = {tuple(row["teachers"]): row for row in found["rows"]}, found["teachers"]
     on, all_of_them = _mean_of(found["tasks"]), "both" if len(everyone) == 2 else f"all {len(everyone)}"

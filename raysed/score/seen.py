@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from raysed.config import EvaluationConfig
-from raysed.score.kinds import Task
+from raysed.score.kinds import EvaluationTask
 from raysed.score.kinds.pairs import Pairs
 from raysed.score.tasks import Evaluation
 
@@ -47,10 +47,12 @@ def without_seen(evaluation: Evaluation, config: EvaluationConfig, learnt: Mappi
             for name, row in places.get(key_of(item), ()):
                 if name != source:
                     seen[name].setdefault(source, set()).add(row)
-    return Evaluation([_told(task, seen.get(name, {}), config.drop_seen) for name, task in evaluation.tasks.items()])
+    return Evaluation(
+        [_log_seen(task, seen.get(name, {}), config.drop_seen) for name, task in evaluation.tasks.items()]
+    )
 
 
-def _told(task: Task, seen: Mapping[str, set[int]], drops: bool) -> Task:
+def _log_seen(task: EvaluationTask, seen: Mapping[str, set[int]], drops: bool) -> EvaluationTask:
     """Log which items of a task have been seen; drop them if `drops`, unless the rest cannot be scored."""
     if not seen:
         return task

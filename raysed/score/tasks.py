@@ -19,7 +19,7 @@ from raysed.data.rows import first_filled_line
 from raysed.data.sources import ending, local_file
 from raysed.errors import UserError
 from raysed.model.prompts import Prompts
-from raysed.score.kinds import Task, kinds
+from raysed.score.kinds import EvaluationTask, kinds
 from raysed.score.kinds.pairs import Pairs
 from raysed.uris import refuse_secret
 
@@ -40,9 +40,9 @@ Outcomes = Mapping[str, np.ndarray]
 class Evaluation:
     """Scores models on tasks; built once, then given the embeddings of one model after another."""
 
-    def __init__(self, tasks: Sequence[StsTask | Task], aggregation: str = "mean"):
+    def __init__(self, tasks: Sequence[StsTask | EvaluationTask], aggregation: str = "mean"):
         made = [Pairs(task, aggregation) if isinstance(task, StsTask) else task for task in tasks]
-        self.tasks: dict[str, Task] = {task.name: task for task in made}
+        self.tasks: dict[str, EvaluationTask] = {task.name: task for task in made}
         self._row: dict[tuple[Role, str], int] = {}
         for task in made:
             for each in zip(task.roles, task.sentences):
@@ -69,7 +69,7 @@ class Evaluation:
             parts.append(rows[task.pair_rows] if task.kind == "pairs" else rows[: len(rows) // 2 * 2].reshape(-1, 2))
         return np.concatenate(parts) if parts else np.zeros((0, 2), np.int64)
 
-    def rows_of(self, other: Task | Evaluation) -> np.ndarray:
+    def rows_of(self, other: EvaluationTask | Evaluation) -> np.ndarray:
         """Return the indices in `sentences` of those of a task or of an evaluation of some of the tasks, int64 [U]."""
         return np.array([self._row[each] for each in zip(other.roles, other.sentences)], np.int64)
 
@@ -82,7 +82,7 @@ class Evaluation:
         return embeddings[task] if isinstance(embeddings, Mapping) else embeddings[self.rows(task)]
 
     def outcome(self, embeddings: Embeddings, task: str) -> np.ndarray:
-        """Return a model's outcome on one task, see `Task.outcome`; raise `UserError` if embeddings are not finite."""
+        """Return a model's outcome on one task (`EvaluationTask.outcome`); `UserError` if embeddings are not finite."""
         rows, expected, x_UD = self._rows[task], len(self.sentences), embeddings
         if isinstance(embeddings, Mapping):
             rows, expected, x_UD = np.searchsorted(self.rows(task), rows), len(rows), embeddings[task]
@@ -104,11 +104,11 @@ class Evaluation:
         return {task: self.outcome(embeddings, task) for task in there}
 
     def score(self, embeddings: Embeddings) -> dict[str, dict]:
-        """Return one model's metrics by task, see `Task.metrics`."""
+        """Return one model's metrics by task, see `EvaluationTask.metrics`."""
         return self.score_outcomes(self.outcomes(embeddings))
 
     def score_between(self, x_UD: np.ndarray, y_UD: np.ndarray, tasks: Iterable[str]) -> float | None:
-        """Return the mean of `Task.score_between` over `tasks`; None if one has no such score."""
+        """Return the mean of `EvaluationTask.score_between` over `tasks`; None if one has no such score."""
         rows = {name: self._rows[name] for name in tasks}
         scores = [self.tasks[name].score_between(x_UD[at], y_UD[at]) for name, at in rows.items()]
         return None if None in scores else statistics.fmean(scores)
@@ -152,7 +152,7 @@ def mean_embeddings(models: Sequence[Embeddings]) -> Embeddings:
     return np.mean(models, axis=0)
 
 
-def load_any_task(name: str, config: TaskConfig, seed: int = 0, aggregation: str = "mean") -> Task:
+def load_any_task(name: str, config: TaskConfig, seed: int = 0, aggregation: str = "mean") -> EvaluationTask:
     """Read a task of any kind."""
     return kinds()[kind_of(config, f"evaluation.tasks.{name}")].load(name, config, seed, aggregation)
 

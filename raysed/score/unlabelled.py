@@ -19,7 +19,7 @@ MOST_SENTENCES = 1000
 """Fewer do not show the shape of a space of 768 dimensions."""
 MOST_CHANGED = 400
 """The standard error of the share found is then at most 2.5 %."""
-CANNOT_BE_TOLD = (
+LABELS_ADVICE = (
     "Without labels, nothing shows whether sentences that the model finds similar are similar to you. To find out, "
     "grade a few hundred pairs of your own sentences, or list which documents answer a few dozen queries."
 )
@@ -140,13 +140,13 @@ def triples() -> tuple[tuple[str, str, str], ...]:
     return tuple(tuple(line.split("\t")) for line in read_lines(_TRIPLES)[1:])
 
 
-def answered_by(embed: Embed) -> int:
+def correct_triples(embed: Embed) -> int:
     """Return how many triples a model answers as a person does, by cosine; a tie counts as wrong."""
     x_ND, near_ND, far_ND = (unit(np.asarray(embed(side), np.float64)) for side in zip(*triples()))
     return int(((x_ND * near_ND).sum(1).round(12) > (x_ND * far_ND).sum(1).round(12)).sum())
 
 
-def answered_by_words() -> int:
+def correct_triples_of_tf_idf() -> int:
     """Return how many triples TF-IDF answers, with frequencies from the list itself."""
     sentences, closer, farther = zip(*triples())
     near_N, far_N = np.split(word_cosines(tf_idf_vectors, [*sentences, *sentences], [*closer, *farther]), 2)

@@ -16,7 +16,7 @@ from typing import Any
 
 from raysed.store import cache
 from raysed.store.files import disk_errors
-from raysed.store.progress import put, repeating
+from raysed.store.progress import print_text, repeating
 from raysed.store.storage import Storage
 from raysed.store.text import printable
 
@@ -108,7 +108,7 @@ class _Notes(logging.Handler):
     """Prints to the current `sys.stdout`, which notebooks replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        put("\n".join(map(printable, self.format(record).splitlines())))
+        print_text("\n".join(map(printable, self.format(record).splitlines())))
 
 
 @contextmanager

@@ -51,7 +51,7 @@ def emit(**facts: Any) -> None:
         listener(facts)
 
 
-def put(text: str, end: str = "\n", stream: TextIO | None = None) -> None:
+def print_text(text: str, end: str = "\n", stream: TextIO | None = None) -> None:
     """Print, whatever is in the place of `sys.stdout`: None, an ASCII terminal, or what only has `write`."""
     stream = stream or sys.stdout
     encoding = getattr(stream, "encoding", None) or "utf-8"
@@ -99,9 +99,9 @@ class Progress:
             return
         if self._terminal:
             width = shutil.get_terminal_size().columns - 1
-            put(f"\r{text[:width]:<{width}}", end, self._stream)
+            print_text(f"\r{text[:width]:<{width}}", end, self._stream)
         else:
-            put(text, stream=self._stream)
+            print_text(text, stream=self._stream)
 
 
 @contextmanager
@@ -134,7 +134,7 @@ def steps(title: str, total: int, part: Callable[[], float] = lambda: 0.0) -> It
     progress.close()
 
 
-def one_by_one(
+def track(
     title: str, items: Sequence[Item], names: Sequence[str], part: Callable[[], float] = lambda: 0.0
 ) -> Iterator[Item]:
     """Yield the items and show progress by name; see `steps`."""

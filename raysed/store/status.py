@@ -27,23 +27,23 @@ log = logging.getLogger(__name__)
 FILE = "status.json"
 _LOCAL_EVERY_S, _REMOTE_EVERY_S = 5.0, 30.0
 """Intervals of writing; on an object store each write is a request."""
-_MISSED = 6
+_MAX_MISSED = 6
 """A job that misses this many writes in a row is considered gone."""
 AT_WORK = ("starting", "running")
 CODES = {"complete": 0, "failed": 1, "starting": 3, "running": 3, "stopped": 4, "gone": 4, "unknown": 4}
 """Exit codes of `jobs/status.py`; 2 is a user's mistake, as everywhere."""
 _NUMBER = (int, float)
-_LARGEST = 1e15
+_MAX_NUMBER = 1e15
 _NUMBERS = ("since", "every", "told", "stage_since", "left", "share")
-_SHAPE: dict[str, Any] = {
+_TYPES: dict[str, Any] = {
     **dict.fromkeys(("state", "host", "stage", "line", "error"), str),
     **dict.fromkeys(_NUMBERS, _NUMBER),
     "pid": int,
     "totals": dict,
 }
 """Types of the values in the file."""
-_ALWAYS = {"state", "since", "every", "told", "host", "pid"}
-_NOTHING_YET = {"line": None, "share": None, "left": None}
+_REQUIRED_KEYS = {"state", "since", "every", "told", "host", "pid"}
+_NEW_STAGE = {"line": None, "share": None, "left": None}
 """Values for a stage that has just begun."""
 
 
@@ -84,7 +84,7 @@ class Status:
             if "stage" in facts:  # progress of the previous stage is out of date
                 self._has_begun = True
                 state = "running" if self._facts["state"] == "starting" else self._facts["state"]
-                self._facts.update(facts, state=state, stage_since=time.time(), **_NOTHING_YET)
+                self._facts.update(facts, state=state, stage_since=time.time(), **_NEW_STAGE)
             elif facts.keys() & {"line", "totals"}:
                 self._facts.update(facts)
 
@@ -119,7 +119,7 @@ def status_of(storage: Storage, every: float | None = None) -> Iterator[Status]:
             with repeating(status.write, status.every), listening(status.listen):
                 yield status
     except KeyboardInterrupt:
-        interrupts.notice()
+        interrupts.acknowledge()
         status.end(state="stopped")
         raise
     except BaseException as error:
@@ -136,7 +136,7 @@ def refuse_at_work(storage: Storage) -> None:
     status = read_status(storage)
     if status["state"] not in AT_WORK:
         return
-    if (written := storage.plain.modified_at(FILE)) and (now := storage.now()):
+    if (written := storage.plain.modified_at(FILE)) and (now := storage.clock()):
         status["silent"] = now - written
     if _is_gone(status) or (status["host"] == socket.gethostname() and not psutil.pid_exists(status["pid"])):
         return
@@ -151,9 +151,9 @@ def refuse_at_work(storage: Storage) -> None:
 
 def read_status(storage: Storage) -> dict[str, Any]:
     """Return the valid values of `status.json` and the seconds it has been `silent`, or the state `unknown`."""
-    known = {key: value for key, value in storage.read_json(FILE).items() if isinstance(value, _SHAPE.get(key, object))}
-    is_plausible = all(abs(known.get(key) or 0) < _LARGEST for key in _NUMBERS)
-    if known.get("state") not in CODES or not known.keys() >= _ALWAYS or not is_plausible:
+    known = {key: value for key, value in storage.read_json(FILE).items() if isinstance(value, _TYPES.get(key, object))}
+    is_plausible = all(abs(known.get(key) or 0) < _MAX_NUMBER for key in _NUMBERS)
+    if known.get("state") not in CODES or not known.keys() >= _REQUIRED_KEYS or not is_plausible:
         return {"state": "unknown"}
     written = storage.plain.modified_at(FILE) or known["told"]
     return {**known, "silent": max(time.time() - written, 0.0)}
@@ -207,7 +207,7 @@ def describe_all(location: str) -> list[str]:
 
 
 def _is_gone(status: Mapping[str, Any]) -> bool:
-    return status["state"] in AT_WORK and status["silent"] > _MISSED * status["every"]
+    return status["state"] in AT_WORK and status["silent"] > _MAX_MISSED * status["every"]
 
 
 def _in_words(status: Mapping[str, Any]) -> str:

@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 Writer = Callable[[Path], None]
 
 _ATTEMPT = r"attempt-[0-9a-f]{12}"
-_OPENED = ("model", "plots")
+_USER_FACING = ("model", "plots")
 """Artefacts that people open: their files are also in the artefact's own directory."""
-_IS_OPEN = "open"
+_PLACED_ATTEMPT = "open"
 """File beside the attempts that names the one whose files were last put there."""
 
 
@@ -107,7 +107,7 @@ class Storage:
                 self.plain.upload(directory, place)
         content = asdict(entry)
         self.write_text(_manifest(name), json.dumps({**content, "checksum": stable_hash(content)}, indent=1))
-        if name in _OPENED:
+        if name in _USER_FACING:
             self._open(entry)
         if before:
             self.plain.delete(before.place)
@@ -134,7 +134,7 @@ class Storage:
             self.plain.place_copy(f"{entry.place}/{file}", f"{entry.name}/{file}")
         for path in self.plain.sizes_below(entry.name).keys() - {f"{entry.name}/{file}" for file in entry.files}:
             self.plain.delete(path)
-        self.plain.write(f"{_attempts(entry.name)}/{_IS_OPEN}", entry.attempt.encode())
+        self.plain.write(f"{_attempts(entry.name)}/{_PLACED_ATTEMPT}", entry.attempt.encode())
 
     def entry(self, name: str) -> Entry | None:
         """Return the manifest entry, whether its files are intact or not; None if it is missing or damaged."""
@@ -164,9 +164,9 @@ class Storage:
         if not is_complete:
             self._log_once(logging.WARNING, f"recomputing {name}: its files are missing or damaged")
             return None
-        if name in _OPENED:
+        if name in _USER_FACING:
             sizes = {f"{name}/{file}": size for file, size in entry.sizes.items()}
-            is_of_attempt = self.read_text(f"{_attempts(name)}/{_IS_OPEN}") == entry.attempt
+            is_of_attempt = self.read_text(f"{_attempts(name)}/{_PLACED_ATTEMPT}") == entry.attempt
             if not is_of_attempt or self.plain.sizes_below(name) != sizes:
                 self._open(entry)
         return entry
@@ -206,7 +206,7 @@ class Storage:
         """Remove an artefact, or all below a path, from the manifest, then delete the files."""
         self._check_claim()
         self._intact.pop(name, None)
-        for path in (_manifest(name), f"manifest/{name}", name, *([_attempts(name)] if name in _OPENED else [])):
+        for path in (_manifest(name), f"manifest/{name}", name, *([_attempts(name)] if name in _USER_FACING else [])):
             self.plain.delete(path)
 
     def checkpoints(self, name: str, depends: Mapping[str, Any]) -> Checkpoints:
@@ -283,7 +283,7 @@ class Storage:
         """Return the paths of all files below `name`, relative to the run directory."""
         return list(self.plain.sizes_below(name))
 
-    def now(self) -> float | None:
+    def clock(self) -> float | None:
         """Return the time by the storage's clock, in seconds since 1970; None if unknown."""
         self.plain.write(".clock", b"")
         now = self.plain.modified_at(".clock")
@@ -321,7 +321,7 @@ class Storage:
                     os.truncate(file.fileno(), os.pwrite(file.fileno(), claim, 0))
                     os.fsync(file)
             else:
-                self.reach()
+                self.check_access()
                 with disk_errors(str(self), is_any=True):
                     self.plain.write(CLAIM, claim)
             self._sweep()
@@ -329,7 +329,7 @@ class Storage:
             if self.is_owner():  # workers may have been killed while writing
                 self._sweep()
 
-    def reach(self) -> None:
+    def check_access(self) -> None:
         """Raise a UserError unless remote storage answers and has the bucket."""
         fs, root = self.plain.fs, self.plain.root
         has_buckets, bucket = fs.type_name in ("s3", "gcs"), root.lstrip("/").partition("/")[0]
@@ -397,7 +397,7 @@ def _manifest(name: str) -> str:
 
 def _attempts(name: str) -> str:
     """Return the directory of an artefact's attempts, hidden if people open the artefact."""
-    return f".{name}" if name in _OPENED else name
+    return f".{name}" if name in _USER_FACING else name
 
 
 def _parse_entry(name: str, text: str) -> Entry:

@@ -10,7 +10,7 @@ import torch
 from raysed.data.targets import TargetBatch
 from raysed.train.engine import step_if_finite
 from raysed.train.optimizers import make_moments
-from raysed.train.out_of_memory import in_parts_if_needed, oom_as_user_error, random_state
+from raysed.train.out_of_memory import oom_as_user_error, random_state, retry_in_parts
 from raysed.train.recorded import Record, RecordedUpdates, recorded_updates
 from raysed.train.stages.sed import Distillation, SedConfig
 
@@ -61,7 +61,7 @@ class DeepSpeedEngine:
             self._updates += 1
             return replayed
         self._set_rate(learning_rate)
-        loss = in_parts_if_needed(self._objective, lambda: self._engine(batch))
+        loss = retry_in_parts(self._objective, lambda: self._engine(batch))
         mean = loss.detach().clone()
         if self._world > 1:
             torch.distributed.all_reduce(mean)
@@ -101,7 +101,7 @@ class DeepSpeedEngine:
                 self._engine.zero_grad()
                 self._engine.backward(self._engine(batch))
 
-        in_parts_if_needed(self._objective, backward)
+        retry_in_parts(self._objective, backward)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state, or what was loaded before the first update; every worker has to call it."""
@@ -175,7 +175,7 @@ class DeepSpeedEngine:
         if self._sed.zero_stage:
             restore = random_state(next(iter(self._parameters.values())).device)
             self._set_rate(0.0)
-            self._backward(batch, in_parts_if_needed(self._objective, lambda: self._engine(batch)))
+            self._backward(batch, retry_in_parts(self._objective, lambda: self._engine(batch)))
             self._engine.step()
             restore()
         for name, parameter in self._parameters.items():

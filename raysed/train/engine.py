@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from raysed.train.out_of_memory import in_parts_if_needed, oom_as_user_error
+from raysed.train.out_of_memory import oom_as_user_error, retry_in_parts
 from raysed.train.recorded import Record, recorded_updates
 
 
@@ -44,7 +44,7 @@ class TorchEngine:
     def _launched(self, batch: Any, learning_rate: float) -> float:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-        loss = in_parts_if_needed(self.objective, lambda: self._gradient(batch))
+        loss = retry_in_parts(self.objective, lambda: self._gradient(batch))
         with oom_as_user_error(self.objective):
             return step_if_finite(loss, self._parameters, self._step)
 

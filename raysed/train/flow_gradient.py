@@ -34,13 +34,13 @@ class FlowObjective:
         self.sums, self.dots, *gradients = self._parts(self.vector.grad)
         self.scale, self.offset = torch.empty_like(self.shift), torch.empty_like(self.shift)
         pieces = [vector.split(flow.sizes) for vector in (self.scale, self.offset, self.sums, self.dots)]
-        self.steps: list[_Step] = []
+        self.steps: list[_CouplingStep] = []
         self.latents: list[tuple[Tensor, Tensor]] = []
         dy_BD, products_BD = torch.empty(2, rows, flow.width, dtype=self.vector.dtype, device=self.vector.device)
         for index in range(flow.steps):
             own = [piece[index :: flow.steps] for piece in pieces]
             layers = slice(3 * index, 3 * index + 3)
-            step = _Step(index % 2 == 0, own, weights[layers], gradients[layers], dy_BD, products_BD)
+            step = _CouplingStep(index % 2 == 0, own, weights[layers], gradients[layers], dy_BD, products_BD)
             self.steps.append(step)
             if (index + 1) % flow.depth == 0:
                 self.latents.append((step.moved, step.dmoved))
@@ -95,7 +95,7 @@ def _reverse_parameters_(flow: glow.Glow) -> None:
         last.copy_(last.flip(0))
 
 
-class _Step:
+class _CouplingStep:
     """One step of the flow: views into shared buffers, and what `backward` needs from `forward`.
 
     The order of the lines matters: most of them overwrite an earlier line's input. Run

@@ -8,7 +8,7 @@ STATISTICS = {"mean": statistics.fmean, "max": max}
 """How the scores of a bound's models become one."""
 
 
-class Choice(NamedTuple):
+class BoundChoice(NamedTuple):
     """The bound whose models become the ensemble, and its margin over the `runner_up`."""
 
     lower_bound: float
@@ -17,7 +17,7 @@ class Choice(NamedTuple):
     margin: float | None
 
 
-def choose_bound(scores: Mapping[float, Sequence[float]], statistic: str = "mean") -> Choice:
+def choose_bound(scores: Mapping[float, Sequence[float]], statistic: str = "mean") -> BoundChoice:
     """Choose the bound whose models have the best dev scores; ties go to the smallest.
 
     >>> choose_bound({0.0: [70, 72], 0.5: [75, 73], 0.9: [60, 76]})
@@ -27,7 +27,7 @@ def choose_bound(scores: Mapping[float, Sequence[float]], statistic: str = "mean
     winner, *others = sorted(values, key=lambda bound: (-values[bound], bound))
     runner_up = others[0] if others else None
     margin = None if runner_up is None else values[winner] - values[runner_up]
-    return Choice(winner, values[winner], runner_up, margin)
+    return BoundChoice(winner, values[winner], runner_up, margin)
 
 
 def rungs_of(steps: int, count: int, reduction: int, evaluate_every: int) -> list[int]:

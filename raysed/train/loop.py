@@ -18,9 +18,9 @@ from raysed.errors import UserError
 from raysed.store.checkpoints import Checkpoints
 from raysed.train.engine import TorchEngine
 from raysed.train.recorded import map_tensors
-from raysed.train.selection import Metrics, Result, Selection
-from raysed.train.stage import Plan
-from raysed.train.state import broadcast_from_rank0, copied, load_state, seed_everything, write_state
+from raysed.train.selection import Metrics, Selection, TrainingResult
+from raysed.train.stage import TrainingPlan
+from raysed.train.state import broadcast_from_rank0, load_state, seed_everything, snapshot, write_state
 
 if TYPE_CHECKING:
     from raysed.train.deepspeed import DeepSpeedEngine
@@ -35,7 +35,7 @@ _REST = 10
 
 
 @dataclass
-class Run:
+class TrainingLoop:
     """One training; `train` makes its updates.
 
     Attributes:
@@ -49,7 +49,7 @@ class Run:
 
     objective: nn.Module
     batch_at: Callable[[int], Any]
-    plan: Plan
+    plan: TrainingPlan
     engine: "Engine"
     _: KW_ONLY
     evaluate: Callable[[nn.Module], float] | None = None
@@ -63,13 +63,13 @@ class Run:
         self._selection = Selection(self.objective, self.plan, self.evaluate)
         self._until = self.plan.steps if self.until is None else min(self.until, self.plan.steps)
         self._measures = getattr(self.objective, "measures", dict)
-        self._step, self._result = 0, Result()
+        self._step, self._result = 0, TrainingResult()
         self._writing: Future | None = None
         self._next_batch: Future | None = None
         self._on_gpu = next(self.objective.parameters()).device.type == "cuda"
         self._rests_until, self._saved = 0.0, -1
 
-    def train(self) -> Result:
+    def train(self) -> TrainingResult:
         """Make the remaining updates, from the newest saved state; return how the training ended."""
         self._restore()
         self.objective.train()
@@ -80,7 +80,7 @@ class Run:
             while self._step < self._until and not self._selection.out_of_patience(self._result):
                 self._update()
             if self._until == self.plan.steps or self._selection.out_of_patience(self._result):
-                self._selection.put_back(self._result, self._step)
+                self._selection.restore_best(self._result, self._step)
                 self._result.steps = self._step
                 self.objective.eval()
             elif self._saved != self._step:
@@ -138,7 +138,7 @@ class Run:
             return
         self._wait_for_writer()  # at most one copy in memory
         began = time.monotonic()
-        self._writing = self._writer.submit(self._write, self._step, *copied(state), began)
+        self._writing = self._writer.submit(self._write, self._step, *snapshot(state), began)
 
     def _write(self, step: int, text: str, tensors: dict[str, torch.Tensor], began: float) -> None:
         self.checkpoints.save(step, lambda path: write_state(text, tensors, path))
@@ -170,7 +170,7 @@ class Run:
         self.engine.load_state_dict(state["engine"])
         self._step, self._selection.best = state["step"], state["best"]
         self._saved = self._step
-        self._result = Result(**{**state["result"], "resumed_at": self._step})
+        self._result = TrainingResult(**{**state["result"], "resumed_at": self._step})
 
 
 def _pin(tensor: torch.Tensor) -> torch.Tensor:

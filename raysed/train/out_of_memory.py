@@ -19,13 +19,13 @@ log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 CUDA_CONTEXT = 6e8
 """Bytes of GPU memory that a process takes before its first tensor: context, kernels, workspaces."""
-_MOST_PARTS = 64
+_MAX_PARTS = 64
 _BLAMED_BYTES = 1e9
 """Blame other processes for a full GPU if they hold more than this."""
-_SHARED = "raise resources.gpus_per_member, so that fewer members share a GPU, or stop other processes on it"
+_GPU_REMEDY = "raise resources.gpus_per_member, so that fewer members share a GPU, or stop other processes on it"
 
 
-def in_parts_if_needed(objective: nn.Module, action: Callable[[], _Result]) -> _Result:
+def retry_in_parts(objective: nn.Module, action: Callable[[], _Result]) -> _Result:
     """Run `action` on a batch; if memory runs out, halve what encoders process at once and try again.
 
     Batch and loss stay the same, including in-batch negatives: encoders hold activations for one part of the batch at a
@@ -62,9 +62,9 @@ def random_state(device: torch.device) -> Callable[[], None]:
 
 def _halve_parts(objective: nn.Module) -> None:
     encoders = [module for module in objective.modules() if isinstance(module, Encoder)]
-    others = _held_by_others(next(objective.parameters()).device)
-    if not encoders or any(e.position_offset is None or e.parts >= _MOST_PARTS for e in encoders):
-        remedy = _SHARED if others else "lower the stage's batch_size (ct: groups, negatives) or encoder.max_length"
+    others = _other_processes_memory(next(objective.parameters()).device)
+    if not encoders or any(e.position_offset is None or e.parts >= _MAX_PARTS for e in encoders):
+        remedy = _GPU_REMEDY if others else "lower the stage's batch_size (ct: groups, negatives) or encoder.max_length"
         raise UserError(
             f"there is not enough memory for a batch, even when it is processed in small parts{others}; {remedy}"
         )
@@ -84,12 +84,12 @@ def oom_as_user_error(objective: nn.Module) -> Iterator[None]:
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        others = _held_by_others(next(objective.parameters()).device)
-        remedy = _SHARED if others else "use a smaller encoder, or a machine or GPU with more memory"
+        others = _other_processes_memory(next(objective.parameters()).device)
+        remedy = _GPU_REMEDY if others else "use a smaller encoder, or a machine or GPU with more memory"
         raise UserError(f"there is not enough memory to update the weights{others}; {remedy}") from error
 
 
-def _held_by_others(device: torch.device) -> str:
+def _other_processes_memory(device: torch.device) -> str:
     """Describe how much of a GPU's memory other processes hold; empty if that is little."""
     if device.type != "cuda":
         return ""

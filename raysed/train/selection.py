@@ -10,14 +10,14 @@ from torch import nn
 
 from raysed.model.encoding import encode
 from raysed.score.metrics import unit
-from raysed.train.stage import CLOSEST, Plan
+from raysed.train.stage import CLOSEST, TrainingPlan
 from raysed.train.state import broadcast_from_rank0
 
 Metrics = dict[str, Any]
 
 
 @dataclass
-class Result:
+class TrainingResult:
     """How a training ended.
 
     Attributes:
@@ -46,7 +46,7 @@ class Result:
 class Selection:
     """Evaluates the candidates of an objective and keeps the best weights so far on the CPU."""
 
-    def __init__(self, objective: nn.Module, plan: Plan, evaluate: Callable[[nn.Module], float] | None):
+    def __init__(self, objective: nn.Module, plan: TrainingPlan, evaluate: Callable[[nn.Module], float] | None):
         names = list(objective.candidates())
         if plan.keep not in ("best", CLOSEST, *names):
             raise ValueError(f"plan.keep is {plan.keep!r}, but the candidates are {', '.join(names)}")
@@ -58,14 +58,14 @@ class Selection:
         is_time = step % self._plan.evaluate_every == 0 or step == self._plan.steps
         return is_time and bool(self._evaluate or self._plan.held_out)
 
-    def evaluate(self, result: Result, step: int) -> Metrics:
+    def evaluate(self, result: TrainingResult, step: int) -> Metrics:
         """Evaluate all candidates, note the best one in `result`, and return the history's entry.
 
         Ties go to the later one, as in the released CT code.
         """
         loss = self._held_out_loss() if self._plan.held_out else None
         scores = {}
-        for name, module in self._wanted().items():
+        for name, module in self._kept_candidates().items():
             if self._evaluate:
                 scores[name] = self._evaluate(module)
             if loss is None:
@@ -79,19 +79,19 @@ class Selection:
         self._objective.train()
         return {**({"dev": scores} if scores else {}), **({} if loss is None else {"held_out": loss})}
 
-    def _wanted(self) -> dict[str, nn.Module]:
+    def _kept_candidates(self) -> dict[str, nn.Module]:
         candidates = self._objective.candidates()
         keep = self._plan.keep
         return candidates if keep in ("best", CLOSEST) else {keep: candidates[keep]}
 
-    def out_of_patience(self, result: Result) -> bool:
+    def out_of_patience(self, result: TrainingResult) -> bool:
         """Whether the last `patience` evaluations brought no improvement."""
         if self._plan.patience is None or self._plan.keep != "best":
             return False
         evaluated = [entry for entry in result.history if "dev" in entry or "held_out" in entry]
         return sum(entry["step"] > result.kept_step for entry in evaluated) >= self._plan.patience
 
-    def put_back(self, result: Result, step: int) -> None:
+    def restore_best(self, result: TrainingResult, step: int) -> None:
         """Load the kept weights into their candidate."""
         candidates = self._objective.candidates()
         if self._plan.keep == CLOSEST:
@@ -100,7 +100,7 @@ class Selection:
         elif self.best:
             candidates[result.kept].load_state_dict(self.best)
         elif not result.kept:
-            result.kept, result.kept_step = next(iter(self._wanted())), step
+            result.kept, result.kept_step = next(iter(self._kept_candidates())), step
 
     def _likeness(self, encoder: nn.Module) -> float:
         """Return the correlation of the cosines between sentences, less their mean, with those before training."""
@@ -124,7 +124,7 @@ def _deviations(x_ND: np.ndarray) -> np.ndarray:
 
 def before_training(
     objective: nn.Module,
-    plan: Plan,
+    plan: TrainingPlan,
     start: nn.Module,
     evaluate: Callable[[nn.Module], float] | None,
     known: float | None = None,

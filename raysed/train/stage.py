@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from raysed.data.tokens import PartOfTable, TokenTable
     from raysed.model.encoder import Encoder
     from raysed.model.shape import Shape
-    from raysed.train.loop import Run
+    from raysed.train.loop import TrainingLoop
 
 
 BEST_ON_DEV, CLOSEST = "best_on_dev", "closest"
@@ -63,7 +63,7 @@ def rows_of(share: float, rows: int) -> int:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """What one training does.
 
     Attributes:
@@ -185,12 +185,12 @@ class Stage:
         """Return the optimizer of the objective's weights."""
         return bert_optimizer(objective, settings.weight_decay)
 
-    def set_up(self, settings: Any, members: MembersConfig, start: Start) -> Run:
+    def set_up(self, settings: Any, members: MembersConfig, start: Start) -> TrainingLoop:
         """Prepare the training of one member."""
         from raysed.model.encoding import encode
         from raysed.model.precision import uses_bf16
         from raysed.train.engine import TorchEngine
-        from raysed.train.loop import Run
+        from raysed.train.loop import TrainingLoop
 
         torch.manual_seed(start.seed % 2**63)  # temporary heads start at random
         device = start.encoder.transformer.device
@@ -203,7 +203,7 @@ class Stage:
             rows = np.random.default_rng([start.seed, 2]).integers(len(batches.table), size=_COMPARED)
             sample = batches.table.take(np.unique(rows))
             untrained = encode(start.encoder, sample)[0]
-        plan = Plan(
+        plan = TrainingPlan(
             steps=steps,
             learning_rate=self.schedule(settings, steps),
             seed=start.seed,
@@ -216,7 +216,7 @@ class Stage:
         )
         optimizer, clip = self.optimizer(settings, objective), getattr(settings, "clip", None)
         engine = TorchEngine(objective, optimizer, clip, uses_bf16(members.precision, start.encoder))
-        return Run(objective, batches, plan, engine)
+        return TrainingLoop(objective, batches, plan, engine)
 
 
 def warmup_schedule(rate: float, steps: int, warmup: float, decay: str) -> Callable[[int], float]:

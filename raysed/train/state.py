@@ -31,22 +31,22 @@ def broadcast_from_rank0(value: float, device: torch.device) -> float:
     return shared.item()
 
 
-def copied(state: Mapping[str, Any]) -> tuple[str, dict[str, torch.Tensor]]:
+def snapshot(state: Mapping[str, Any]) -> tuple[str, dict[str, torch.Tensor]]:
     """Return a snapshot of a nested state: JSON text, and tensors on the CPU that share no memory with it."""
     tensors: dict[str, torch.Tensor] = {}
 
-    def put_aside(value: Any) -> dict[str, str]:
+    def store_tensor(value: Any) -> dict[str, str]:
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"a state holds tensors and what JSON holds, not {type(value).__name__}")
         name = str(len(tensors))
         tensors[name] = value.detach().to("cpu", copy=True).contiguous()
         return {"__tensor__": name}
 
-    return json.dumps(state, default=put_aside), tensors
+    return json.dumps(state, default=store_tensor), tensors
 
 
 def write_state(text: str, tensors: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Write what `copied` returned: tensors as safetensors, the rest as JSON."""
+    """Write what `snapshot` returned: tensors as safetensors, the rest as JSON."""
     save_file(tensors, path / "state.safetensors")
     (path / "state.json").write_text(text)
 

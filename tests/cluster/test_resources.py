@@ -20,8 +20,8 @@ from raysed.cluster.resources import (
     plan_members,
     plan_teachers,
     too_large,
+    unmet_requirement,
     uses_gpu,
-    what_is_missing,
 )
 from raysed.config import ResourcesConfig, make_config
 from raysed.errors import UserError
@@ -37,7 +37,7 @@ NODES = st.lists(
 def cluster_of(nodes: list, **memory: int) -> Cluster:
     """Returns a cluster on which a run can begin."""
     cluster = Cluster(tuple(nodes), **memory)
-    assume(what_is_missing(cluster, ResourcesConfig()) is None)
+    assume(unmet_requirement(cluster, ResourcesConfig()) is None)
     return cluster
 
 
@@ -252,14 +252,14 @@ MISSING = [
 @pytest.mark.parametrize(("nodes", "settings", "sentence"), MISSING, ids=str)
 def test_what_can_never_be_had_is_one_sentence(nodes, settings, sentence):
     config = make_config(settings)
-    missing = what_is_missing(Cluster(nodes), config.resources, config.sed.workers)
+    missing = unmet_requirement(Cluster(nodes), config.resources, config.sed.workers)
     assert re.search(sentence, missing), missing
     assert "\n" not in missing
 
 
 def test_enough_is_enough():
     config = ResourcesConfig(gpu=True, gpus_per_member=2, cpus_per_member=4)
-    assert what_is_missing(Cluster(((0, 0), (4, 2))), config, 2) is None
+    assert unmet_requirement(Cluster(((0, 0), (4, 2))), config, 2) is None
     assert uses_gpu(config, Cluster(((4, 2),))) and uses_gpu(ResourcesConfig(), Cluster(((4, 2),)))
     assert not uses_gpu(ResourcesConfig(), Cluster(BIG))
     assert not uses_gpu(ResourcesConfig(gpu=False), Cluster(((4, 2),)))

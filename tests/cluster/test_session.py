@@ -69,7 +69,7 @@ with session("ray"):
 try:
     signal.raise_signal(signal.SIGTERM)
 except KeyboardInterrupt:
-    interrupts.notice()
+    interrupts.acknowledge()
     print("heard")
 """
     done = subprocess.run([sys.executable, "-c", job], capture_output=True, text=True, timeout=300)

@@ -105,7 +105,7 @@ def test_a_controller_that_does_not_end_after_its_learners_is_not_waited_for(mon
     """As Ray Train's, when it is stopped after the last learner is published."""
     monkeypatch.setattr(distilling, "_ENDING_S", 0.1)
     trainer = SimpleNamespace(fit=lambda: time.sleep(600))
-    learner = SimpleNamespace(name="a", is_there=lambda storage: True)
+    learner = SimpleNamespace(name="a", exists=lambda storage: True)
     storage = Storage(str(tmp_path), "run")
     note = {"step": 2, "total": 2, "loss": 0.5, "dev": None}
     storage.write_text("train/notes/a/progress", json.dumps(note))
@@ -127,7 +127,7 @@ def test_a_training_whose_controller_fails_is_started_again(monkeypatch, caplog,
         return SimpleNamespace(fit=fit)
 
     monkeypatch.setattr(distilling, "_LOCAL_EVERY_S", 0.1)
-    learner = SimpleNamespace(name="a", is_there=lambda storage: False)
+    learner = SimpleNamespace(name="a", exists=lambda storage: False)
     expected = pytest.raises(RunFailed, match="placement group") if failures == 3 else nullcontext()
     with expected:
         distilling._fit("distil a", [trainer], [learner], Storage(str(tmp_path), "run"))

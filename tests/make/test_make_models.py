@@ -13,7 +13,7 @@ from raysed.cluster.work import Bench, Ended, Trial, Work
 from raysed.config import ResourcesConfig, make_config
 from raysed.data.parquet import SentenceTable
 from raysed.errors import UserError, last_line
-from raysed.graph import LISTS, Found, State
+from raysed.graph import LISTS, CandidateResult, State
 from raysed.make.models import ensemble, grid_choice, train_member
 from raysed.make.targets import MeanBlocks, mean_targets
 from raysed.model.pretrained import load_checkpoint
@@ -40,7 +40,7 @@ def test_a_member_and_a_learner_are_made_without_ray(tmp_path):
     assert len((storage.fetch(MEMBERS[0]) / "history.jsonl").read_text().splitlines()) >= 3
 
     task = state.task("ct-sed/targets")
-    inputs = task.received(storage)
+    inputs = task.resolve_inputs(storage)
     part = [(0, path) for path in inputs["teachers"]]  # all belong to the first and only table
     mean = MeanBlocks({**inputs, "part": part, "counts": [len(part)]}, task.settings, Work())
     corpus = SentenceTable(inputs["corpus"])
@@ -71,7 +71,10 @@ def test_a_member_whose_worker_is_lost_again_and_again_is_given_up(tmp_path):
 
 def test_a_full_disk_is_no_member_that_can_be_left_out(tmp_path):
     settings = {"node": "ct", "min_members": 1, "is_used": True}
-    members = [Found("ct/members/00", "a", {"dev": 1.0}), Found("ct/members/01", "b", None, "no space left", True)]
+    members = [
+        CandidateResult("ct/members/00", "a", {"dev": 1.0}),
+        CandidateResult("ct/members/01", "b", None, "no space left", True),
+    ]
     for outcome, more in ((ensemble, {}), (grid_choice, {"sts": None, "models": 2})):
         with pytest.raises(UserError, match=r"^ct/members/01: no space left$"):
             outcome(tmp_path, {"members": members, "trained": {"steps": 1}}, {**settings, **more}, Work())
@@ -81,10 +84,10 @@ def test_a_full_disk_is_no_member_that_can_be_left_out(tmp_path):
 def test_members_without_one_to_go_on_from_are_not_counted(tmp_path):
     """Where a member of the stage before has collapsed."""
     found = [
-        Found("a/0", "x", {"dev": 1.0}),
-        Found("a/1", "", None),
-        Found("b/0", "y", {"dev": 2.0}),
-        Found("b/1", "", None),
+        CandidateResult("a/0", "x", {"dev": 1.0}),
+        CandidateResult("a/1", "", None),
+        CandidateResult("b/0", "y", {"dev": 2.0}),
+        CandidateResult("b/1", "", None),
     ]
     settings = {"node": "nli-ct", "min_members": None, "is_used": True, "models": 2, "task": "dev"}
     settings |= {"bounds": {"a/0": 0.0, "a/1": 0.0, "b/0": 0.5, "b/1": 0.5}, "sts": make_config({}).sts}

@@ -30,7 +30,7 @@ from transformers import (
 from raysed.config import EncoderConfig
 from raysed.data.tokens import PackedTokens, TokenTable, pack, tokenize
 from raysed.errors import UserError
-from raysed.model.encoder import Encoder, Unsuited, _sums
+from raysed.model.encoder import Encoder, UnsupportedEncoder, _sums
 from raysed.model.encoding import encode
 from raysed.model.load import load_model
 from raysed.model.pretrained import check_encoder, load_checkpoint, load_encoder, save_encoder, write_checkpoint
@@ -202,7 +202,7 @@ def test_other_architectures_are_fed_padded(make_transformer, caplog, kind):
 def test_an_architecture_whose_sentences_see_their_padding_is_refused():
     sizes = {"vocab_size": 60, "embedding_size": 16, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32}
     transformer = ConvBertModel(ConvBertConfig(**sizes, num_attention_heads=4, initializer_range=0.3))
-    with pytest.raises(Unsuited, match=r"^ConvBertModel gives a sentence other vectors beside "):
+    with pytest.raises(UnsupportedEncoder, match=r"^ConvBertModel gives a sentence other vectors beside "):
         Encoder(transformer)
 
 

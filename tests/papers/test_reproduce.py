@@ -27,9 +27,9 @@ from raysed.config import Config, TaskConfig, make_config
 from raysed.data.graded import load_task
 from raysed.errors import UserError
 from raysed.recipe import parse_recipe
-from raysed.report.document import Report
+from raysed.report.document import Document
 from raysed.report.scores import Row as ScoredRow
-from raysed.report.scores import Scores
+from raysed.report.scores import ScoreTable
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = load_published()
@@ -469,7 +469,7 @@ def test_values_are_found_by_what_their_entries_have_to_equal():
 
 def report_of(rows: Sequence[ScoredRow], tasks: Sequence[str]) -> dict:
     """A report as a run writes it."""
-    return json.loads(Report("run", Scores(rows, tasks, 2), {}).to_json())
+    return json.loads(Document("run", ScoreTable(rows, tasks, 2), {}).to_json())
 
 
 def row_of(recipe: str, kind: str, index: int, layers: int | str, scores: dict[str, float], **changes) -> ScoredRow:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from raysed.config import make_config
-from raysed.graph import LISTS, State, Tried
+from raysed.graph import LISTS, Candidates, State
 from raysed.plan.check import check
 from raysed.plan.graph import Plan
 from raysed.store.storage import Storage
@@ -41,7 +41,7 @@ def changed_by(tmp_path):
         state = State(graph, storage)
         for name, artefact in graph.artefacts.items():
             if artefact.needs.is_outcome:
-                (tried,) = [value for value in artefact.inputs.values() if isinstance(value, Tried)]
+                (tried,) = [value for value in artefact.inputs.values() if isinstance(value, Candidates)]
                 listed = [(member, state.fingerprint(member)) for member in tried.names]
                 lists = {"all": listed, "healthy": listed, "sound": listed, "probed": listed}
                 storage.commit(name, lambda out: None, state.task(name).depends, {LISTS: lists})

@@ -2,9 +2,9 @@
 
 import statistics
 
-from raysed.report.document import Report
-from raysed.report.results import Judged
-from raysed.report.scores import Row, Scores
+from raysed.report.document import Document
+from raysed.report.results import PairComparison
+from raysed.report.scores import Row, ScoreTable
 from raysed.report.section import all_sections
 
 TASKS = ["sts12", "sts13"]
@@ -21,7 +21,7 @@ def row(recipe, kind, score, index=0, layers=2, lower_bound=None):
 
 
 def scored(rows, **more):
-    return Scores(rows, TASKS, 2, **{"measure": "Spearman, x100, mean over sts12, sts13", **more})
+    return ScoreTable(rows, TASKS, 2, **{"measure": "Spearman, x100, mean over sts12, sts13", **more})
 
 
 def full_run():
@@ -46,7 +46,7 @@ def entry(summary, recipe, kind, task):
 
 def findings(rows, dev=None, exported=None, **scores):
     data = {"config": {"evaluation": {"dev": dev}}, "exported": {"recipe": exported}}
-    return Report("r", scored(rows, **scores), data).findings()
+    return Document("r", scored(rows, **scores), data).findings()
 
 
 def report_of(rows=None, dev=None, **data):
@@ -55,7 +55,7 @@ def report_of(rows=None, dev=None, **data):
     if dev:
         data["config"] = {"evaluation": {"dev": dev}}
     assert set(data) <= {section.name for section in all_sections()}
-    return Report("r", scored(full_run() if rows is None else rows), data)
+    return Document("r", scored(full_run() if rows is None else rows), data)
 
 
 def grid(scores, recipe="sts", statistic="mean", stopped=(), **changes):
@@ -82,7 +82,7 @@ def grid(scores, recipe="sts", statistic="mean", stopped=(), **changes):
 
 
 def judged(gold_P, cosine_P, model="ct (exported)", task="dev", text="It rains."):
-    return Judged(task, model, [text] * len(gold_P), [text] * len(gold_P), gold_P, cosine_P, cosine_P)
+    return PairComparison(task, model, [text] * len(gold_P), [text] * len(gold_P), gold_P, cosine_P, cosine_P)
 
 
 def trainings(count):

@@ -93,7 +93,7 @@ def card(path, text="ct-sed", calibration=None, is_static=False, facts=None, pro
         facts=Facts(**{"cluster": "", **known, **(facts or {})}),
         choice=Choice(ScoredModel(text, kind, 0, "", (1,), None), "the only one"),
         speed=512.3,
-        exported=SimpleNamespace(encoder=encoder, calibration=calibration),
+        exported_model=SimpleNamespace(encoder=encoder, calibration=calibration),
         prompts=prompts or {},
         sanity={"triples": 50, "exported": 48, "base": 40, "words": 23},
     )

@@ -13,8 +13,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from raysed.report.charts import Axis, draw
-from raysed.report.document import Report
-from raysed.report.scores import Scores
+from raysed.report.document import Document
+from raysed.report.scores import ScoreTable
 from raysed.report.sections.grids import grid_chart
 from raysed.report.sections.pairs import agreement_chart
 from raysed.report.sections.scores import scores_chart
@@ -45,7 +45,9 @@ CHARTS = {
     "grid": grid_chart(grid({0.0: [79.0, 79.4], 0.5: [80.0, 80.2]})),
     "stopped": grid_chart(grid({0.0: [79.0], 0.5: [80.0], 0.6: [50.0]}, stopped=[0.0, 0.6])),
     "disagreement": agreement_chart(judged(np.arange(50.0), -np.arange(50.0))),
-    "long scores": scores_chart(Scores([row(LONG, kind, 60.0) for kind in ("member", "learner")], ["sts12"] * 9, 2)),
+    "long scores": scores_chart(
+        ScoreTable([row(LONG, kind, 60.0) for kind in ("member", "learner")], ["sts12"] * 9, 2)
+    ),
     "long agreement": agreement_chart(judged(GRADED, COSINES, f"{LONG} (exported)", LONG_TASK)),
     "long training": training_chart(LONG, trainings(9), {"base": 55.0, "members, mean": 61.0}),
     "long spectrum": spectrum_chart(spectra("base", "base-sn-natsv", LONG, f"{LONG}-flow")),
@@ -114,7 +116,7 @@ def test_a_large_run_has_a_small_page():
     training = training_chart("ct", {f"member {i}": records for i in range(9)})
     assert agreement.note.startswith("500 of 2,000 pairs") and len(agreement.panels[0].series[0].x) == count
     charts = {"pairs": [agreement], "training": [training]}
-    text = Report("r", scored(full_run()), charts=charts).to_html()
+    text = Document("r", scored(full_run()), charts=charts).to_html()
     assert len(text) < 1_000_000 and "x" * 81 not in text
     panel = training.panels[0]
     assert panel.dots(panel.series[0])[-1][2] == "member 0, update 2,000: 0.0005"

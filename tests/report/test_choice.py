@@ -6,7 +6,7 @@ from raysed.config import ExportConfig
 from raysed.errors import UserError
 from raysed.plan.artefacts import ScoredModel
 from raysed.report.choice import choose
-from raysed.report.scores import Row, Scores
+from raysed.report.scores import Row, ScoreTable
 
 KINDS = {"base": "base", "ct": "member", "ct-sed": "learner", "tf-idf": "baseline"}
 
@@ -29,7 +29,7 @@ def models_and_rows(scores, left_out=()):
 def chosen(scores, left_out=(), dev="dev", per_task=False, **export):
     models, rows = models_and_rows(scores, left_out)
     export = ExportConfig(**export)
-    return choose(Scores(rows, ["test"], 2), models, ["ct-sed", "ct-sed-flow"], export, dev, per_task)
+    return choose(ScoreTable(rows, ["test"], 2), models, ["ct-sed", "ct-sed-flow"], export, dev, per_task)
 
 
 @pytest.mark.parametrize(

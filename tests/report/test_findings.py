@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from made_up import entry, findings, full_run, row, scored
 
-from raysed.report.findings import worth
+from raysed.report.findings import gain_sentence
 from raysed.report.sections.scores import headline_table
 
 
@@ -128,21 +128,23 @@ def test_what_external_teachers_learnt_from_is_not_known():
 
 def test_what_a_model_is_worth_is_that_of_its_group():
     base = row("base", "base", 66.0)
-    assert worth(scored([base, row("ct", "member", 67.0)]), "ct", "member").startswith("It is 1.0 above base (66.0)")
+    assert gain_sentence(scored([base, row("ct", "member", 67.0)]), "ct", "member").startswith(
+        "It is 1.0 above base (66.0)"
+    )
     several = scored([base, row("ct", "member", 67.0), row("ct", "member", 69.0, 1)])
-    assert worth(several, "ct", "member").startswith("The 2 members of ct are on average 2.0 above base (66.0)")
+    assert gain_sentence(several, "ct", "member").startswith("The 2 members of ct are on average 2.0 above base (66.0)")
 
 
 def test_a_model_that_needs_no_training_is_compared_with_the_others():
     rows = [row("base", "base", 60.0), row("base-whiten", "base", 77.0), row("tf-idf", "baseline", 69.0, layers=0)]
-    said = worth(scored(rows), "base-whiten", "base")
+    said = gain_sentence(scored(rows), "base-whiten", "base")
     assert said.startswith("It is 8.0 above TF-IDF (69.0), the best other one without training.")
 
 
 def test_words_do_better_on_a_task_only_if_they_do():
     base, model = row("base", "base", 60.0), row("ct-sed", "learner", 70.0)
     for words, is_named in ((69.95, False), (70.05, False), (70.1, True)):
-        text = worth(scored([base, model, row("tf-idf", "baseline", words, layers=0)]), "ct-sed", "learner")
+        text = gain_sentence(scored([base, model, row("tf-idf", "baseline", words, layers=0)]), "ct-sed", "learner")
         assert ("A lexical baseline does better" in text) is is_named
 
 

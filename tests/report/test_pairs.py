@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysed.report.results import Judged
+from raysed.report.results import PairComparison
 from raysed.report.sections.pairs import changed_pairs, pairs_table, worst_pairs
 
 
 def judged(first, second, gold_P, after_P, before_P=None):
-    return Judged("dev", "ct", first, second, gold_P, after_P if before_P is None else before_P, after_P)
+    return PairComparison("dev", "ct", first, second, gold_P, after_P if before_P is None else before_P, after_P)
 
 
 def rank(values: list[float], place: int) -> float:

@@ -7,7 +7,7 @@ import pytest
 from raysed.cluster.work import Work
 from raysed.config import CorpusConfig, EncoderConfig
 from raysed.make.text import sentence_table
-from raysed.report.results import Run
+from raysed.report.results import RunResults
 from raysed.store.storage import Storage
 
 
@@ -25,6 +25,6 @@ def test_a_model_is_looked_at_on_many_sentences_wherever_the_corpus_is_cut(tmp_p
     job = SimpleNamespace(needs_corpus=True, evaluation=SimpleNamespace(sentences=["a cat", "a dog"]))
     for seed in range(10):
         job.config = SimpleNamespace(seed=seed)
-        found = Run(job, storage, [], None).some_sentences()
+        found = RunResults(job, storage, [], None).sample_sentences()
         assert len(found) == len(set(found)) == least
         assert set(found) <= {*text.read_text().splitlines(), "a cat", "a dog"}

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from made_up import entry, full_run, report_of, row, scored
 
-from raysed.report.document import Report
-from raysed.report.scores import Scores
+from raysed.report.document import Document
+from raysed.report.scores import ScoreTable
 from raysed.report.sections.scores import headline_table, layers_table, widths_table
 
 
@@ -70,7 +70,7 @@ def test_widths_table_has_means_of_like_learners():
         for width in (8, 16)
     ]
     data = {"widths": scores, "config": {"evaluation": {"dev": "dev"}}}
-    table = widths_table(Report("r", Scores([], [], 2), data))
+    table = widths_table(Document("r", ScoreTable([], [], 2), data))
     assert table.lines == [["learners (2)", "teachers-sed", "dev", "13.00", "21.00"]]
     assert not widths_table(report_of())
 

@@ -12,7 +12,7 @@ from made_up import full_run, grid, judged, report_of, scored
 
 from raysed.commands.run import parser as run_parser
 from raysed.config import dump_config, find_config, load_config, make_config
-from raysed.report.document import Report
+from raysed.report.document import Document
 from raysed.report.section import all_sections
 from raysed.report.sections.pairs import agreement_chart
 from raysed.report.sections.run import how_to_repeat
@@ -96,7 +96,7 @@ def test_scores_and_the_run():
         "members": [{"recipe": "ct", "index": 4, "reason": "died\ntwice | for good"}],
         "started": {"command": "python jobs/x.py --config demo", "repeat": how_to_repeat("/my runs", "demo")},
     }
-    text = Report("demo", scores, data, {"scores": [scores_chart(scores)]}).to_markdown()
+    text = Document("demo", scores, data, {"scores": [scores_chart(scores)]}).to_markdown()
     assert_is_tidy(text)
     headings = [line for line in text.splitlines() if line.startswith("#")]
     assert headings == [
@@ -138,7 +138,7 @@ def test_names_and_sentences_are_shown_as_they_are_in_markdown_and_on_the_page()
     page = report.to_html()
     assert "<img" not in page and "49" not in page and "{{ 7 * 7 }}" in page
     chart = agreement_chart(judged(np.arange(3.0), np.arange(3.0), NASTY, NASTY, NASTY + SCRIPT))
-    page = Report(SCRIPT, report.scores, {}, {"pairs": [chart]}).to_html()
+    page = Document(SCRIPT, report.scores, {}, {"pairs": [chart]}).to_html()
     assert "<img" not in page and "<script>alert" not in page
 
 
@@ -155,7 +155,7 @@ def test_a_new_section_is_one_file(monkeypatch):
     class Run:
         evaluation = type("Evaluation", (), {"sentences": ["a", "bb", "cccc"]})
 
-    report = Report("r", scored(full_run()), {new.name: new.data(Run())})
+    report = Document("r", scored(full_run()), {new.name: new.data(Run())})
     assert json.loads(report.to_json())[new.name] == {"shortest": 1, "median": 2.0, "longest": 4}
     for shown in (report.to_markdown(), report.to_html()):
         assert new.title in shown and "median" in shown

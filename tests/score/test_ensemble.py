@@ -7,7 +7,7 @@ import pytest
 
 from raysed.config import CombinationConfig
 from raysed.data.graded import StsTask
-from raysed.score.ensemble import Ensemble, agreement, conclusions, named
+from raysed.score.ensemble import Ensemble, agreement, by_title, summary_lines
 from raysed.score.intervals import interval, resample
 from raysed.score.kinds.neighbours import Neighbours
 from raysed.score.metrics import unit
@@ -49,7 +49,7 @@ def test_every_row_is_the_score_of_the_concatenation_and_its_gain(monkeypatch, e
     monkeypatch.setattr("raysed.score.ensemble.resample", fewer)
     ensemble = Ensemble(evaluation, CombinationConfig(weights=weights), embeddings, steps)
     choice = ensemble.choose(["dev"])
-    found = ensemble.worth(["pairs", "classes"], choice)
+    found = ensemble.gain(["pairs", "classes"], choice)
     assert found["kinds"] == {"pairs": ["pairs"], "neighbours": ["classes"]}
     subsets = [[0], [1], [2], [0, 1], [0, 2], [1, 2], [0, 1, 2]]
     assert [row["teachers"] for row in found["rows"]] == subsets
@@ -92,10 +92,10 @@ def test_the_choice_is_the_best_on_dev_and_ties_go_to_fewer_teachers(evaluation,
 
 def test_a_score_that_is_not_defined_is_no_gain(evaluation):
     ensemble = Ensemble(evaluation, CombinationConfig(), [np.ones((60, 2)), np.ones((60, 3))], steps)
-    found = named(ensemble.worth(["pairs"], ensemble.choose(["dev"])), ["A", "B"])
+    found = by_title(ensemble.gain(["pairs"], ensemble.choose(["dev"])), ["A", "B"])
     assert found["rows"][-1]["gains"] == {"mean": None} and found["chosen"] == ["A"]
     said = "On pairs, the score of a teacher is undefined, so teachers cannot be compared."
-    assert list(conclusions(found)) == [said]
+    assert list(summary_lines(found)) == [said]
 
 
 def worth_of(chosen: list[str], dev: list[str]) -> dict:
@@ -114,7 +114,7 @@ def test_what_is_said_of_a_choice_depends_on_what_it_was_made_on():
         ("B", "d", "Best on d: B alone, with 82.0. On the mean over t, u, which did not influence the choice, it "),
         ("AB", "tu", "Best on the mean over t, u: both together, with 81.0. They were chosen by these same scores"),
     ):
-        worth, choice = conclusions(worth_of([*chosen], [*dev]))
+        worth, choice = summary_lines(worth_of([*chosen], [*dev]))
         assert worth.endswith("with 80.0; both together score 81.2, 1.2 (0.5 to 2.0) above it.")
         assert choice.startswith(said)
 

@@ -20,7 +20,7 @@ from raysed.cli import main_of
 from raysed.store.status import status_of
 from raysed.store.storage import Storage
 
-interrupts._PATIENCE = {patience}
+interrupts._CLEAN_UP_S = {patience}
 write_text = Storage.write_text
 
 def write(storage, name, text):
@@ -43,9 +43,9 @@ def job(arguments):
 
 sys.exit(main_of(job, argparse.ArgumentParser()))
 """
-ENDLESS = "interrupts.notice(); time.sleep(600)"
+ENDLESS = "interrupts.acknowledge(); time.sleep(600)"
 USUAL = {"patience": 60, "hopeless": False, "cleaning_up": ENDLESS, "before_writing": "pass"}
-AGAIN = "interrupts._AGAIN_AFTER = 0.0; raise KeyboardInterrupt"
+AGAIN = "interrupts._REPEAT_S = 0.0; raise KeyboardInterrupt"
 PLANT = """if "stopped" in text:
         if threading.current_thread() is not threading.main_thread():
             raise OSError("planted")
@@ -120,7 +120,7 @@ def test_an_interrupt_that_python_drops_comes_again():
 import signal, sys, time
 from raysed import interrupts
 
-interrupts._AGAIN_AFTER = 0.1
+interrupts._REPEAT_S = 0.1
 sys.unraisablehook = lambda unraisable: None
 
 class Dropping:
@@ -133,7 +133,7 @@ try:
     del thing
     time.sleep(20)
 except KeyboardInterrupt:
-    interrupts.notice()
+    interrupts.acknowledge()
     print("came again")
 """
     done = subprocess.run([sys.executable, "-c", job], cwd=ROOT, capture_output=True, text=True, timeout=50)

@@ -562,7 +562,7 @@ def test_a_job_that_is_taken_over_while_it_uploads_does_not_publish(remote, monk
 def test_ages_are_by_the_clock_of_the_storage(storage, monkeypatch):
     storage.write_text("status.json", "{}")
     monkeypatch.setattr(time, "time", lambda: 0.0)
-    assert 0 <= storage.now() - storage.plain.modified_at("status.json") < 30
+    assert 0 <= storage.clock() - storage.plain.modified_at("status.json") < 30
     assert storage.plain.modified_at("nothing") is None
     assert storage.files("") == ["status.json"]
 
@@ -601,7 +601,7 @@ def test_a_bucket_or_server_that_is_not_there_is_a_sentence(bucket):
             pass
     nobody = Storage("s3://bucket/runs?endpoint_override=127.0.0.1:9&scheme=http&region=us-east-1", "run")
     with pytest.raises(UserError, match=r"^storage: s3://bucket/runs/run.* cannot be reached: "):
-        nobody.reach()
+        nobody.check_access()
 
 
 def test_whether_it_is_finished_is_told_without_reading_it(remote, tmp_path, monkeypatch):

@@ -9,9 +9,9 @@ import torch
 from raysed.data.tokens import TokenTable, pack
 from raysed.train.collapse import collapse, spread_of
 from raysed.train.engine import TorchEngine
-from raysed.train.loop import Run
+from raysed.train.loop import TrainingLoop
 from raysed.train.optimizers import adam_optimizer
-from raysed.train.stage import Plan
+from raysed.train.stage import TrainingPlan
 from raysed.train.stages.bsl import Bootstrap, BslConfig, make_predictor
 
 
@@ -50,7 +50,7 @@ def test_a_missing_predictor_collapses_and_is_noticed(make_encoder, make_table, 
     head = make_predictor(BslConfig(predictor=predictor, expansion=4), encoder.width)
     objective = Bootstrap(encoder, head, momentum, squared=False, dropout=True)
     engine = TorchEngine(objective, adam_optimizer(objective, 0.0), clip=1.0)
-    plan = Plan(steps=80, learning_rate=lambda step: 2e-3, keep="encoder", log_every=5)
-    found = Run(objective, lambda step: pack(table), plan, engine).train().history
+    plan = TrainingPlan(steps=80, learning_rate=lambda step: 2e-3, keep="encoder", log_every=5)
+    found = TrainingLoop(objective, lambda step: pack(table), plan, engine).train().history
     assert [entry["step"] for entry in found] == [1, *range(5, 85, 5)], "watched from the first update"
     assert (collapse(found) or "").startswith("collapsed: the spread of the embeddings fell from ") is collapses

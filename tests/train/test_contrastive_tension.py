@@ -15,8 +15,8 @@ from raysed.config import MembersConfig
 from raysed.data.tokens import FlatTokens
 from raysed.model.encoding import encode
 from raysed.train.engine import TorchEngine
-from raysed.train.loop import Run
-from raysed.train.stage import Plan, Start
+from raysed.train.loop import TrainingLoop
+from raysed.train.stage import Start, TrainingPlan
 from raysed.train.stages.ct import STAGE, ContrastiveTension, CtConfig, PairSampler
 
 UPDATES = 20
@@ -75,8 +75,8 @@ def test_training_equals_the_plain_loop(make_encoder, make_table):
 
     objective, found = ContrastiveTension(encoder), []
     engine = TorchEngine(objective, STAGE.optimizer(CONFIG, objective))
-    plan = Plan(UPDATES, STAGE.schedule(CONFIG, UPDATES), log_every=1, keep="second")
-    Run(objective, sampler, plan, engine, on_metrics=lambda entry: found.append(entry["loss"])).train()
+    plan = TrainingPlan(UPDATES, STAGE.schedule(CONFIG, UPDATES), log_every=1, keep="second")
+    TrainingLoop(objective, sampler, plan, engine, on_metrics=lambda entry: found.append(entry["loss"])).train()
 
     np.testing.assert_allclose(found, losses, rtol=0, atol=1e-9)
     assert losses[-1] < losses[0] and objective.second is encoder

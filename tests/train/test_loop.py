@@ -34,12 +34,12 @@ from raysed.store.checkpoints import Checkpoints
 from raysed.store.storage import Storage
 from raysed.train import loop
 from raysed.train.engine import TorchEngine
-from raysed.train.out_of_memory import CUDA_CONTEXT, in_parts_if_needed
-from raysed.train.selection import Result, before_training
-from raysed.train.stage import Plan, Start, warmup_schedule
+from raysed.train.out_of_memory import CUDA_CONTEXT, retry_in_parts
+from raysed.train.selection import TrainingResult, before_training
+from raysed.train.stage import Start, TrainingPlan, warmup_schedule
 from raysed.train.stages.contrastive import Contrastive
 from raysed.train.stages.mlm import MaskedLM
-from raysed.train.state import copied, load_state, seed_everything, write_state
+from raysed.train.state import load_state, seed_everything, snapshot, write_state
 
 STEPS, EPOCH, EVERY = 40, 20, 5
 RATE = warmup_schedule(0.01, STEPS, 0.2, "linear")
@@ -84,10 +84,10 @@ class Run:
 
         parameters = [p for p in self.objective.parameters() if p.requires_grad]
         self.engine = TorchEngine(self.objective, torch.optim.AdamW(parameters, weight_decay=0.01), clip=1.0)
-        plan = Plan(STEPS, RATE, 3, evaluate_every=6, checkpoint_every=every, log_every=1, keep="best")
+        plan = TrainingPlan(STEPS, RATE, 3, evaluate_every=6, checkpoint_every=every, log_every=1, keep="best")
         named |= {"evaluate": evaluate, "on_metrics": on_metrics}
         named["checkpoints"] = self.path and Storage(str(self.path), "run").checkpoints("model", {})
-        run = loop.Run(self.objective, batch_at, plan, self.engine, **named)
+        run = loop.TrainingLoop(self.objective, batch_at, plan, self.engine, **named)
         try:
             self.result = run.train()
         except Stopped:
@@ -170,11 +170,13 @@ class Line(nn.Module):
         return {"first": self.first, "second": self.second}
 
 
-def run_of(line: nn.Module, plan: Plan, **named) -> loop.Run:
-    return loop.Run(line, lambda step: None, plan, TorchEngine(line, torch.optim.SGD(line.parameters())), **named)
+def run_of(line: nn.Module, plan: TrainingPlan, **named) -> loop.TrainingLoop:
+    return loop.TrainingLoop(
+        line, lambda step: None, plan, TorchEngine(line, torch.optim.SGD(line.parameters())), **named
+    )
 
 
-def train_line(scores=None, steps: int = 10, **plan) -> tuple[Line, Result, list[tuple[int, float]]]:
+def train_line(scores=None, steps: int = 10, **plan) -> tuple[Line, TrainingResult, list[tuple[int, float]]]:
     """`scores` by weight of the candidate that is evaluated; returns the weights that were asked for, too."""
     line, asked = Line(), []
 
@@ -182,7 +184,7 @@ def train_line(scores=None, steps: int = 10, **plan) -> tuple[Line, Result, list
         asked.append(-candidate.weight.item())
         return float(scores(asked[-1]))
 
-    plan = Plan(steps, lambda step: 1.0, evaluate_every=4, log_every=3, **plan)
+    plan = TrainingPlan(steps, lambda step: 1.0, evaluate_every=4, log_every=3, **plan)
     result = run_of(line, plan, evaluate=scores and evaluate).train()
     return line, result, asked
 
@@ -224,7 +226,7 @@ def test_without_labels_the_lowest_loss_on_held_out_rows_is_kept(tmp_path):
             return {"first": self.first}
 
     held_out = [SimpleNamespace(place=place, ids=range(count)) for place, count in ((10.0, 3), (18.0, 1))]
-    plan = Plan(40, lambda step: 1.0, evaluate_every=4, keep="best", patience=2, held_out=held_out)
+    plan = TrainingPlan(40, lambda step: 1.0, evaluate_every=4, keep="best", patience=2, held_out=held_out)
 
     for parts in ([None], [14, None]):
         checkpoints = Storage(str(tmp_path / str(len(parts))), "run").checkpoints("line", {})
@@ -257,14 +259,17 @@ def test_the_last_weights_are_kept_where_nothing_better_is_known(scores, keep, a
 def test_the_untouched_weights_have_an_entry_that_nothing_is_chosen_by():
     """It is evaluated once for all candidates, and not at all where the score is known."""
     line, evaluate = Line(), Mock(return_value=40.0)
-    best, named = (Plan(4, lambda step: 1.0, keep=keep) for keep in ("best", "second"))
+    best, named = (TrainingPlan(4, lambda step: 1.0, keep=keep) for keep in ("best", "second"))
     entry = {"step": 0, "dev": {"first": 40.0, "second": 40.0}}
     assert before_training(line, best, line.first, evaluate) == [entry]
     assert before_training(line, named, line.first, evaluate, 41.5) == [{"step": 0, "dev": {"second": 41.5}}]
     evaluate.assert_called_once_with(line.first)
     assert before_training(line, best, line.first, None) == []
     later = {"step": 4, "dev": {"first": 30.0, "second": 31.0}}
-    assert Result(history=[entry, later]).score_by(4) == 31.0 and Result(history=[entry]).score_by(4) is None
+    assert (
+        TrainingResult(history=[entry, later]).score_by(4) == 31.0
+        and TrainingResult(history=[entry]).score_by(4) is None
+    )
 
 
 # -- updates ---------------------------------------------------------------------------------------------------------
@@ -298,9 +303,9 @@ def test_what_is_not_finite_stops_the_run_and_touches_nothing(tmp_path, kind, cl
         return SimpleNamespace(kind=kind if step == 6 else "healthy", ids=np.array([40, 7, 40, 12]))
 
     checkpoints = Storage(str(tmp_path), "run").checkpoints("model", {})
-    plan = Plan(20, lambda step: 0.1, checkpoint_every=3, log_every=9, keep="only")
+    plan = TrainingPlan(20, lambda step: 0.1, checkpoint_every=3, log_every=9, keep="only")
     with pytest.raises(UserError) as caught:
-        loop.Run(objective, batch_at, plan, engine, checkpoints=checkpoints).train()
+        loop.TrainingLoop(objective, batch_at, plan, engine, checkpoints=checkpoints).train()
     assert str(caught.value) == (
         "the loss or its gradient is not finite at step 6 (sentence ids 40, 7, 12); "
         "lower the learning rate or look at these rows"
@@ -362,8 +367,8 @@ def checkpoints(tmp_path) -> Checkpoints:
     return Storage(str(tmp_path), "run").checkpoints("line", {})
 
 
-def saving(**named) -> loop.Run:
-    plan = Plan(9, lambda step: 1.0, checkpoint_every=4, log_every=1, keep="first")
+def saving(**named) -> loop.TrainingLoop:
+    plan = TrainingPlan(9, lambda step: 1.0, checkpoint_every=4, log_every=1, keep="first")
     return run_of(Line(), plan, **named)
 
 
@@ -386,13 +391,13 @@ def test_a_state_is_written_while_training_goes_on_and_is_that_of_its_step(check
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
-    """What `Run` does on a GPU only; a CPU cannot pin memory."""
+    """What `TrainingLoop` does on a GPU only; a CPU cannot pin memory."""
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
-    monkeypatch.setattr(loop.Run, "__post_init__", _as_on_a_gpu(loop.Run.__post_init__))
+    monkeypatch.setattr(loop.TrainingLoop, "__post_init__", _as_on_a_gpu(loop.TrainingLoop.__post_init__))
 
 
 def _as_on_a_gpu(original):
-    def post_init(run: loop.Run) -> None:
+    def post_init(run: loop.TrainingLoop) -> None:
         original(run)
         run._on_gpu = True
 
@@ -427,11 +432,11 @@ class AtOnce:
 
 
 def test_a_part_saves_its_end_whatever_rests(checkpoints, monkeypatch, as_on_a_gpu):
-    monkeypatch.setattr(loop.Run, "_may_save", lambda run: False)
+    monkeypatch.setattr(loop.TrainingLoop, "_may_save", lambda run: False)
     line = Line()
-    plan = Plan(20, lambda step: 1.0, checkpoint_every=5, log_every=9, keep="first")
+    plan = TrainingPlan(20, lambda step: 1.0, checkpoint_every=5, log_every=9, keep="first")
     engine = TorchEngine(line, torch.optim.SGD(line.parameters()))
-    loop.Run(line, lambda step: None, plan, engine, checkpoints=checkpoints, until=10).train()
+    loop.TrainingLoop(line, lambda step: None, plan, engine, checkpoints=checkpoints, until=10).train()
     assert checkpoints.newest()[0] == 10
 
 
@@ -451,9 +456,9 @@ def test_fast_updates_save_seldom_but_before_the_machine_goes(checkpoints, monke
         now[0] += 0.25
 
     line = Line()
-    plan = Plan(160, lambda step: 1.0, checkpoint_every=5, log_every=100, keep="first")
+    plan = TrainingPlan(160, lambda step: 1.0, checkpoint_every=5, log_every=100, keep="first")
     engine = TorchEngine(line, torch.optim.SGD(line.parameters()))
-    run = loop.Run(line, batch_at, plan, engine, checkpoints=checkpoints)
+    run = loop.TrainingLoop(line, batch_at, plan, engine, checkpoints=checkpoints)
     monkeypatch.setattr(run, "warned", lambda: run._step == 70)
     run.train()
     assert kept == [5, 45, 70, 110, 150]
@@ -512,7 +517,7 @@ def assert_equal_state(found, state) -> None:
 @given(st.dictionaries(KEYS, STATES, max_size=4))
 def test_a_state_comes_back_from_disk(tmp_path_factory, state):
     path = tmp_path_factory.mktemp("state")
-    write_state(*copied(state), path)
+    write_state(*snapshot(state), path)
     assert_equal_state(load_state(path), state)
 
 
@@ -521,7 +526,7 @@ def test_a_state_may_share_and_view_memory(tmp_path):
     base = torch.arange(12.0).reshape(3, 4)
     state = {"a": base, "tied": [base, (base.T, base[:, 1])], 7: {"parameter": nn.Parameter(base[0])}}
     state |= {"b/c": base + 1, "b": {"c": base + 2}}
-    write_state(*copied(state), tmp_path)
+    write_state(*snapshot(state), tmp_path)
     assert_equal_state(load_state(tmp_path), state)
 
 
@@ -532,7 +537,7 @@ def test_nothing_is_pickled(saved):
     assert {path.suffix for path in files} == {".safetensors", ".json"}
     assert all(json.loads(path.read_text()) for path in files if path.suffix == ".json")
     with pytest.raises(TypeError):
-        copied({"object": SimpleNamespace()})
+        snapshot({"object": SimpleNamespace()})
 
 
 def test_only_the_writer_writes(monkeypatch, checkpoints):
@@ -658,7 +663,9 @@ def train_ten(make_encoder, make_table, most: int = 99, error: type = torch.OutO
     objective, batches = Contrastive(encoder, dropout=False), EpochBatches(make_table(160, longest=30), 16, seed=5)
     # Not Adam: of gradients that are zero but for rounding it makes whole steps.
     engine = TorchEngine(objective, torch.optim.SGD([p for p in encoder.parameters() if p.requires_grad]))
-    result = loop.Run(objective, batches, Plan(10, lambda step: 0.01, 3, log_every=1, keep="encoder"), engine).train()
+    result = loop.TrainingLoop(
+        objective, batches, TrainingPlan(10, lambda step: 0.01, 3, log_every=1, keep="encoder"), engine
+    ).train()
     return [entry["loss"] for entry in result.history], encoder, rows
 
 
@@ -704,7 +711,7 @@ def test_with_little_memory_the_random_numbers_of_the_gpu_are_put_back(make_enco
         if len(tries) < 3:
             raise torch.OutOfMemoryError("planted")
 
-    in_parts_if_needed(OnGpu(make_encoder("bert")), draw)
+    retry_in_parts(OnGpu(make_encoder("bert")), draw)
     assert len(tries) == 3 and len(set(tries)) == 1
 
 
@@ -723,10 +730,10 @@ def test_what_cuda_says_of_memory_is_understood(make_encoder, said, is_memory):
     """Other errors are passed on, and not tried again."""
     action = Mock(side_effect=[RuntimeError(said), "done"])
     if is_memory:
-        assert in_parts_if_needed(make_encoder("bert"), action) == "done"
+        assert retry_in_parts(make_encoder("bert"), action) == "done"
     else:
         with pytest.raises(RuntimeError, match=r"^CUDA error"):
-            in_parts_if_needed(make_encoder("bert"), action)
+            retry_in_parts(make_encoder("bert"), action)
 
 
 @pytest.mark.parametrize("others", [0.4e9, 9e9])
@@ -738,7 +745,7 @@ def test_those_who_share_a_gpu_are_blamed_for_its_memory(make_encoder, monkeypat
     if others > 1e9:
         said = "because other processes hold 9.0 GB of the GPU's 16.0 GB; raise resources.gpus_per_member, so that"
     with pytest.raises(UserError, match=re.escape(said)):
-        in_parts_if_needed(OnGpu(make_encoder("bert")), Mock(side_effect=torch.OutOfMemoryError("planted")))
+        retry_in_parts(OnGpu(make_encoder("bert")), Mock(side_effect=torch.OutOfMemoryError("planted")))
     assert ("hold 9.0 GB of the GPU's 16.0 GB; encoding batches in 2 parts" in caplog.text) is (others > 1e9)
 
 

@@ -22,7 +22,7 @@ from raysed.train.stages.mlm import MaskedLM
 from raysed.train.stages.nli import SiameseNLI
 from raysed.train.stages.sed import Distillation
 from raysed.train.stages.sts import CosineRegression
-from raysed.train.state import copied, load_state, seed_everything, write_state
+from raysed.train.state import load_state, seed_everything, snapshot, write_state
 
 STEPS, RATE = 14, 2.0**-12  # a rate that float32 has
 few_shapes = partial(pack, few_shapes=True)
@@ -116,7 +116,7 @@ def test_a_continued_training_records_anew(train, tmp_path):
     plain, broken = train("sed", records=False), train("sed")
     expected = plain()
     losses = broken(range(8))
-    write_state(*copied(broken.engine.state_dict()), tmp_path)
+    write_state(*snapshot(broken.engine.state_dict()), tmp_path)
     fresh = train("sed")
     fresh.engine.load_state_dict(load_state(tmp_path))
     assert losses + fresh(range(8, STEPS)) == expected
@@ -128,9 +128,9 @@ def test_what_is_not_finite_changes_nothing(train):
     training = train("sed")
     training(range(10))
     assert sum(training.recorder.replays)
-    before = copied(training.engine.state_dict())[1]
+    before = snapshot(training.engine.state_dict())[1]
     (loss,) = training(range(10, 11), spoilt=10)
-    after = copied(training.engine.state_dict())[1]
+    after = snapshot(training.engine.state_dict())[1]
     assert math.isnan(loss) and all(torch.equal(after[name], before[name]) for name in before)
     assert math.isfinite(*training(range(11, 12)))
 

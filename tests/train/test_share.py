@@ -7,7 +7,7 @@ from raysed.config import make_config
 from raysed.data.tokens import FlatTokens, TokenTable
 from raysed.errors import UserError
 from raysed.plan.consistency import check_settings
-from raysed.plan.needs import corpora
+from raysed.plan.requirements import corpora
 from raysed.recipe import parse_recipes
 from raysed.registry import stages
 from raysed.train.stage import Start

@@ -35,7 +35,7 @@ _LONGEST_TRIED = 1024
 
 
 @dataclass(frozen=True)
-class _Graph:
+class _OnnxGraph:
     """A loaded ONNX file.
 
     Attributes:
@@ -130,7 +130,7 @@ class OnnxModel(Teacher):
         return self._digest([file, *files_of_model(directory, lambda suffix: suffix not in _NOT_READ)])
 
     @cached_property
-    def _model(self) -> _Graph:
+    def _model(self) -> _OnnxGraph:
         if importlib.util.find_spec("onnxruntime") is None:
             raise self._refused("needs ONNX Runtime, which is not installed: run pip install 'raysed[onnx]'")
         file, directory = self._places
@@ -159,13 +159,13 @@ class OnnxModel(Teacher):
         tokenizer = self._tokenizer(directory / where)
         max_length = min(longest, tokenizer.model_max_length) if longest else self.config.max_length
         place = f"teachers: {self.config.path!r}"
-        return _Graph(session, output, nn.Sequential(*following), tokenizer, max_length, place)
+        return _OnnxGraph(session, output, nn.Sequential(*following), tokenizer, max_length, place)
 
     def _following(self, directory: Path) -> tuple[str, int | None, list[nn.Module]]:
         from raysed.model import library  # takes seconds
 
         try:
-            return library.after_transformer(directory)
+            return library.pooling_and_heads(directory)
         except UserError as error:
             raise self._refused(error.problem) from None
         except library.NotPackable as error:

@@ -18,7 +18,7 @@ from raysed.config import EncoderConfig, ViewsConfig
 from raysed.errors import UserError
 from raysed.model.pretrained import LOAD_ERRORS
 from raysed.model.views import common
-from raysed.model.views.common import Made, Maker
+from raysed.model.views.common import GeneratedViews, Maker
 from raysed.store.hub import encoder_path
 
 UNIT = "sentences"
@@ -31,10 +31,10 @@ def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "
     """Return the maker, which draws nothing; the models run in bf16 on a GPU that has it."""
     translators = {config.path: _translator(config, encoder.max_length, device) for _, config in models(views, encoder)}
 
-    def make(sentences: Sequence[str], ids: np.ndarray) -> Made:
+    def make(sentences: Sequence[str], ids: np.ndarray) -> GeneratedViews:
         versions = [translators[back](translators[there](sentences)) for there, back in views.pivots]
         pairs = list(zip(*versions) if len(versions) == 2 else zip(sentences, versions[0]))
-        return Made(pairs, len(pairs), len(pairs))
+        return GeneratedViews(pairs, len(pairs), len(pairs))
 
     return make
 
@@ -53,7 +53,7 @@ def models(views: ViewsConfig, encoder: EncoderConfig) -> list[tuple[str, Encode
 
 def _translator(config: EncoderConfig, max_length: int, device: str) -> Callable[[Sequence[str]], list[str]]:
     tokenizer = _load_tokenizer(config)
-    with common.loading(_SETTING, config.path):
+    with common.view_errors(_SETTING, config.path):
         options = {"use_safetensors": True, "dtype": common.dtype_on(device)}
         path = encoder_path(config)
         model = AutoModelForSeq2SeqLM.from_pretrained(path, trust_remote_code=False, **options)
@@ -83,7 +83,7 @@ def _translator(config: EncoderConfig, max_length: int, device: str) -> Callable
 def _load_tokenizer(config: EncoderConfig) -> PreTrainedTokenizerBase:
     """Load a translation model's configuration and tokenizer; raise UserError if it cannot be used."""
     name, tokenizer = config.path, None
-    with common.loading(_SETTING, name):
+    with common.view_errors(_SETTING, name):
         path = encoder_path(config)
         kind = AutoConfig.from_pretrained(path, trust_remote_code=False).model_type
         if kind not in _TOKENIZERS:

@@ -24,7 +24,7 @@ def usable_positions(config: PretrainedConfig) -> int:
     return positions - 2 if positions > 0 else sys.maxsize
 
 
-class Made(NamedTuple):
+class GeneratedViews(NamedTuple):
     """Two views of each of B sentences; `chosen` of `total` units (words, tokens, sentences) were rewritten."""
 
     pairs: list[tuple[str, str]]
@@ -32,7 +32,7 @@ class Made(NamedTuple):
     total: int
 
 
-Maker = Callable[[Sequence[str], np.ndarray], Made]
+Maker = Callable[[Sequence[str], np.ndarray], GeneratedViews]
 """From B sentences and their ids, int64 [B], to views."""
 
 
@@ -55,7 +55,7 @@ def replace_spans(text: str, replacements: Sequence[tuple[int, int, str]]) -> st
 
 
 @contextmanager
-def loading(setting: str, name: str) -> Iterator[None]:
+def view_errors(setting: str, name: str) -> Iterator[None]:
     """Turn loading errors into UserErrors that name the setting."""
     try:
         yield

@@ -18,7 +18,7 @@ from raysed.config import EncoderConfig, ViewsConfig, derive_seed
 from raysed.errors import UserError
 from raysed.model.pretrained import load_tokenizer, read_weights
 from raysed.model.views import common
-from raysed.model.views.common import Made, Maker
+from raysed.model.views.common import GeneratedViews, Maker
 
 UNIT = "tokens"
 _RESERVED = re.compile(r"\[.+\]|<.+>")
@@ -48,9 +48,9 @@ def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "
             replacements.append((stop - len(old), stop, new))
         return common.replace_spans(sentence, replacements)
 
-    def make(sentences: Sequence[str], ids: np.ndarray) -> Made:
+    def make(sentences: Sequence[str], ids: np.ndarray) -> GeneratedViews:
         if not len(sentences):
-            return Made([], 0, 0)
+            return GeneratedViews([], 0, 0)
         coded = tokenizer(list(sentences), **options, verbose=False)
         tokens = [np.array(row, np.int64) for row in coded["input_ids"]]
         spans = [np.array(row, np.int64).reshape(-1, 2) for row in coded["offset_mapping"]]
@@ -63,7 +63,7 @@ def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "
             total += len(places)
         filled = _fill(model, tokenizer, torch.from_numpy(kinds_V).to(device), tokens, chosen)
         pairs = [(one[0], rewritten(*one)) for one in zip(sentences, tokens, spans, chosen, filled)]
-        return Made(pairs, sum(map(len, chosen)), total)
+        return GeneratedViews(pairs, sum(map(len, chosen)), total)
 
     return make
 
@@ -136,7 +136,7 @@ def _texts_and_kinds(tokenizer: PreTrainedTokenizerBase) -> tuple[list[str], np.
 
 def _load(views: ViewsConfig, encoder: EncoderConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     ((setting, config),) = models(views, encoder)
-    with common.loading(setting, config.path):
+    with common.view_errors(setting, config.path):
         model, info = read_weights(AutoModelForMaskedLM, config)
         tokenizer = load_tokenizer(config)
     missing = sorted(key for key in info["missing_keys"] if "pooler" not in key)

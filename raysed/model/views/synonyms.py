@@ -15,7 +15,7 @@ import numpy as np
 
 from raysed.config import EncoderConfig, ViewsConfig, derive_seed
 from raysed.errors import UserError
-from raysed.model.views.common import Made, Maker, capital_as, draw, replace_spans
+from raysed.model.views.common import GeneratedViews, Maker, capital_as, draw, replace_spans
 
 UNIT = "words"
 _CACHED_WORDS = 1 << 18
@@ -40,7 +40,7 @@ def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "
     """Return the maker."""
     seed, synonyms_of = derive_seed(seed, "synonym"), lru_cache(_CACHED_WORDS)(partial(_synonyms, _wordnet()))
 
-    def make(sentences: Sequence[str], ids: np.ndarray) -> Made:
+    def make(sentences: Sequence[str], ids: np.ndarray) -> GeneratedViews:
         pairs, chosen, total = [], 0, 0
         for sentence, key in zip(sentences, ids.tolist()):
             words = list(_WORD.finditer(sentence))
@@ -57,7 +57,7 @@ def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "
                 replacements.append((*match.span(), capital_as(match[0], synonym)))
             pairs.append((sentence, replace_spans(sentence, replacements)))
             chosen, total = chosen + len(places), total + len(words)
-        return Made(pairs, chosen, total)
+        return GeneratedViews(pairs, chosen, total)
 
     return make
 

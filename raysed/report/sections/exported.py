@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from raysed.report.findings import worth
-from raysed.report.results import Run
+from raysed.report.findings import gain_sentence
+from raysed.report.results import RunResults
 from raysed.report.section import Section
 from raysed.store.text import Table, number, sentence, size
 
@@ -34,10 +34,10 @@ def formats_table(formats: Sequence[Mapping[str, Any]], dev: str | None) -> Tabl
     return Table.of(formats, columns, text=3)
 
 
-def _choice(run: Run) -> dict[str, str]:
+def _choice(run: RunResults) -> dict[str, str]:
     choice = run.choice
     about = {"chosen": choice.words()} if choice.refusal else {"recipe": choice.model.recipe}
-    value = worth(run.scores, choice.model.recipe, choice.model.kind)
+    value = gain_sentence(run.scores, choice.model.recipe, choice.model.kind)
     return {**about, "why": choice.refusal or choice.words(), "worth": value}
 
 

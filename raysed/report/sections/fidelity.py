@@ -4,19 +4,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from raysed.data.candidates import candidates_summary
-from raysed.report.document import Report
-from raysed.report.results import Run
+from raysed.report.document import Document
+from raysed.report.results import RunResults
 from raysed.report.scores import display_name
 from raysed.report.section import Block, Section
 from raysed.score.kinds.retrieval import DEPTH
 from raysed.store.text import Table
 
 
-def _fidelity(run: Run) -> list[dict[str, Any]]:
+def _fidelity(run: RunResults) -> list[dict[str, Any]]:
     recipes = dict.fromkeys(recipe.uncalibrated for recipe in run.job.recipes if recipe.distils)
     found = {recipe: run.meta(f"{recipe}/fidelity/00") for recipe in recipes}
     tables = [{"recipe": recipe, "asked_by": "texts", **of} for recipe, of in found.items() if "searches" in of]
-    for table in tables if run.config.search.is_on else ():
+    for table in tables if run.config.search.enabled else ():
         table["mined"] = dict(run.meta(f"{table['recipe']}/candidates"))
     return tables
 
@@ -33,7 +33,7 @@ def fidelity_table(searches: Sequence[Mapping[str, Any]]) -> Table:
     return Table.of(searches, columns)
 
 
-def _tables(found: Sequence[Mapping[str, Any]], report: Report) -> Iterator[Block]:
+def _tables(found: Sequence[Mapping[str, Any]], report: Document) -> Iterator[Block]:
     for about in found:
         if mined := about.get("mined"):
             yield f"{about['recipe']} was trained with {candidates_summary(mined)}."

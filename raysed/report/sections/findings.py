@@ -2,4 +2,4 @@
 
 from raysed.report.section import Section
 
-SECTIONS = [Section("findings", "Findings", 10, tables=lambda data, report: report.conclusions())]
+SECTIONS = [Section("findings", "Findings", 10, tables=lambda data, report: report.finding_paragraphs())]

@@ -6,22 +6,22 @@ from typing import Any
 import numpy as np
 
 from raysed.report.charts import Axis, Chart, Panel, Series
-from raysed.report.document import Report
-from raysed.report.results import Run
+from raysed.report.document import Document
+from raysed.report.results import RunResults
 from raysed.report.section import Block, Section
 from raysed.store.text import Table, number
 
 _CRITERIA = {"spearman": "Spearman correlation", "pearson": "Pearson correlation"}
 
 
-def _grids(run: Run) -> list[dict[str, Any]]:
+def _grids(run: RunResults) -> list[dict[str, Any]]:
     """Return the grids with what their scores are: the criterion if the dev task has graded pairs."""
     dev = {grid["task"]: run.evaluation.tasks[grid["task"]] for grid in run.facts.grids}
     measures = {name: task.measure for name, task in dev.items() if task.kind != "pairs"}
     return [{**grid, "measure": measures.get(grid["task"], _CRITERIA[grid["criterion"]])} for grid in run.facts.grids]
 
 
-def _tables(grids: Sequence[Mapping[str, Any]], report: Report) -> Iterator[Block]:
+def _tables(grids: Sequence[Mapping[str, Any]], report: Document) -> Iterator[Block]:
     for grid in grids:
         score = f"{grid['statistic']} {grid['measure']} of its models on {grid['task']}, {grid['score']:.2f}"
         words = f"`{grid['recipe']}`: the lower bound {grid['winner']:g} was chosen for the {score}"

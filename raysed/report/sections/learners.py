@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from raysed.report.document import Report
-from raysed.report.results import Run
+from raysed.report.document import Document
+from raysed.report.results import RunResults
 from raysed.report.section import Block, Section
 from raysed.store.text import Table, number
 
 
-def _learners(run: Run) -> list[dict[str, Any]]:
+def _learners(run: RunResults) -> list[dict[str, Any]]:
     """Return mean squared distances per dimension on the evaluation's sentences, by recipe.
 
     Each model's mean is subtracted (`sed.target: centred_mean` leaves it out). The pooling is the one that learners
@@ -21,7 +21,7 @@ def _learners(run: Run) -> list[dict[str, Any]]:
     # External teachers have other widths and their own pooling.
     recipes = {recipe.uncalibrated: recipe for recipe in run.job.recipes if recipe.distils and recipe.members}
     for recipe in recipes.values():
-        learners, members = run.of(recipe.uncalibrated), run.of(recipe.ensemble)
+        learners, members = run.models_of(recipe.uncalibrated), run.models_of(recipe.ensemble)
         layers = 1 if 1 in learners[0].poolings else None
         centred = []
         for group in (learners, members):
@@ -35,7 +35,7 @@ def _learners(run: Run) -> list[dict[str, Any]]:
     return found
 
 
-def _tables(learners: list[dict[str, Any]], report: Report) -> Iterator[Block]:
+def _tables(learners: list[dict[str, Any]], report: Document) -> Iterator[Block]:
     columns = {
         "recipe": lambda learner: learner["recipe"],
         "updates": lambda learner: f"{learner['updates']:,}",

@@ -10,8 +10,8 @@ import numpy as np
 
 from raysed.recipe import BASE
 from raysed.report.charts import MOST_DOTS, Axis, Chart, Panel, Series
-from raysed.report.document import Report
-from raysed.report.results import Judged, Run
+from raysed.report.document import Document
+from raysed.report.results import PairComparison, RunResults
 from raysed.report.section import Block, Section
 from raysed.score.metrics import ranks, spearman
 from raysed.store.text import Table, shortened
@@ -20,38 +20,42 @@ _LONGEST = 80
 """Characters shown of a sentence."""
 
 
-def worst_pairs(judged: Judged, count: int = 10) -> list[dict[str, Any]]:
+def worst_pairs(comparison: PairComparison, count: int = 10) -> list[dict[str, Any]]:
     """Return the pairs that the chosen model ranks least like people do, worst first."""
-    if not np.isfinite(judged.after_P).all():
+    if not np.isfinite(comparison.after_P).all():
         return []
-    gold_P, cosine_P = _ranks(judged.gold_P), _ranks(judged.after_P)
-    numbers = {"cosine": judged.after_P, "rank_by_score": gold_P, "rank_by_cosine": cosine_P}
-    return _largest(np.abs(gold_P - cosine_P), count, numbers, judged)
+    gold_P, cosine_P = _ranks(comparison.gold_P), _ranks(comparison.after_P)
+    numbers = {"cosine": comparison.after_P, "rank_by_score": gold_P, "rank_by_cosine": cosine_P}
+    return _largest(np.abs(gold_P - cosine_P), count, numbers, comparison)
 
 
-def changed_pairs(judged: Judged, count: int = 5) -> dict[str, list[dict[str, Any]]]:
+def changed_pairs(comparison: PairComparison, count: int = 5) -> dict[str, list[dict[str, Any]]]:
     """Return the pairs whose error the chosen model lowered most (`better`) and raised most (`worse`).
 
     >>> texts = ["It rains.", "It snows.", "It hails."]
     >>> gold, before, after = np.array([1.0, 2.0, 3.0]), np.array([0.3, 0.2, 0.1]), np.array([0.1, 0.3, 0.2])
-    >>> found = changed_pairs(Judged("dev", "ct", texts, texts, gold, before, after))
+    >>> found = changed_pairs(PairComparison("dev", "ct", texts, texts, gold, before, after))
     >>> {kind: [pair["sentence1"] for pair in pairs] for kind, pairs in found.items()}
     {'better': ['It rains.', 'It hails.'], 'worse': ['It snows.']}
     """
-    if not np.isfinite([judged.before_P, judged.after_P]).all():
+    if not np.isfinite([comparison.before_P, comparison.after_P]).all():
         return {"better": [], "worse": []}
-    gold_P, before_P, after_P = map(_ranks, (judged.gold_P, judged.before_P, judged.after_P))
+    gold_P, before_P, after_P = map(_ranks, (comparison.gold_P, comparison.before_P, comparison.after_P))
     gains_P = np.abs(before_P - gold_P) - np.abs(after_P - gold_P)
-    numbers = {"cosine_before": judged.before_P, "cosine_after": judged.after_P}
+    numbers = {"cosine_before": comparison.before_P, "cosine_after": comparison.after_P}
     numbers |= {"rank_by_score": gold_P, "rank_before": before_P, "rank_after": after_P}
-    return {kind: _largest(by_P, count, numbers, judged) for kind, by_P in (("better", gains_P), ("worse", -gains_P))}
+    return {
+        kind: _largest(by_P, count, numbers, comparison) for kind, by_P in (("better", gains_P), ("worse", -gains_P))
+    }
 
 
-def _largest(by_P: np.ndarray, count: int, numbers: Mapping[str, np.ndarray], judged: Judged) -> list[dict[str, Any]]:
+def _largest(
+    by_P: np.ndarray, count: int, numbers: Mapping[str, np.ndarray], comparison: PairComparison
+) -> list[dict[str, Any]]:
     found = []
     for row in (row for row in np.argsort(-by_P, kind="stable")[:count] if by_P[row] > 0):
-        texts = {"sentence1": judged.first[row], "sentence2": judged.second[row]}
-        pair = {key: float(values[row]) for key, values in {"score": judged.gold_P, **numbers}.items()}
+        texts = {"sentence1": comparison.first[row], "sentence2": comparison.second[row]}
+        pair = {key: float(values[row]) for key, values in {"score": comparison.gold_P, **numbers}.items()}
         found.append(pair | {key: shortened(text, _LONGEST) for key, text in texts.items()})
     return found
 
@@ -61,14 +65,16 @@ def _ranks(values_P: np.ndarray) -> np.ndarray:
     return (ranks(values_P) - 1) / max(len(values_P) - 1, 1) * 100
 
 
-def _changes(run: Run) -> dict[str, Any]:
-    pairs = changed_pairs(run.judged) if run.judged else {}
-    return {"task": run.judged.task, "model": run.judged.model, **pairs} if any(pairs.values()) else {}
+def _changes(run: RunResults) -> dict[str, Any]:
+    pairs = changed_pairs(run.pair_comparison) if run.pair_comparison else {}
+    return (
+        {"task": run.pair_comparison.task, "model": run.pair_comparison.model, **pairs} if any(pairs.values()) else {}
+    )
 
 
-def _failures(run: Run) -> dict[str, Any]:
-    pairs = run.judged and worst_pairs(run.judged)
-    return {"task": run.judged.task, "model": run.judged.model, "pairs": pairs} if pairs else {}
+def _failures(run: RunResults) -> dict[str, Any]:
+    pairs = run.pair_comparison and worst_pairs(run.pair_comparison)
+    return {"task": run.pair_comparison.task, "model": run.pair_comparison.model, "pairs": pairs} if pairs else {}
 
 
 def pairs_table(pairs: Sequence[Mapping[str, Any]]) -> Table:
@@ -81,7 +87,7 @@ def pairs_table(pairs: Sequence[Mapping[str, Any]]) -> Table:
     return Table.of(pairs, columns, text=2, is_stacked=True)
 
 
-def _changes_tables(changes: Mapping[str, Any], report: Report) -> Iterator[Block]:
+def _changes_tables(changes: Mapping[str, Any], report: Document) -> Iterator[Block]:
     model = f"{changes['model']} on {changes['task']}"
     for kind, how in {"better": "more", "worse": "less"}.items():
         if changes[kind]:
@@ -89,9 +95,9 @@ def _changes_tables(changes: Mapping[str, Any], report: Report) -> Iterator[Bloc
             yield pairs_table(changes[kind])
 
 
-def agreement_chart(judged: Judged) -> Chart | None:
+def agreement_chart(comparison: PairComparison) -> Chart | None:
     """Return cosines against graded scores with the means of ten bins, a panel per model with finite cosines."""
-    gold_P, cosines = judged.gold_P, {BASE: judged.before_P, judged.model: judged.after_P}
+    gold_P, cosines = comparison.gold_P, {BASE: comparison.before_P, comparison.model: comparison.after_P}
     cosines = {model: cosine_P for model, cosine_P in cosines.items() if np.isfinite(cosine_P).all()}
     if not cosines:
         return None
@@ -100,9 +106,9 @@ def agreement_chart(judged: Judged) -> Chart | None:
     edges = np.linspace(gold_P.min(), gold_P.max(), 11)
     bin_P = np.minimum(np.searchsorted(edges, gold_P, side="right") - 1, 9)
     filled = [bin_P == i for i in np.unique(bin_P)]
-    x = Axis.of(f"graded score of {judged.task}", moved_P)
+    x = Axis.of(f"graded score of {comparison.task}", moved_P)
     y = Axis.of("cosine", np.concatenate(list(cosines.values())))
-    pairs = [f"{shortened(a, _LONGEST)}\n{shortened(b, _LONGEST)}" for a, b in zip(judged.first, judged.second)]
+    pairs = [f"{shortened(a, _LONGEST)}\n{shortened(b, _LONGEST)}" for a, b in zip(comparison.first, comparison.second)]
     panels = []
     for model, cosine_P in cosines.items():
         shown = zip(pairs, gold_P, cosine_P)
@@ -114,7 +120,7 @@ def agreement_chart(judged: Judged) -> Chart | None:
         panels.append(Panel(x, y, series, model))
     correlations = ", ".join(f"{model} {100 * spearman(found_P, gold_P):.1f}" for model, found_P in cosines.items())
     note = f"{MOST_DOTS} of {len(gold_P):,} pairs; the lines use all of them." if len(gold_P) > MOST_DOTS else ""
-    return Chart("agreement", f"Cosines and graded scores on {judged.task}; Spearman: {correlations}", panels, note)
+    return Chart("agreement", f"Cosines and graded scores on {comparison.task}; Spearman: {correlations}", panels, note)
 
 
 SECTIONS = [
@@ -123,7 +129,7 @@ SECTIONS = [
         "Pairs",
         50,
         words="Ranks go from 0, the least alike of all pairs, to 100, the most alike.",
-        charts=lambda run, _: [agreement_chart(run.judged)] if run.judged else [],
+        charts=lambda run, _: [agreement_chart(run.pair_comparison)] if run.pair_comparison else [],
     ),
     Section("changes", "What got better and worse", 51, _changes, tables=_changes_tables, is_part=True),
     Section(

@@ -9,23 +9,23 @@ from typing import Any
 
 import torch
 
-from raysed.report.document import Report
-from raysed.report.results import Run, versions
+from raysed.report.document import Document
+from raysed.report.results import RunResults, versions
 from raysed.report.section import Block, Code, Section
 from raysed.store.status import read_timings
 from raysed.store.text import Table, duration
 
 
-def _members(run: Run) -> list[dict[str, Any]]:
+def _members(run: RunResults) -> list[dict[str, Any]]:
     named = [(*name.split("/"), reason) for name, reason in run.facts.left_out.items()]
     return [{"recipe": recipe, "index": int(index), "reason": reason} for recipe, *_, index, reason in named]
 
 
-def _members_tables(members: Sequence[Mapping[str, Any]], report: Report) -> Iterator[Block]:
+def _members_tables(members: Sequence[Mapping[str, Any]], report: Document) -> Iterator[Block]:
     yield Table(["recipe", "member", "reason"], [[str(value) for value in member.values()] for member in members])
 
 
-def _time_tables(timings: Mapping[str, Mapping[str, float]], report: Report) -> Iterator[Block]:
+def _time_tables(timings: Mapping[str, Mapping[str, float]], report: Document) -> Iterator[Block]:
     total = sum(took["seconds"] for took in timings.values())
     columns = {
         "stage": lambda line: line[0],
@@ -39,12 +39,12 @@ def _time_tables(timings: Mapping[str, Mapping[str, float]], report: Report) -> 
     yield Table.of([*timings.items(), ("total", {"seconds": total})], columns, has_total=True)
 
 
-def _environment(run: Run) -> dict[str, Any]:
+def _environment(run: RunResults) -> dict[str, Any]:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({platform.machine()})"
     return {**versions(), "python": platform.python_version(), "cluster": run.facts.cluster, "device": device}
 
 
-def _facts_tables(facts: Mapping[str, Any], report: Report) -> Iterator[Block]:
+def _facts_tables(facts: Mapping[str, Any], report: Document) -> Iterator[Block]:
     yield Table(["what", "value"], [[what.replace("_", " "), str(value)] for what, value in facts.items()])
 
 
@@ -55,7 +55,7 @@ def how_to_repeat(location: str, run: str, job: Sequence[str] = ("python", "jobs
     return shlex.join([*job, "--config", settings, "--run", again, "--storage", location])
 
 
-def _repeat(run: Run) -> dict[str, str]:
+def _repeat(run: RunResults) -> dict[str, str]:
     """Return the command that was typed, but in notebooks and at Python's prompt, and one that repeats the run.
 
     That is the script beside it, or `raysed run`.
@@ -69,7 +69,7 @@ def _repeat(run: Run) -> dict[str, str]:
     return {"command": typed, "repeat": repeat}
 
 
-def _repeat_tables(repeat: Mapping[str, str], report: Report) -> Iterator[Block]:
+def _repeat_tables(repeat: Mapping[str, str], report: Document) -> Iterator[Block]:
     yield (
         "`config.yaml` beside this report holds all resolved settings, with the full paths of local inputs. To run the "
         "same settings and inputs under another name (if the run is in an object store, download the file first):"
@@ -80,7 +80,7 @@ def _repeat_tables(repeat: Mapping[str, str], report: Report) -> Iterator[Block]
         yield Code(repeat["command"])
 
 
-def _corpus(run: Run) -> dict[str, Any]:
+def _corpus(run: RunResults) -> dict[str, Any]:
     return {**run.facts.corpus.get("report", {}), **run.facts.corpus.get("lengths", {})}
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from raysed.report.charts import Axis, Chart, Colour, Panel, Series
-from raysed.report.document import Report
-from raysed.report.results import Run
-from raysed.report.scores import NO_LABELS, Scores, display_name, labels_of, stages_of, task_names, titled
+from raysed.report.document import Document
+from raysed.report.results import RunResults
+from raysed.report.scores import NO_LABELS, ScoreTable, display_name, labels_of, stages_of, task_names, titled
 from raysed.report.section import Block, Section
 from raysed.score.tasks import main_score
 from raysed.store.text import Table, number
@@ -23,7 +23,7 @@ _COLOURS: Mapping[str, Colour] = {
 }
 
 
-def headline_table(scores: Scores) -> Table:
+def headline_table(scores: ScoreTable) -> Table:
     """Return the main result as a table (like SED tables 3 and 4), without columns that the run does not fill.
 
     Groups not scored on all headline tasks come last; a baseline that fits none of them is left out.
@@ -55,7 +55,7 @@ def in_words(entry: Mapping[str, Any]) -> str:
     return f"{entry['low']:.1f} to {entry['high']:.1f}" if "low" in entry else "-"
 
 
-def layers_table(scores: Scores) -> Table:
+def layers_table(scores: ScoreTable) -> Table:
     """Return mean headline scores by pooled layers (SED table 8), of models scored at several depths."""
     depths = sorted({row.layers for row in scores.rows}, key=lambda depth: (isinstance(depth, str), depth))
     models: dict[tuple, dict[str, float]] = {}
@@ -81,7 +81,7 @@ def _means_table(models: Mapping[tuple, Mapping[Hashable, float | None]], *heads
     return Table(["models", "recipe", *heads, *map(str, columns)], lines, text=2 + len(heads))
 
 
-def widths_table(report: Report) -> Table:
+def widths_table(report: Document) -> Table:
     """Return the mean score of a recipe's learners by width, one line for the dev task and each headline task."""
     models: dict[tuple, dict[int, float | None]] = {}
     for entry in sorted(report.data.get("widths", ()), key=lambda entry: entry["width"]):
@@ -91,7 +91,7 @@ def widths_table(report: Report) -> Table:
     return _means_table(models, "task")
 
 
-def _widths(run: Run) -> list[dict[str, Any]]:
+def _widths(run: RunResults) -> list[dict[str, Any]]:
     """Score learners on all tasks with embeddings cut to the widths of `sed.widths`, and in full."""
     found = []
     for model in run.models if run.config.sed.widths else ():
@@ -109,7 +109,7 @@ def _depth_name(layers: int | str) -> str:
     return f"{layers} layer{'s' * (layers > 1)}"
 
 
-def scores_chart(scores: Scores) -> Chart | None:
+def scores_chart(scores: ScoreTable) -> Chart | None:
     """Return a band per group: a dot per model, the mean as a bar, and its interval as a line."""
     if not scores.groups:
         return None
@@ -119,7 +119,7 @@ def scores_chart(scores: Scores) -> Chart | None:
         if "low" in entry:
             ends = np.array([entry["low"], entry["high"]])
             series.append(Series(ends, np.array([y, y]), "grey", mark="none", line="-", is_faint=True))
-        found = [(row.average(scores.tasks), row.index) for row in scores.of(group)]
+        found = [(row.average(scores.tasks), row.index) for row in scores.rows_of(group)]
         found = sorted((score, f"{group[0]} {index}: {score:.2f}") for score, index in found if score is not None)
         values, texts = zip(*found)
         # Spread, so that equal scores do not hide each other.
@@ -137,7 +137,7 @@ def scores_chart(scores: Scores) -> Chart | None:
     return Chart("scores", title, [Panel(x, Axis("", len(bands), 0), series, bands=bands)])
 
 
-def _by_task(data: None, report: Report) -> Iterator[Block]:
+def _by_task(data: None, report: Document) -> Iterator[Block]:
     scores = report.scores
     if scores.sizes:
         yield f"{'; '.join(f'{task}: {size}' for task, size in scores.sizes.items())}."

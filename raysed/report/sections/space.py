@@ -6,14 +6,14 @@ import numpy as np
 
 from raysed.recipe import BASE, parse_recipe
 from raysed.report.charts import LINES, Axis, Chart, Panel, Series
-from raysed.report.document import Report
-from raysed.report.results import Run
+from raysed.report.document import Document
+from raysed.report.results import RunResults
 from raysed.report.section import Block, Section
 from raysed.score.unlabelled import effective_rank, isotropy, singular_values
 from raysed.store.text import Table
 
 
-def _of_task(run: Run) -> dict[str, np.ndarray]:
+def _of_task(run: RunResults) -> dict[str, np.ndarray]:
     """Return one task's embeddings by the base and by the last recipe, each with and without its calibration.
 
     The task is the first of graded pairs, if any. A recipe is represented by its first model that has not collapsed, or
@@ -29,7 +29,7 @@ def _of_task(run: Run) -> dict[str, np.ndarray]:
     return found
 
 
-def _tables(models: Mapping[str, Mapping[str, float]], report: Report) -> Iterator[Block]:
+def _tables(models: Mapping[str, Mapping[str, float]], report: Document) -> Iterator[Block]:
     columns = {
         "models": lambda model: model[0],
         "cosine of random pairs": lambda model: f"{model[1]['cosine']:.3f}",

@@ -8,24 +8,24 @@ import numpy as np
 
 from raysed.model.int8 import int8_summary
 from raysed.recipe import SED, TEACHERS
-from raysed.report.results import Run
+from raysed.report.results import RunResults
 from raysed.report.section import Block, Section
-from raysed.score.ensemble import NEIGHBOURS, conclusions
+from raysed.score.ensemble import NEIGHBOURS, summary_lines
 from raysed.store.text import Table, number
 
-_LEARNT = f"{TEACHERS}-{SED}"
-_NOTHING = {"width": None, "parameters": None, "sentences_per_second": None}
+_LEARNER = f"{TEACHERS}-{SED}"
+_UNKNOWN = {"width": None, "parameters": None, "sentences_per_second": None}
 Models = Sequence[Mapping[str, Any]]
 """Teachers, what they give together, and last the exported model; see docs/report.md."""
 
 
-def _teachers(run: Run) -> list[dict[str, Any]]:
+def _teachers(run: RunResults) -> list[dict[str, Any]]:
     if not run.config.teachers:
         return []
     found: list[dict[str, Any]] = []
     for index, teacher in enumerate(run.config.teachers):
         meta = run.meta(f"{TEACHERS}/embeddings/{index:02d}")
-        about = {key: meta.get(key) for key in _NOTHING}
+        about = {key: meta.get(key) for key in _UNKNOWN}
         if int8 := run.meta(f"{TEACHERS}/int8/{index:02d}"):
             about["int8"] = int8
         found.append({"model": teacher.title, **about, "score": run.scores.average_of(TEACHERS, "member", index)})
@@ -33,20 +33,20 @@ def _teachers(run: Run) -> list[dict[str, Any]]:
         score = run.scores.average_of(TEACHERS, "ensemble", 0)
         kept = sum(f"{TEACHERS}/members/{index:02d}" not in run.facts.left_out for index in range(len(found)))
         together = "all teachers together" if kept == len(found) else f"the {kept} kept, together"
-        found.append({"model": together, **_NOTHING, "score": score})
-    model, encoder = run.choice.model, run.exported.encoder
+        found.append({"model": together, **_UNKNOWN, "score": score})
+    model, encoder = run.choice.model, run.exported_model.encoder
     size = sum(tensor.numel() for tensor in encoder.parameters())
     own = {"model": run.choice.title, "width": encoder.width, "parameters": size, "sentences_per_second": run.speed}
     own["score"] = run.scores.average_of(model.recipe, model.kind, model.index)
     # Learners that share their only teacher's space can search what it has embedded.
     teacher, documents = run.facts.shares_space_of, [model for model in run.models if model.recipe == TEACHERS]
     if teacher and documents:
-        learners = [model for model in run.models if model.recipe == _LEARNT]
+        learners = [model for model in run.models if model.recipe == _LEARNER]
         x_UD, *others = (np.asarray(run.embeddings(model)) for model in [*documents, *learners])
         scores = [run.evaluation.score_between(y_UD, x_UD, run.scores.tasks) for y_UD in others]
         if None not in scores:  # None: a headline task is neither pairs nor retrieval
             about = {"score": statistics.fmean(scores), "searches": teacher}
-            found.append({"model": f"{_LEARNT} searching {teacher}", **_NOTHING, **about})
+            found.append({"model": f"{_LEARNER} searching {teacher}", **_UNKNOWN, **about})
     return [*found, own]
 
 
@@ -74,9 +74,9 @@ def _teacher_blocks(models: Models) -> Iterator[Block]:
     yield from (f"{int8_summary(model['model'], model['int8'])}." for model in models if "int8" in model)
 
 
-def worth_blocks(found: Mapping[str, Any]) -> Iterator[Block]:
+def gain_blocks(found: Mapping[str, Any]) -> Iterator[Block]:
     """Yield words and tables on what named teachers are worth together, see `raysed.score.ensemble`."""
-    yield " ".join(conclusions(found))
+    yield " ".join(summary_lines(found))
     dev, everyone, columns = found.get("dev", []), found["teachers"], list(found["rows"][0]["scores"])
     best_on = "best" if set(dev) & set(found["tasks"]) else "best on dev"
 
@@ -132,7 +132,7 @@ SECTIONS = [
         60,
         _teachers,
         "How much of each teacher's score the exported model keeps, and the sizes and speeds (sentences per second in "
-        f"one process on this machine). In a row `{_LEARNT} searching …`, the learner embeds the queries and the "
+        f"one process on this machine). In a row `{_LEARNER} searching …`, the learner embeds the queries and the "
         "teacher the documents; for graded pairs, each sentence takes the query's place once.",
         tables=lambda models, report: _teacher_blocks(models),
     ),
@@ -142,7 +142,7 @@ SECTIONS = [
         61,
         lambda run: run.facts.worth,
         "Before anything was distilled, at the full width of the teachers:",
-        tables=lambda found, report: worth_blocks(found),
+        tables=lambda found, report: gain_blocks(found),
         is_part=True,
     ),
 ]

@@ -10,7 +10,7 @@ import numpy as np
 from raysed.recipe import BASE, parse_recipe
 from raysed.registry import stages
 from raysed.report.charts import LINES, Axis, Chart, Panel, Series
-from raysed.report.results import Run
+from raysed.report.results import RunResults
 from raysed.report.section import Section
 
 Curves = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -53,7 +53,7 @@ def training_chart(node: str, curves: Curves, references: Mapping[str, float] | 
     return Chart(f"training-{node}", f"Training of {node}{average}: {', '.join(ends)}", panels) if panels else None
 
 
-def _charts(run: Run, data: None) -> Iterator[Chart | None]:
+def _charts(run: RunResults, data: None) -> Iterator[Chart | None]:
     """Yield a chart for the members of each node, and for the learners of each recipe that distils."""
     of_dev = run.scores.groups_of(run.config.evaluation.dev)
     base = {"base": of_dev[BASE, "base"]["mean"]} if (BASE, "base") in of_dev else {}
@@ -69,7 +69,7 @@ def _charts(run: Run, data: None) -> Iterator[Chart | None]:
         yield training_chart(text, _curves(run, "learner", names), references)
 
 
-def _curves(run: Run, what: str, names: Sequence[str]) -> Curves:
+def _curves(run: RunResults, what: str, names: Sequence[str]) -> Curves:
     """Return histories by names such as `member 00`; the models of a grid's winner are its members."""
     return {f"{what} {name.rpartition('/')[2]}": run.history(name) for name in names}
 

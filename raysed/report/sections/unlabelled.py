@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from raysed.recipe import BASE
-from raysed.report.document import Report
-from raysed.report.results import Run
+from raysed.report.document import Document
+from raysed.report.results import RunResults
 from raysed.report.section import Block, Cards, Section
-from raysed.score.unlabelled import CANNOT_BE_TOLD, unlabelled_scores
+from raysed.score.unlabelled import LABELS_ADVICE, unlabelled_scores
 from raysed.store.text import Table
 
 Models = Mapping[str, Mapping[str, Any]]
@@ -37,7 +37,7 @@ def neighbours_table(models: Models) -> Table:
     return Table(header, lines, text=len(header))
 
 
-def _neighbours(data: None, report: Report) -> Iterator[Block]:
+def _neighbours(data: None, report: Document) -> Iterator[Block]:
     models = report.data.get("analysis.unlabelled") or {}
     lists: dict[str, dict[str, list[tuple[float, str]]]] = {}
     for name, found in models.items():
@@ -53,8 +53,8 @@ def _neighbours(data: None, report: Report) -> Iterator[Block]:
         yield Cards(lists, neighbours_table(models))
 
 
-def _unlabelled(run: Run) -> Models:
-    sentences, models = run.some_sentences(), {BASE: run.untouched, run.choice.model.recipe: run.exported}
+def _unlabelled(run: RunResults) -> Models:
+    sentences, models = run.sample_sentences(), {BASE: run.base_model, run.choice.model.recipe: run.exported_model}
     return {name: unlabelled_scores(sentences, model.embed) for name, model in models.items()}
 
 
@@ -71,7 +71,7 @@ SECTIONS = [
             "found if its nearest sentence is the original. Alignment is the mean squared distance of the two, and "
             "uniformity shows how evenly all sentences are spread (for both, lower is better). The last two columns "
             "describe the shape of the space. "
-            f"{CANNOT_BE_TOLD}"
+            f"{LABELS_ADVICE}"
         ),
         tables=lambda models, report: [unlabelled_table(models)],
     ),

@@ -1,4 +1,4 @@
-"""Kinds of tasks; each is one file of this package with a subclass of `Task`.
+"""Kinds of tasks; each is one file of this package with a subclass of `EvaluationTask`.
 
 A task turns embeddings into an *outcome*, an array with a row per pair, query or text. Metrics and resampled scores
 depend on outcomes only, so the same code scores BM25.
@@ -17,7 +17,7 @@ from raysed.config import Role, TaskConfig
 from raysed.score.lexical import LEXICAL, Vectors
 
 
-class Task(ABC):
+class EvaluationTask(ABC):
     """A task that models are scored on.
 
     Attributes:
@@ -48,7 +48,7 @@ class Task(ABC):
 
     @classmethod
     @abstractmethod
-    def load(cls, name: str, config: TaskConfig, seed: int, aggregation: str) -> "Task":
+    def load(cls, name: str, config: TaskConfig, seed: int, aggregation: str) -> "EvaluationTask":
         """Read a task; `seed` is for folds and clusters, `aggregation` for graded pairs."""
 
     @abstractmethod
@@ -67,7 +67,7 @@ class Task(ABC):
         """Return the pairs or texts that have labels, in a fixed order; empty for documents."""
         return []
 
-    def without(self, rows: Sequence[int]) -> "Task | None":
+    def without(self, rows: Sequence[int]) -> "EvaluationTask | None":
         """Return the task without the `items` at `rows`; None if the rest cannot be scored."""
         raise NotImplementedError
 
@@ -93,8 +93,8 @@ class Task(ABC):
 
 
 @cache
-def kinds() -> dict[str, type[Task]]:
+def kinds() -> dict[str, type[EvaluationTask]]:
     """Return all kinds of tasks by name."""
     modules = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
     found = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
-    return {cls.kind: cls for cls in found if issubclass(cls, Task) and "kind" in vars(cls)}
+    return {cls.kind: cls for cls in found if issubclass(cls, EvaluationTask) and "kind" in vars(cls)}

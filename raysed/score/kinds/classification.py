@@ -13,7 +13,7 @@ from raysed.data.rows import Schema, column_names, read_source
 from raysed.data.sources import Hub, ending, find
 from raysed.errors import UserError
 from raysed.score import probes
-from raysed.score.kinds import Task
+from raysed.score.kinds import EvaluationTask
 from raysed.score.lexical import Vectors
 from raysed.score.probes import Features, Labelled
 
@@ -72,7 +72,7 @@ def _check_classes(classes: Sequence[str], ids: np.ndarray, source: str, setting
         )
 
 
-class LabelledTask(Task):
+class LabelledTask(EvaluationTask):
     """N texts with class ids `labels`, int64 [N]; `scored`, bool [N], marks the texts that are scored."""
 
     has_test_part: ClassVar[bool] = False

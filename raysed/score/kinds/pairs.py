@@ -15,7 +15,7 @@ import numpy as np
 from raysed.config import TaskConfig
 from raysed.data.graded import FEWEST, StsTask, gold_of, load_task
 from raysed.errors import UserError
-from raysed.score.kinds import Task
+from raysed.score.kinds import EvaluationTask
 from raysed.score.lexical import Vectors, sparse_pair_cosines
 from raysed.score.metrics import Order, pair_cosines, pearson, spearman
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _CORRELATIONS = {"spearman": spearman, "pearson": pearson}
 
 
-class Pairs(Task):
+class Pairs(EvaluationTask):
     """Scores models on graded pairs; `aggregation` is the default for tasks that set none."""
 
     kind, main = "pairs", "spearman"

@@ -16,7 +16,7 @@ from raysed.config import Role, TaskConfig
 from raysed.data.rows import Rows, Schema, read
 from raysed.data.sources import ENDINGS, Hub, ending, find
 from raysed.errors import UserError
-from raysed.score.kinds import Task
+from raysed.score.kinds import EvaluationTask
 from raysed.score.lexical import BM25, Vectors, bm25_of
 from raysed.score.metrics import unit
 
@@ -83,7 +83,7 @@ def _by_id(rows: Rows) -> dict[str, int]:
     return found
 
 
-class Retrieval(Task):
+class Retrieval(EvaluationTask):
     """Scores models by how they rank the documents that answer a query; only embedded texts get prompts.
 
     With a prompt of the task's own, models add none of theirs.

@@ -7,7 +7,7 @@ from raysed.train.calibrations import Calibration, FitOptions
 from raysed.train.flow_fit import fit_flow
 
 
-class _Flow(Calibration):
+class _FlowCalibration(Calibration):
     name, title = "flow", "the flow"
     words = "a normalizing flow (an invertible network fitted without labels) then makes the vectors Gaussian"
     is_affine = False
@@ -16,4 +16,4 @@ class _Flow(Calibration):
         return fit_flow(x_ND, options.flow, options.seed)
 
 
-CALIBRATION = _Flow()
+CALIBRATION = _FlowCalibration()

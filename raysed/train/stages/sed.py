@@ -12,15 +12,15 @@ from pydantic import AfterValidator, Field, model_validator
 from torch import nn
 from torch.nn import functional as F
 
-from raysed.config import MOST, NO_EFFECT, Precision, TargetPrecision, ascending, distinct
+from raysed.config import MAX_MODELS, NO_EFFECT, Precision, TargetPrecision, ascending, distinct
 from raysed.train.objective import EncoderObjective
 from raysed.train.optimizers import make_moments
-from raysed.train.stage import Plan, Stage, Start, TuningConfig, log_every
+from raysed.train.stage import Stage, Start, TrainingPlan, TuningConfig, log_every
 
 if TYPE_CHECKING:
     from raysed.data.targets import TargetBatch
     from raysed.model.encoder import Encoder
-    from raysed.train.loop import Run
+    from raysed.train.loop import TrainingLoop
 
 
 TEMPERATURE = 0.07
@@ -104,7 +104,7 @@ class SedConfig(TuningConfig):
     views. `null`: the same."""
     target_precision: TargetPrecision = "fp32"
     """`fp32` targets, or `fp16` for half the storage and traffic, rounded by at most 1/2048."""
-    learners: Annotated[int, NO_EFFECT] = Field(1, ge=1, le=MOST)
+    learners: Annotated[int, NO_EFFECT] = Field(1, ge=1, le=MAX_MODELS)
     """Learners, with different seeds and the same targets."""
     start: Literal["encoder", "mlm"] = "encoder"
     """Where learners start: the pre-trained `encoder` (paper), or `mlm`, the first member after that stage."""
@@ -232,12 +232,12 @@ class _Sed(Stage):
     words = "distillation (reproducing the ensemble's embeddings)"
     sentences_per_row = 1
 
-    def set_up_worker(self, settings: SedConfig, start: Start, rank: int = 0, world: int = 1) -> Run:
+    def set_up_worker(self, settings: SedConfig, start: Start, rank: int = 0, world: int = 1) -> TrainingLoop:
         from raysed.data.targets import MEAN, TargetBatches, held_out_batches
         from raysed.model.head import START, VARIANCE
         from raysed.model.precision import uses_bf16
         from raysed.train.engine import TorchEngine
-        from raysed.train.loop import Run
+        from raysed.train.loop import TrainingLoop
 
         targets, on_gpu = start.data["targets"], start.encoder.transformer.device.type == "cuda"
         heads = ()
@@ -264,7 +264,7 @@ class _Sed(Stage):
         settings = settings.model_copy(update={"batch_size": batches.batch_size})
         steps = self.steps(settings, batches.rows)
         chooses = settings.keep != "last"
-        plan = Plan(
+        plan = TrainingPlan(
             steps=steps,
             learning_rate=self.schedule(settings, steps),
             seed=start.seed + rank,  # workers see different sentences, so their dropout must differ
@@ -279,11 +279,11 @@ class _Sed(Stage):
         if torch.distributed.is_initialized():
             from raysed.train.deepspeed import DeepSpeedEngine
 
-            return Run(objective, batches, plan, DeepSpeedEngine(objective, settings, world, bf16))
+            return TrainingLoop(objective, batches, plan, DeepSpeedEngine(objective, settings, world, bf16))
         trained = [p for p in objective.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(trained, lr=0.0, weight_decay=settings.weight_decay, fused=True)
         make_moments(optimizer)
-        return Run(objective, batches, plan, TorchEngine(objective, optimizer, settings.clip, bf16))
+        return TrainingLoop(objective, batches, plan, TorchEngine(objective, optimizer, settings.clip, bf16))
 
 
 STAGE = _Sed()

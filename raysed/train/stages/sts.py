@@ -8,7 +8,7 @@ import torch
 from pydantic import AfterValidator, BeforeValidator, Field
 from torch.nn import functional as F
 
-from raysed.config import CHOICE, MOST, TaskConfig, as_blocks, distinct
+from raysed.config import MAX_MODELS, SELECTION_ONLY, TaskConfig, as_blocks, distinct
 from raysed.train.objective import Siamese
 from raysed.train.stage import Stage, Start, TuningConfig
 
@@ -23,24 +23,24 @@ class StsConfig(TuningConfig):
     epochs: float = Field(4.0, gt=0)
     train: Annotated[list[TaskConfig], BeforeValidator(as_blocks)] = []
     """A path, hub id, settings as in `evaluation.tasks.NAME`, or a list. `score_range` scales scores to 0 to 1."""
-    lower_bounds: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], AfterValidator(distinct), CHOICE] = [
+    lower_bounds: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], AfterValidator(distinct), SELECTION_ONLY] = [
         round(0.05 * i, 2) for i in range(20)
     ]
     """The grid: distinct values b from 0 to below 1. Targets are b + (1 - b) * score. The best bound's models are the
     ensemble."""
-    models: Annotated[int, CHOICE] = Field(10, ge=1, le=MOST)
+    models: Annotated[int, SELECTION_ONLY] = Field(10, ge=1, le=MAX_MODELS)
     """Models per lower bound."""
     criterion: Literal["spearman", "pearson"] = "spearman"
     """Deciding correlation on the dev task: `spearman` or `pearson`."""
-    statistic: Annotated[Literal["mean", "max"], CHOICE] = "mean"
+    statistic: Annotated[Literal["mean", "max"], SELECTION_ONLY] = "mean"
     """Score of a bound: the `mean` or `max` of its models."""
     evaluate_every: int | None = Field(None, ge=1)
     """Updates between evaluations. `null`: as `members.evaluate_every`."""
-    scheduler: Annotated[Literal["none", "asha"], CHOICE] = "none"
+    scheduler: Annotated[Literal["none", "asha"], SELECTION_ONLY] = "none"
     """`asha`: stop unpromising bounds early. `none`: train all to the end."""
-    asha_reduction: Annotated[int, CHOICE] = Field(3, ge=2)
+    asha_reduction: Annotated[int, SELECTION_ONLY] = Field(3, ge=2)
     """Of the bounds at a rung, one in this many continues."""
-    asha_rungs: Annotated[int, CHOICE] = Field(3, ge=2)
+    asha_rungs: Annotated[int, SELECTION_ONLY] = Field(3, ge=2)
     """Rungs; each has `asha_reduction` times fewer updates than the next, in multiples of `sts.evaluate_every`."""
 
 
