@@ -15,11 +15,11 @@ import torch
 from safetensors.torch import load_file, save
 
 from raysed.bundled import ENCODERS
-from raysed.cluster.process import prepare_process
 from raysed.config import CorpusConfig, EncoderConfig
 from raysed.data.corpus import BUNDLED, CorpusReport, sentence_chunks
 from raysed.data.tokens import EpochBatches, LengthReport, TokenTable, tokenize
 from raysed.model.pretrained import load_encoder
+from raysed.process import prepare_process
 from raysed.train.engine import TorchEngine
 from raysed.train.loop import TrainingLoop
 from raysed.train.optimizers import bert_optimizer

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 from headline import embedded
 
-from raysed.cluster.process import prepare_process
 from raysed.config import load_config
 from raysed.plan.check import load_evaluation
+from raysed.process import prepare_process
 from raysed.report.charts import Axis, Chart, Colour, Panel, Series, draw
 from raysed.score.intervals import interval, resample
 from raysed.score.tasks import mean_score

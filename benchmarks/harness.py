@@ -24,12 +24,12 @@ import pyarrow.parquet as pq
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from raysed.cluster.process import prepare_process
 from raysed.config import EncoderConfig
 from raysed.data.tokens import FlatTokens, TokenTable, tokenize
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_encoder
+from raysed.process import prepare_process
 from raysed.score.metrics import spearman
 
 import shapes

@@ -24,11 +24,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from raysed.cluster.process import prepare_process
 from raysed.config import Config, TeacherConfig, load_config, make_config
 from raysed.model.combination import side_by_side
 from raysed.model.load import load_model
 from raysed.model.teacher import load_teacher
+from raysed.process import prepare_process
 from raysed.score.intervals import interval, resample
 from raysed.score.lexical import TF_IDF, baselines
 from raysed.score.tasks import Evaluation, Outcomes, mean_score

@@ -28,7 +28,7 @@ from transformers import (
     TrainerCallback,
 )
 
-from raysed.cluster.process import PROGRAM_LIMITS
+from raysed.process import PROGRAM_LIMITS
 
 import harness
 from harness import MAX_LENGTH, Sample, alternate, arguments

@@ -5,9 +5,8 @@
 The teachers are M3 with a little noise on its weights. Both sides load their models and tokenise within their turn;
 raysed tokenises once, writes the target table and re-encodes some of its rows to check them. Each of raysed's turns is
 a process of its own, whose imports are not part of it, as they are not of the other's; nor is the start of Ray, which a
-whole job pays once (S6). Without Ray, the start of further processes is part of it, though in a job they are there from
-the members' training. The dev score is computed beside the first turn of each side. On machines where teachers embed in
-bf16 unasked, that is a side, too, and the notes say how far it moves the mean.
+whole job pays once (S6). The dev score is computed beside the first turn of each side. On machines where teachers embed
+in bf16 unasked, that is a side, too, and the notes say how far it moves the mean.
 """
 
 import argparse
@@ -24,20 +23,20 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import torch
 
-from raysed.cluster.execute import make_executor
-from raysed.cluster.process import prepare_process
+from raysed.cluster.execute import ExecutionOptions, Executor, backend_of
 from raysed.config import Precision, make_config
-from raysed.data.targets import TARGET_FILE
+from raysed.context import ignore
+from raysed.data.parquet import BlockFiles, matrix
 from raysed.data.tokens import tokenize
-from raysed.graph import LISTS
-from raysed.make.targets import teacher_sums
+from raysed.graph import LISTS, Ref, Training, resolve_input
+from raysed.make.targets import teacher_sum
 from raysed.model.precision import uses_bf16
 from raysed.model.pretrained import load_encoder, save_encoder
 from raysed.plan.check import check
 from raysed.plan.graph import Plan
+from raysed.process import prepare_process
 from raysed.store.storage import Storage
 
 import peers
@@ -123,9 +122,8 @@ class Work:
     def _averaged(self, side: str, precision: Precision, number: int) -> Sample:
         with ProcessPoolExecutor(1, get_context("spawn"), prepare_process) as process:
             turn = self.options, self.location, self.texts, self.teachers, precision, number
-            seconds, tokenising, path = process.submit(make_targets, *turn).result()
-        column = pq.read_table(path / TARGET_FILE).column("target").combine_chunks()
-        self.means[side] = column.flatten().to_numpy().reshape(len(self.texts), -1)
+            seconds, tokenising, targets = process.submit(make_targets, *turn).result()
+        self.means[side] = matrix(targets.read(0, targets.rows).column("target"))
         self.tokenising.append(tokenising)
         return self._sample(seconds, number, partial(self._mean_of_raysed, precision))
 
@@ -164,8 +162,8 @@ class Work:
 
     def _mean_of_raysed(self, precision: Precision, texts: list[str]) -> np.ndarray:
         _, tokenizer = load_encoder(ENCODER)
-        sums = teacher_sums([self.teachers], None, self.options.device, precision=precision)
-        return sums(tokenize(tokenizer, texts, MAX_LENGTH))[0] / len(self.teachers)
+        add = teacher_sum(self.teachers, None, self.options.device, precision=precision)
+        return add(tokenize(tokenizer, texts, MAX_LENGTH)) / len(self.teachers)
 
     def _sample(self, seconds: float, number: int, embed: Callable[[list[str]], np.ndarray]) -> Sample:
         dev = None if number else dev_score(embed, self.options)
@@ -179,11 +177,11 @@ def make_targets(
     teachers: list[Path],
     precision: Precision,
     number: int,
-) -> tuple[float, float, Path]:
+) -> tuple[float, float, BlockFiles]:
     """Tokenises and makes the targets of a run whose members are trained; in a process that does nothing else.
 
     Returns:
-        Seconds in all, those of tokenising, and the directory of the targets.
+        Seconds in all, those of tokenising, and the targets.
     """
     torch.set_num_threads(options.threads)
     is_gpu = options.device == "cuda"
@@ -192,10 +190,12 @@ def make_targets(
     )
     made["resources"] |= {"encode_precision": precision}
     plan = Plan(check(make_config(made)))
-    members = [name for name, artefact in plan.graph.artefacts.items() if artefact.needs.by == "tune"]
+    members = [name for name, artefact in plan.graph.artefacts.items() if isinstance(artefact.execution, Training)]
     storage = Storage(location, f"{precision}-{number}")
+    execution = ExecutionOptions(plan.config.resources, options.engine, members=len(members))
     with ray_session(options.threads) if options.engine == "ray" else nullcontext():
-        with closing(make_executor(plan.graph, storage, plan.how(options.engine), lambda line: None)) as executor:
+        with closing(backend_of(storage, execution, ignore)) as backend:
+            executor = Executor(plan.graph, storage, execution, backend, ignore)
             _, tokenizer = load_encoder(ENCODER)
             with timed() as tokenising:
                 write = partial(write_sentence_table, texts, tokenizer)
@@ -207,7 +207,7 @@ def make_targets(
             storage.commit("ct/ensemble", lambda path: None, executor.state.task("ct/ensemble").depends, {LISTS: lists})
             with timed() as averaging:
                 executor.make([plan.graph.artefacts[TARGETS]])
-            return tokenising[0] + averaging[0], tokenising[0], storage.fetch(TARGETS)
+            return tokenising[0] + averaging[0], tokenising[0], resolve_input(Ref(TARGETS), storage)
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@
 
 The job is CT members, their mean and a learner of one epoch. `raysed` is `jobs/ensemble_then_distill.py` as a process,
 by the local engine and on Ray. `plain` calls, one after the other with all cores each, what its workers call: `set_up`
-and `train`, `teacher_sums` over the whole corpus, and `Distillation` with a torch optimizer. `plain processes` is the
+and `train`, `teacher_sum` over the whole corpus, and `Distillation` with a torch optimizer. `plain processes` is the
 same with as many members at a time as there are cores, in processes of one thread that have imported everything before.
 
 Beside each, the same job with one update and 20 sentences is timed. What raysed takes longer for it than plain does is
@@ -26,13 +26,13 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from raysed.cluster.process import prepare_process
 from raysed.config import Config, make_config
 from raysed.data.targets import TargetBatch
 from raysed.data.tokens import TokenTable, pack, read_tokens
-from raysed.make.targets import teacher_sums
+from raysed.make.targets import teacher_sum
 from raysed.model.encoder import Encoder
 from raysed.model.pretrained import load_encoder, write_checkpoint
+from raysed.process import prepare_process
 from raysed.registry import stages
 from raysed.train.engine import TorchEngine
 from raysed.train.loop import TrainingLoop
@@ -124,8 +124,8 @@ class Work:
             train = partial(train_member, config, directory, self._device)
             members = list((pool.map if pool else map)(train, range(config.members.count)))
             corpus = read_tokens(directory)
-            sums = teacher_sums([members], config.resources.encode_token_budget, self._device)
-            train_learner(config, corpus, sums(corpus)[0] / len(members), self._device, Path(out, "learner"))
+            add = teacher_sum(members, config.resources.encode_token_budget, self._device)
+            train_learner(config, corpus, add(corpus) / len(members), self._device, Path(out, "learner"))
         return Sample(seconds[0], 1)
 
 

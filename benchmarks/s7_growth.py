@@ -7,8 +7,8 @@ learner on one worker and on two. Every worker has one CPU and one torch thread,
 one. The start of processes is part of every turn; the efficiency of two workers is stated with it and without.
 
 Memory: a whole run over random short sentences by a small encoder, once for each size of the corpus and each in a
-fresh process. Sampled ten times a second: the resident size of the driver, which reads the corpus and writes the target
-table, and what Ray's object store holds.
+fresh process. Sampled ten times a second: the resident size of the driver, which reads the corpus, and what Ray's
+object store holds.
 """
 
 import argparse
@@ -32,15 +32,16 @@ import pyarrow.parquet as pq
 import ray
 import torch
 
-from raysed.cluster.execute import Executor, make_executor
-from raysed.cluster.process import prepare_process
+from raysed.cluster.execute import ExecutionOptions, Executor, backend_of
 from raysed.config import make_config
+from raysed.context import ignore
 from raysed.data.targets import TARGET_FILE, TargetWriter
-from raysed.graph import LISTS, Graph
+from raysed.graph import LISTS, Graph, Training
 from raysed.model.pretrained import load_encoder
 from raysed.pipeline import run
 from raysed.plan.check import check
 from raysed.plan.graph import Plan
+from raysed.process import prepare_process
 from raysed.store.storage import Storage
 
 from harness import ENCODER, Figure, Sample, alternate, arguments, prepare, publish, timed
@@ -115,7 +116,7 @@ class Work:
         executor, graph = self._executor(storage, {"concurrent_members": at_a_time}, members={"count": count})
         write = partial(write_sentence_table, self.texts, self._tokenizer)
         storage.commit("corpus", write, executor.state.task("corpus").depends, {"rows": len(self.texts)})
-        members = [artefact for artefact in graph.artefacts.values() if artefact.needs.by == "tune"]
+        members = [artefact for artefact in graph.artefacts.values() if isinstance(artefact.execution, Training)]
         with timed() as seconds:
             executor.make(members)
         if executor.state.failures:
@@ -141,7 +142,10 @@ class Work:
         for name, block in blocks.items():
             made[name] |= block
         plan = Plan(check(make_config(made)))
-        return make_executor(plan.graph, storage, plan.how(), lambda line: None), plan.graph
+        sed, members = plan.config.sed, plan.config.members.count
+        options = ExecutionOptions(plan.config.resources, members=members, learner_workers=sed.workers)
+        backend = backend_of(storage, options, ignore)
+        return Executor(plan.graph, storage, options, backend, ignore), plan.graph
 
     def _write_targets(self, directory: Path) -> None:
         """Writes as many rows as the updates need."""

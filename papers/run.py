@@ -8,13 +8,14 @@ import raysed
 from papers.compare import SMALL_NOTE, Comparison, compare
 from papers.data import Request
 from papers.plan import Plan
+from raysed.api import run_config
 from raysed.config import Config
 
 Rows = list[dict[str, Any]]
 
 
 def _run(config: Config) -> raysed.Result:
-    return raysed.run(config, verbose=True)
+    return run_config(config, verbose=True, starts_ray=True)
 
 
 def measure(config: Config, further: Mapping[str, str | None]) -> dict[str, Rows]:

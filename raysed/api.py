@@ -172,10 +172,11 @@ def run(
         config = load_config(find_config(os.fspath(config)))
     elif not isinstance(config, Config):
         config = make_config(config)
-    return _run(config, verbose, take_over)
+    return run_config(config, verbose, take_over)
 
 
-def _run(config: Config, verbose: bool, take_over: bool = False) -> Result:
+def run_config(config: Config, verbose: bool, take_over: bool = False, starts_ray: bool = False) -> Result:
+    """Run a configuration; with `starts_ray`, `resources.engine: auto` is Ray wherever it is installed."""
     from raysed.plan.consistency import check_settings
 
     check_settings(config)  # before Ray and the heavy libraries, which take seconds
@@ -184,7 +185,7 @@ def _run(config: Config, verbose: bool, take_over: bool = False) -> Result:
     from raysed.store.storage import Storage
 
     with shown(verbose), notes_shown(verbose):
-        pipeline.run(config, print_text if verbose else log.info, take_over)
+        pipeline.run(config, print_text if verbose else log.info, take_over, starts_ray)
     return Result(Storage(config.storage, config.run), config.encoder.trust_remote_code)
 
 
@@ -194,8 +195,8 @@ def check(config: Config) -> None:
     Raises:
         UserError: a setting or input is wrong.
     """
-    from raysed.cluster.process import prepare_process
     from raysed.plan.consistency import check_settings
+    from raysed.process import prepare_process
 
     check_settings(config)  # before the heavy libraries, which take seconds
     prepare_process()
@@ -274,7 +275,7 @@ def distill(
     trained = {"keep_layers": keep_layers, "static": static, "search": search, "queries": queries}
     about = {"dev": dev, "tasks": tasks, "run": run, "storage": storage, "settings": settings, "verbose": verbose}
     try:
-        return _run(distillation(teachers, sentences, learner, **trained, **about), verbose, take_over)
+        return run_config(distillation(teachers, sentences, learner, **trained, **about), verbose, take_over)
     finally:
         given_objects.clear()
 

@@ -6,6 +6,7 @@ import argparse
 import atexit
 import gc
 import importlib
+import logging
 import os
 import signal
 import sys
@@ -81,10 +82,11 @@ def main_of(
 
     if getattr(parsed, "address", None):
         os.environ["RAY_ADDRESS"] = parsed.address
+    level = logging.DEBUG if getattr(parsed, "verbose", False) else logging.INFO
     interrupts.listen(last_words)
     atexit.register(gc.freeze)  # or Python spends a second or two at exit collecting torch's objects
     try:
-        with notes_shown(), interrupts.errors_are_stops():
+        with notes_shown(level=level), interrupts.errors_are_stops():
             return job(parsed) or 0
     except UserError as error:
         print(f"error: {_one_line(error)}", file=sys.stderr)

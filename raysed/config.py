@@ -104,8 +104,8 @@ class Block(BaseModel):
         return self.model_dump(mode="json", exclude={*self._marked(NO_EFFECT), *self._marked(SELECTION_ONLY)})
 
     def choices(self) -> dict[str, Any]:
-        """Return the settings marked `SELECTION_ONLY`, as JSON."""
-        return self.model_dump(mode="json", include=self._marked(SELECTION_ONLY))
+        """Return the settings marked `SELECTION_ONLY`, as JSON, by the names that fingerprints have."""
+        return self.model_dump(mode="json", include=self._marked(SELECTION_ONLY), by_alias=True)
 
     @classmethod
     def _marked(cls, mark: str) -> set[str]:
@@ -612,20 +612,23 @@ class ResourcesConfig(Block):
     """How work is spread over machines; planned from what the cluster has where nothing is set."""
 
     engine: Annotated[Literal["auto", "ray", "local"], NO_EFFECT] = "auto"
-    """`ray`: the cluster of `RAY_ADDRESS`, or Ray on this machine. `local`: this machine without Ray; several trainings
-    share its CPUs, or take turns on its GPU. `auto`: `ray` if `RAY_ADDRESS` is set, Python has started Ray, or it is
-    installed and `sed.workers` is above 1, there are several GPUs, or several trainings and a GPU or more than 16 CPUs.
-    Results are the same."""
+    """`ray`: [the Ray that is named, runs here or is started](cluster.md). `local`: this process, without Ray. `auto`:
+    `raysed run` and `jobs/ensemble_then_distill.py` take Ray if it is installed. Other commands and Python functions
+    take Ray if `RAY_ADDRESS` is set, Python has started it, or `sed.workers` is above 1. Results are the same."""
     cpus_per_member: Annotated[float | None, NO_EFFECT] = Field(None, gt=0)
-    """CPUs per member. `null`: one, or more with fewer members than cores."""
+    """CPUs per member. `null`: one, or more with fewer members than cores; without Ray, all."""
     gpus_per_member: Annotated[float | None, NO_EFFECT] = Field(None, gt=0)
     """GPUs per member, a fraction or whole number. `null`: as many members per GPU as fit in 85 % of its memory
     (docs/size.md)."""
     concurrent_members: Annotated[int | None, NO_EFFECT] = Field(None, ge=1)
-    """Most members at once. `null`: as many as fit."""
+    """Most members at once on Ray. `null`: as many as fit."""
     gpu: Annotated[bool | None, NO_EFFECT] = None
     """`null`: use GPUs if present. `true`: require them, and request them from an autoscaling cluster. `false`: use
     none."""
+    accelerator_type: Annotated[str | None, NO_EFFECT] = None
+    """Kind of GPU to use, by Ray's name, such as `A10G`. `null`: any."""
+    label_selector: Annotated[dict[str, str], NO_EFFECT] = {}
+    """Labels of the nodes to use, as Ray selects them, such as `{market-type: "!spot"}`."""
     encode_token_budget: Annotated[int | None, NO_EFFECT] = Field(None, ge=64)
     """Tokens per pass when embedding, halved if memory runs out. `null`: 2,048 on CPUs, 65,536 on GPUs, at most 8,192
     for dev scores during training."""
@@ -636,9 +639,9 @@ class ResourcesConfig(Block):
     wait_minutes: Annotated[float, NO_EFFECT] = Field(10.0, ge=0)
     """Longest wait for an autoscaling cluster. If it has enough, the wait ends two minutes after its last new node."""
     silence_seconds: Annotated[float, NO_EFFECT] = Field(300.0, gt=0)
-    """Restart a worker that has been stopped (SIGSTOP) for this long."""
+    """On Ray, restart a worker that has been stopped (SIGSTOP) for this long."""
     stall_seconds: Annotated[float, NO_EFFECT] = Field(1800.0, gt=0)
-    """Restart a worker without an update for this long. Must exceed the longest evaluation."""
+    """On Ray, restart a worker without an update for this long. Must exceed the longest evaluation."""
 
     @model_validator(mode="after")
     def _gpus_can_be_given(self) -> "ResourcesConfig":

@@ -9,18 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raysed.config import Block, stable_hash
+from raysed.data.parquet import ROWS_PER_GROUP, BlockFiles
 from raysed.store.checkpoints import Checkpoints
 from raysed.store.files import Watched
 from raysed.store.storage import Entry, Storage
 
+if TYPE_CHECKING:
+    from raysed.context import Context
+
 LISTS = "lists"
 """Key of an outcome's metadata: the artefacts it lists, as pairs of name and fingerprint, by list."""
 _STATE = 2  # format of training states, see `raysed.train.state`
+BLOCK_FILE = "block.parquet"
+
+
+# -- inputs ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -36,10 +45,10 @@ class ExternalInput:
 class OutcomeMember:
     """An artefact from the list `among` of an outcome, or all of them without an index."""
 
-    outcome: str
+    outcome: Artefact
     index: int | None = None
     among: str = "all"
-    names: tuple[str, ...] = ()
+    instead: tuple[Artefact, ...] = ()
     """Artefacts to take instead, at the positions of those in the list."""
 
 
@@ -47,15 +56,12 @@ class OutcomeMember:
 class Candidates:
     """Artefacts that an outcome chooses from; some of them may not exist."""
 
-    names: tuple[str, ...]
-
-
-Input = str | tuple[str, ...] | OutcomeMember | Candidates | ExternalInput
+    artefacts: tuple[Artefact, ...]
 
 
 @dataclass(frozen=True)
 class CandidateResult:
-    """What became of one of the `Candidates`: `meta` is None if it does not exist; an `is_mistake` can be fixed."""
+    """What became of one of `Candidates`: `meta` is None if it does not exist; an `is_mistake` can be fixed."""
 
     name: str
     fingerprint: str
@@ -64,68 +70,141 @@ class CandidateResult:
     is_mistake: bool = False
 
 
+# -- how artefacts are made ------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
-class Needs:
-    """How an artefact is made.
+class InDriver:
+    """In the run's own process."""
+
+
+@dataclass(frozen=True)
+class Short:
+    """In a worker if that is faster. Artefacts of one `group` are made by the same one; `on_cpus`: without a GPU."""
+
+    group: str = ""
+    on_cpus: bool = False
+
+
+@dataclass(frozen=True)
+class Training:
+    """By a worker that trains; all trainings of a stage are trials of one experiment.
 
     Attributes:
-        stage: of the run, in timings and status.
-        by: `driver` (this process), `task`, `tune`, `train` or `blocks`, see `raysed.cluster.execute`.
-        group: artefacts of one group share a worker.
-        is_intermediate: make it only if something that needs it is missing.
-        is_outcome: others depend on its content.
-        may_fail: the run continues without it.
-        say: yields lines for the user once it exists.
-        options: for the code that runs it, such as its memory.
+        worker: the training, see `raysed.make.models.Trainer`.
+        memory: returns what it needs, with `gpu` and the `kind` of GPU.
+        updates: returns its updates, given the rows of its `tables`.
+        rows_per_update: batch size in sentences or pairs.
+        config: what distinguishes it in tables of results: node, lower_bound, seed.
+        halving: returns the arguments of `raysed.cluster.halving.Halving`, given the updates.
     """
 
-    stage: str
-    by: str = "driver"
+    worker: type
+    memory: Callable[..., Any]
+    updates: Callable[[Mapping[str, int]], int]
+    tables: Mapping[str, Artefact]
+    rows_per_update: int
+    config: Mapping[str, Any]
+    halving: Callable[[int], Mapping[str, Any]] | None = None
+
+
+@dataclass(frozen=True)
+class GangTraining:
+    """By workers that train one model together, see `Training`."""
+
+    worker: type
+    memory: Callable[..., Any]
+    config: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """In blocks of the corpus, by actors that hold models; the artefact is its blocks.
+
+    Attributes:
+        corpus: the sentence table.
+        worker: makes a block from rows of the corpus, see `raysed.cluster.blocks`.
+        weights: returns the bytes of the model that an actor holds; None: of the artefact's `teachers`.
+        group: artefacts of one group are made in one pass.
+        is_keyed: a block is identified by its text, and not by all that the artefact depends on.
+    """
+
+    corpus: Artefact
+    worker: type
+    title: str
+    weights: Callable[[], int] | None = None
     group: str = ""
-    is_intermediate: bool = False
-    is_outcome: bool = False
-    may_fail: bool = False
-    say: Callable[[Entry], Iterable[str]] | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    is_keyed: bool = False
 
 
-@dataclass(frozen=True, eq=False)
+Execution = InDriver | Short | Training | GangTraining | Blocks
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Artefact:
     """Something that a run makes.
 
     Attributes:
         name: path below the run directory.
-        make: `make(directory, inputs, settings, work)` fills a directory and returns small facts for the manifest.
+        stage: of the run, in timings and status.
+        make: `make(directory, inputs, settings, context)` fills a directory and returns small facts for the manifest.
         settings: blocks of settings and values that change the result.
         untracked: further inputs, by role, that do not change the result.
+        is_intermediate: make it only if something that needs it is missing.
+        is_outcome: others depend on its content.
+        may_fail: the run continues without it.
+        lines: yields lines for the user once it exists.
     """
 
     name: str
     title: str
+    stage: str
     make: Callable[..., Mapping[str, Any] | None]
-    needs: Needs
-    inputs: Mapping[str, Input] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     untracked: Mapping[str, Any] = field(default_factory=dict)
+    execution: Execution = InDriver()
+    is_intermediate: bool = False
+    is_outcome: bool = False
+    may_fail: bool = False
+    lines: Callable[[Entry], Iterable[str]] | None = None
 
-    def sources(self) -> Iterable[str]:
-        """Yield the names of artefacts that must precede this one."""
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    def sources(self) -> Iterable[Artefact]:
+        """Yield the artefacts that must precede this one."""
         for value in (*self.inputs.values(), *self.untracked.values()):
-            if value and isinstance(value, str):
-                yield value
-            if isinstance(value, tuple):
-                yield from value
-            if isinstance(value, OutcomeMember):
-                yield value.outcome
-            if isinstance(value, OutcomeMember | Candidates):
-                yield from value.names
+            match value:
+                case Artefact():
+                    yield value
+                case tuple():
+                    yield from value
+                case Candidates():
+                    yield from value.artefacts
+                case OutcomeMember():
+                    yield value.outcome
+                    yield from value.instead
+
+
+# -- artefacts whose inputs are known ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Ref:
-    """An artefact that a maker receives as the path of its directory."""
+    """An artefact that a maker receives as the path of its directory, or as `BlockFiles`."""
 
     name: str
+
+
+@dataclass(frozen=True)
+class BlocksRef:
+    """The blocks of an artefact that is to be completed, which a maker receives as `BlockFiles`."""
+
+    name: str
+    blocks: int
+    size: int
+    rows: int
 
 
 @dataclass(frozen=True)
@@ -156,13 +235,13 @@ class Task:
         return stable_hash(self.depends)
 
     def resolve_inputs(self, storage: Storage) -> dict[str, Any]:
-        """Return what the maker receives: directories of artefacts, and values."""
-        return {role: _resolve(value, storage) for role, value in self.inputs.items()}
+        """Return what the maker receives: directories and blocks of artefacts, and values."""
+        return {role: resolve_input(value, storage) for role, value in self.inputs.items()}
 
-    def run(self, storage: Storage, work: Any) -> Entry:
+    def run(self, storage: Storage, context: Context) -> Entry:
         """Make the artefact and publish it."""
         inputs = self.resolve_inputs(storage)
-        return self.publish(storage, lambda out: self.checked(self.make(out, inputs, self.settings, work)))
+        return self.publish(storage, lambda out: self.checked(self.make(out, inputs, self.settings, context)))
 
     def checked(self, made: Any) -> Any:
         """Return what was made; UserError if a file that was read for it is not what `depends` says."""
@@ -184,37 +263,72 @@ class Task:
         return storage.checkpoints(self.name, {**self.depends, "state": _STATE})
 
 
-def _resolve(value: Any, storage: Storage) -> Any:
-    if isinstance(value, Ref):
-        return storage.fetch(value.name)
-    if isinstance(value, list):
-        return [_resolve(item, storage) for item in value]
-    return value.get() if isinstance(value, RemoteValue) else value
+def resolve_input(value: Any, storage: Storage) -> Any:
+    """Return what a maker receives of an input: of an artefact its directory or blocks, of others the value."""
+    match value:
+        case Ref():
+            directory, entry = storage.fetch(value.name), storage.entry(value.name)
+            return _block_files(storage, value.name, directory, entry.meta) if "blocks" in entry.meta else directory
+        case BlocksRef():
+            return _block_files(storage, value.name, None, vars(value))
+        case list():
+            return [resolve_input(item, storage) for item in value]
+        case RemoteValue():
+            return value.get()
+    return value
+
+
+def block_name(name: str, number: int) -> str:
+    """Return the artefact of a block of another one."""
+    return f"{name}/{number:06d}"
+
+
+def _block_files(storage: Storage, name: str, directory: Path | None, shape: Mapping[str, Any]) -> BlockFiles:
+    names, size = [block_name(name, number) for number in range(shape["blocks"])], shape.get("size", ROWS_PER_GROUP)
+    files = [partial(_block_file, storage, block) for block in names]
+    facts = [partial(_block_facts, storage, block) for block in names]
+    return BlockFiles(directory, files, facts, size, shape.get("rows"))
+
+
+def _block_file(storage: Storage, name: str) -> Path:
+    return storage.fetch(name) / BLOCK_FILE
+
+
+def _block_facts(storage: Storage, name: str) -> Mapping[str, Any]:
+    return storage.entry(name).meta
+
+
+# -- the graph ---------------------------------------------------------------------------------------------------------
 
 
 class Graph:
     """All artefacts of a run, each after its inputs."""
 
-    def __init__(self, artefacts: Sequence[Artefact]):
+    def __init__(self, artefacts: Iterable[Artefact] = ()):
         self.artefacts: dict[str, Artefact] = {}
         self._users: dict[str, list[Artefact]] = {}
         for artefact in artefacts:
-            if artefact.name in self.artefacts:
-                raise ValueError(f"two artefacts are called {artefact.name}")
-            for source in artefact.sources():
-                if source not in self.artefacts:
-                    raise ValueError(f"{artefact.name} needs {source}, which no earlier artefact provides")
-                self._users.setdefault(source, []).append(artefact)
-            self.artefacts[artefact.name] = artefact
+            self.add(artefact)
+
+    def add(self, artefact: Artefact) -> Artefact:
+        """Add an artefact and return it."""
+        if artefact.name in self.artefacts:
+            raise ValueError(f"two artefacts are called {artefact.name}")
+        for source in artefact.sources():
+            if self.artefacts.get(source.name) is not source:
+                raise ValueError(f"{artefact.name} needs {source.name}, which no earlier artefact provides")
+            self._users.setdefault(source.name, []).append(artefact)
+        self.artefacts[artefact.name] = artefact
+        return artefact
 
     def batches(self) -> list[list[Artefact]]:
         """Return consecutive artefacts of the same stage that are made in the same way, in order."""
-        same = groupby(self.artefacts.values(), key=lambda a: (a.needs.stage, a.needs.by))
+        same = groupby(self.artefacts.values(), key=lambda artefact: (artefact.stage, type(artefact.execution)))
         return [list(batch) for _, batch in same]
 
-    def users(self, name: str) -> Sequence[Artefact]:
+    def users(self, artefact: Artefact) -> Sequence[Artefact]:
         """Return the artefacts that have this one as an input."""
-        return self._users.get(name, ())
+        return self._users.get(artefact.name, ())
 
 
 class State:
@@ -226,64 +340,69 @@ class State:
         self._finished: dict[str, Entry] = {}
         self._tasks: dict[str, Task] = {}
 
-    def entry(self, name: str) -> Entry | None:
-        """Return an artefact's manifest entry; None unless it exists and is up to date."""
-        if name not in self._finished:
-            task = self.task(name)
-            if entry := task and self.storage.finished(name, task.depends):
-                self._finished[name] = entry
-        return self._finished.get(name)
+    def entry(self, artefact: Artefact | str) -> Entry | None:
+        """Return the manifest entry of an artefact or its name; None unless it exists and is up to date."""
+        artefact = self._artefact(artefact)
+        if artefact.name not in self._finished:
+            task = self.task(artefact)
+            if entry := task and self.storage.finished(artefact.name, task.depends):
+                self._finished[artefact.name] = entry
+        return self._finished.get(artefact.name)
 
-    def forget(self, name: str) -> None:
+    def _artefact(self, artefact: Artefact | str) -> Artefact:
+        return self.graph.artefacts[artefact] if isinstance(artefact, str) else artefact
+
+    def forget(self, artefact: Artefact) -> None:
         """Look again whether an artefact exists."""
-        self._finished.pop(name, None)
+        self._finished.pop(artefact.name, None)
 
-    def task(self, name: str) -> Task | None:
+    def task(self, artefact: Artefact | str) -> Task | None:
         """Return an artefact with its inputs; None if an outcome lists none for it, or does not exist yet."""
-        if name not in self._tasks:
-            artefact = self.graph.artefacts[name]
-            given = {**artefact.untracked, **artefact.inputs}
-            resolved = {role: self._resolved(value) for role, value in given.items()}
+        artefact = self._artefact(artefact)
+        if artefact.name not in self._tasks:
+            inputs = {**artefact.untracked, **artefact.inputs}
+            resolved = {role: self._resolved(value) for role, value in inputs.items()}
             if None in resolved.values():
                 return None
             make = artefact.make
             depends = {"make": f"{make.__name__} {getattr(make, 'version', 1)}", **_plain(artefact.settings)}
             depends |= {role: resolved[role][0] for role in artefact.inputs}
-            inputs = {role: value for role, (_, value) in resolved.items()}
-            watched = [files for value in given.values() if isinstance(value, ExternalInput) for files in value.watched]
-            task = Task(name, artefact.title, make, depends, artefact.settings, inputs, watched)
+            values = {role: value for role, (_, value) in resolved.items()}
+            external = [value for value in inputs.values() if isinstance(value, ExternalInput)]
+            watched = [files for value in external for files in value.watched]
+            task = Task(artefact.name, artefact.title, make, depends, artefact.settings, values, watched)
             if any(isinstance(value, Candidates) for value in artefact.inputs.values()):
-                return task  # what was found may still change
-            self._tasks[name] = task
-        return self._tasks[name]
+                return task  # what became of them may still change
+            self._tasks[artefact.name] = task
+        return self._tasks[artefact.name]
 
     def is_wanted(self, artefact: Artefact) -> bool:
         """Whether an artefact is missing and something needs it."""
-        if self.task(artefact.name) is None or self.entry(artefact.name):
+        if self.task(artefact) is None or self.entry(artefact):
             return False
-        if not artefact.needs.is_intermediate:
+        if not artefact.is_intermediate:
             return True
-        return any(self._wants(user, artefact) for user in self.graph.users(artefact.name))
+        return any(self._wants(user, artefact) for user in self.graph.users(artefact))
 
     def _wants(self, user: Artefact, artefact: Artefact) -> bool:
-        entry = self.entry(user.name)
-        if user.needs.is_outcome:
+        entry = self.entry(user)
+        if user.is_outcome:
             return entry is None or artefact.name in {name for name, _ in entry.meta[LISTS]["all"]}
         if entry is not None:
             return False
-        return not user.needs.is_intermediate or any(self._wants(n, user) for n in self.graph.users(user.name))
+        return not user.is_intermediate or any(self._wants(n, user) for n in self.graph.users(user))
 
-    def listed(self, outcome: str, among: str = "all") -> list[tuple[str, str]]:
+    def listed(self, outcome: Artefact | str, among: str = "all") -> list[tuple[str, str]]:
         """Return names and fingerprints of what an outcome lists; nothing if it does not exist yet."""
         entry = self.entry(outcome)
         return [tuple(item) for item in entry.meta[LISTS].get(among, [])] if entry else []
 
-    def fingerprint(self, name: str) -> str | None:
+    def fingerprint(self, artefact: Artefact) -> str | None:
         """Return what identifies an artefact in its dependants; for an outcome, a hash of its content."""
-        if self.graph.artefacts[name].needs.is_outcome:
-            entry = self.entry(name)
+        if artefact.is_outcome:
+            entry = self.entry(artefact)
             return stable_hash(entry.meta[LISTS]) if entry else None
-        task = self.task(name)
+        task = self.task(artefact)
         return task and task.fingerprint
 
     def _resolved(self, value: Any) -> tuple[Any, Any] | None:
@@ -294,25 +413,27 @@ class State:
             case OutcomeMember():
                 listed = self.listed(value.outcome, value.among)
                 if value.index is None:
-                    there = {at: item for at, item in enumerate(listed) if item[0]}
-                    names = [value.names[at] if value.names else name for at, (name, _) in there.items()]
-                    return (dict(there.values()), [Ref(name) for name in names]) if there else None
-                name, of = listed[value.index] if value.index < len(listed) else ("", "")
-                return (of, Ref(name)) if name else None
+                    found = {at: item for at, item in enumerate(listed) if item[0]}
+                    names = [value.instead[at].name if value.instead else name for at, (name, _) in found.items()]
+                    return (dict(found.values()), [Ref(name) for name in names]) if found else None
+                name, fingerprint = listed[value.index] if value.index < len(listed) else ("", "")
+                return (fingerprint, Ref(name)) if name else None
             case Candidates():
-                found = []
-                for name in value.names:
-                    task, entry = self.task(name), self.entry(name)
-                    meta, failure = entry.meta if entry else None, self.failures.get(name, ("", False))
-                    found.append(CandidateResult(name, task.fingerprint if task else "", meta, *failure))
-                return stable_hash([each.fingerprint for each in found]), found
+                results = [self._result(artefact) for artefact in value.artefacts]
+                return stable_hash([each.fingerprint for each in results]), results
             case tuple():
-                of = [self.fingerprint(name) for name in value]
-                return None if None in of else (stable_hash(of), [Ref(name) for name in value])
-            case str() if value:
-                of = self.fingerprint(value)
-                return None if of is None else (of, Ref(value))
+                fingerprints = [self.fingerprint(artefact) for artefact in value]
+                refs = [Ref(artefact.name) for artefact in value]
+                return None if None in fingerprints else (stable_hash(fingerprints), refs)
+            case Artefact():
+                found = self.fingerprint(value)
+                return None if found is None else (found, Ref(value.name))
         return "", value
+
+    def _result(self, artefact: Artefact) -> CandidateResult:
+        task, entry = self.task(artefact), self.entry(artefact)
+        failure = self.failures.get(artefact.name, ("", False))
+        return CandidateResult(artefact.name, task.fingerprint if task else "", entry.meta if entry else None, *failure)
 
 
 def _plain(value: Any) -> Any:

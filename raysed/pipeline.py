@@ -11,14 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysed import interrupts
-from raysed.cluster.process import prepare_process
 from raysed.cluster.session import is_ray_given, session
+from raysed.config import dump_config
 from raysed.errors import RunFailed, UserError
+from raysed.process import prepare_process
 from raysed.recipe import parse_recipes
 from raysed.store import cache
 from raysed.store.metrics import native_output_to
@@ -32,10 +34,16 @@ if TYPE_CHECKING:
     from raysed.plan.check import Job
 
 
-def run(config: Config, say: Callable[[str], None] = print_text, take_over: bool = False) -> str | None:
+def run(
+    config: Config, say: Callable[[str], None] = print_text, take_over: bool = False, starts_ray: bool = False
+) -> str | None:
     """Make what is missing of all that a configuration asks for.
 
-    If another job is at work on the run, on remote storage, this one ends, or with `take_over` the other one.
+    Args:
+        config: what to make.
+        say: prints a line.
+        take_over: on remote storage, end another job that is at work on the run instead of refusing to start.
+        starts_ray: whether `resources.engine: auto` is Ray wherever it is installed.
 
     Returns:
         Why there is no model, see `export.allow_worse`; None if there is one.
@@ -61,33 +69,23 @@ def run(config: Config, say: Callable[[str], None] = print_text, take_over: bool
             done = f"nothing to do: {storage} is complete, and no setting or input has changed"
             say("\n".join(filter(None, [done, report.meta["refusal"]])))
             return report.meta["refusal"]
-        _make(job, storage, status, say)
+        _make(job, storage, status, starts_ray, say)
         return refusal(storage)
 
 
 _KEPT_OF_LOG = 2**20  # bytes
-_FEW_CPUS = 16
-"""Above, embedding is left to several workers: threads that share a batch wait for each other."""
 
 
-def _engine_of(config: Config) -> Engine:
-    """Return the engine, see `resources.engine`; `auto` is Ray where it is given, or gains more than it takes to start.
-
-    That is on several GPUs, or where several trainings can share one, or many CPUs.
-    """
+def _engine_of(config: Config, starts_ray: bool) -> tuple[Engine, list[str]]:
+    """Return the engine, see `resources.engine`, and what to tell the user if Ray is not installed."""
     if config.resources.engine != "auto":
-        return config.resources.engine
+        return config.resources.engine, []
+    distils = any(recipe.distils for recipe in parse_recipes(config.recipes))
+    if not (starts_ray or is_ray_given() or ((config.sed.workers or 1) > 1 and distils)):
+        return "local", []
     if find_spec("ray") is None or find_spec("deepspeed") is None:  # the extra `ray` has both
-        return "local"
-    recipes = parse_recipes(config.recipes)
-    if is_ray_given() or ((config.sed.workers or 1) > 1 and any(recipe.distils for recipe in recipes)):
-        return "ray"
-    from raysed.cluster.local import this_machine
-
-    here = this_machine(config.resources.gpu)
-    learners = len({recipe.uncalibrated for recipe in recipes if recipe.distils}) * config.sed.learners
-    has_several = any(recipe.members for recipe in recipes) or learners > 1
-    return "ray" if here.gpus > 1 or (has_several and (here.gpus or here.cpus > _FEW_CPUS)) else "local"
+        return "local", ["Ray: not installed, so this process does all the work (pip install 'raysed[ray]' adds it)"]
+    return "ray", []
 
 
 @contextmanager
@@ -108,22 +106,35 @@ def _native_output(log: Path, storage: Storage) -> Iterator[None]:
                 storage.write_bytes("logs/native.log", (earlier + log.read_bytes())[-_KEPT_OF_LOG:])
 
 
-def _make(job: Job, storage: Storage, status: Status, say: Callable[[str], None]) -> None:
-    from raysed.cluster.execute import execute
+def _make(job: Job, storage: Storage, status: Status, starts_ray: bool, say: Callable[[str], None]) -> None:
+    from raysed.cluster.execute import ExecutionOptions, execute
     from raysed.plan.artefacts import facts_of, scored_models
     from raysed.plan.graph import Plan
+    from raysed.plan.size import check_room
     from raysed.report.publish import publish, publish_failure
 
-    engine = _engine_of(job.config)
-    with session(engine) as dashboard:
-        if dashboard:
-            say(f"Ray dashboard: {dashboard}")
-        logs = nullcontext(Path(storage.uri("logs"))) if storage.is_local else cache.half_written()
+    engine, notes = _engine_of(job.config, starts_ray)
+    logs = nullcontext(Path(storage.uri("logs"))) if storage.is_local else cache.half_written()
+    with (
+        logs as place,
+        _native_output(place / "native.log", storage),
+        session(engine, place / "ray" if storage.is_local else None) as where,
+    ):
+        for line in [*notes, *where]:
+            say(line)
         try:
-            with logs as place, _native_output(place / "native.log", storage), interrupts.errors_are_stops():
+            with interrupts.errors_are_stops():
                 plan = Plan(job)
                 emit(totals=plan.totals())
-                state, cluster = execute(plan.graph, storage, plan.how(engine), say)
+                options = ExecutionOptions(
+                    job.config.resources,
+                    engine,
+                    members=job.config.members.count,
+                    learner_workers=job.config.sed.workers,
+                    check_room=partial(check_room, job, plan.shape, storage),
+                    settings=dump_config(job.config),
+                )
+                state, cluster = execute(plan.graph, storage, options, say)
                 publish(job, storage, scored_models(plan, state), facts_of(plan, state, cluster), say)
         except Exception as error:
             if not status.follows_a_complete_run:

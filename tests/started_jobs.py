@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 
 from raysed.bundled import ENCODER
+from raysed.cluster.execute import ExecutionOptions, Executor, backend_of
 from raysed.config import make_config
 from raysed.data.graded import load_task
+from raysed.plan.graph import Plan
 from raysed.score.tasks import Evaluation
 from raysed.store.storage import Storage
 
@@ -25,8 +27,8 @@ ROOT = Path(__file__).resolve().parent.parent
 ONE_LAYER = {"path": "bundled:raw", "keep_layers": [0], "layers": 1}
 """`encoder` of a run that tests the way through the stages; with all layers it would mostly multiply matrices."""
 
-ALONE = {"engine": "local", "cpus_per_member": 1, "concurrent_members": 1}
-"""`resources` of a run in one process: another one would import for seconds, to train for less."""
+ALONE = {"engine": "local", "cpus_per_member": 1}
+"""`resources` of a run in one process: those of Ray would import for seconds, to train for less."""
 
 
 @functools.cache
@@ -68,6 +70,12 @@ def tiny_settings(**changes) -> dict:
 
 def tiny_evaluation() -> Evaluation:
     return Evaluation([load_task(name, task) for name, task in make_config(tiny_settings()).evaluation.tasks.items()])
+
+
+def executor_of(plan: Plan, storage: Storage, say: Callable[[str], None] = lambda line: None) -> Executor:
+    """Returns what makes a run's artefacts in this process, batch by batch."""
+    options = ExecutionOptions(plan.config.resources, "local")
+    return Executor(plan.graph, storage, options, backend_of(storage, options, say), say)
 
 
 def start_job(config: Path, storage: str, place: Path) -> subprocess.Popen:

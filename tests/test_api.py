@@ -118,7 +118,7 @@ def test_one_run_at_a_time_and_nobody_touches_its_teachers(distillation, monkeyp
     """Two would share a random state; what is evaluated meanwhile leaves the run's own as it is."""
     pairs = {"mine": [*PAIRS, ("A dog.", "The dog.", 2.0)]}
 
-    def at_work(config, say, take_over):
+    def at_work(config, *options):
         monkeypatch.setattr("raysed.pipeline.run", lambda *arguments: None)
         state = torch.get_rng_state()
         with ThreadPoolExecutor() as threads:

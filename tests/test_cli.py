@@ -112,6 +112,13 @@ def test_a_distillation_is_planned_and_nothing_is_trained(raysed, monkeypatch, t
     assert [path.name for path in tmp_path.iterdir()] == ["t.txt"]
 
 
+def test_a_run_without_ray_is_planned_for_this_machine(raysed, monkeypatch):
+    """Though a cluster is named that does not answer."""
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    code, said, _ = raysed("run", "--plan", "--set", "resources.engine=local")
+    assert code == 0 and said.startswith("plan of quickstart for 1 node")
+
+
 def test_one_sentence_without_labels_shows_nothing(raysed, tmp_path):
     (tmp_path / "one.txt").write_text("Only one sentence is here.\n")
     code, _, wrong = raysed("evaluate", "--model", "bundled:raw", "--task", str(tmp_path / "one.txt"))

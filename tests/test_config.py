@@ -1,6 +1,7 @@
 """Settings: the papers' defaults, sentences for every mistake, and hashes that mean the same everywhere."""
 
 import hashlib
+import re
 from pathlib import Path
 
 import pytest
@@ -235,6 +236,22 @@ def test_identities_leave_out_what_has_no_effect():
         assert getattr(one, block).identity() == getattr(other, block).identity()
     assert one.ct.identity() != Config(ct={"steps": 3}).ct.identity()
     assert one.sts.choices() != other.sts.choices()
+
+
+def test_renamed_settings_of_a_choice_keep_the_names_that_fingerprints_have():
+    """A grid that was decided under the old names is not trained again; only `scheduler: halving` is another choice."""
+    plain = {"lower_bounds": [0.5], "models": 10, "statistic": "mean", "scheduler": "none"}
+    sts = make_config({"sts": {"lower_bounds": [0.5], "halving_rungs": 2}}).sts
+    assert sts.choices() == {**plain, "asha_reduction": 3, "asha_rungs": 2}
+    assert sts.model_dump()["halving_rungs"] == 2
+
+
+def test_asha_is_refused_with_its_new_name():
+    message = "setting sts.scheduler: use halving, which compares all bounds at the same time (got 'asha')"
+    with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
+        make_config({"sts": {"scheduler": "asha"}})
+    with pytest.raises(UserError, match=r"^unknown setting sts\.asha_rungs: did you mean sts\.halving_rungs\?$"):
+        make_config({"sts": {"asha_rungs": 3}})
 
 
 def test_teachers_of_one_name_are_named_by_their_paths():

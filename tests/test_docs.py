@@ -87,6 +87,7 @@ def test_the_pages_commands_run_in_plain_environments():
     shown = [plain.substituted(line) for lines in plain.commands().values() for line in lines]
     runs = [line for line in shown if not plain.why_left_out(line)]
     files = {*map(by_name, [*JOBS, *ROOT.glob("examples/*.*")])} - {"examples/mteb_scores.py"}
+    files -= {*map(by_name, ROOT.glob("examples/ray_template.*"))}
     for part in [*(f"raysed {name}" for name in COMMANDS), *files]:
         assert any(part in line for line in runs), f"{part} does not run"
     for pattern in [*plain.LEFT_OUT, *plain.ENDINGS]:
@@ -165,7 +166,7 @@ def test_settings_exist_and_take_the_values_shown():
     blocks = "|".join({re.escape(key.partition(".")[0]) for key in keys if "." in key})
     for page, span in spans():
         match = re.fullmatch(rf"((?:{blocks})\.[\w.]+)(?:: (.+))?", span)
-        if match is None or match[1].endswith((".py", ".md", ".json", ".jsonl", ".yaml", ".txt")):
+        if match is None or match[1].endswith((".py", ".md", ".json", ".jsonl", ".yaml", ".txt", ".npz")):
             continue
         is_there = any(key == match[1] or key.startswith(f"{match[1]}.") for key in keys)
         assert is_there, f"{page}: {match[1]} is no setting"

@@ -3,11 +3,13 @@
 import csv
 import importlib.util
 import json
+import re
 import runpy
 import shlex
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from collections import Counter
@@ -26,9 +28,17 @@ from raysed.data.corpus import CorpusReport, text_chunks
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 ASKS = EXAMPLES / "write_queries.py"
-WITH_ARGUMENTS = {ASKS.name, "mteb_scores.py"}
-NAMES = sorted({path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")} - WITH_ARGUMENTS)
+TEMPLATE = EXAMPLES / "ray_template.py"
+ELSEWHERE = {ASKS.name, "mteb_scores.py", TEMPLATE.name, "ray_template.ipynb"}
+"""Examples with arguments or a Ray; tests/cluster/test_programs.py runs the template."""
+NAMES = sorted({path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")} - ELSEWHERE)
 KEY = "sk-a-secret-1234"
+
+
+def code_cells(notebook: Path) -> list[str]:
+    cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] for cell in cells)
+    return ["".join(cell["source"]) for cell in cells]
 
 
 @pytest.mark.slow
@@ -46,12 +56,28 @@ def test_an_example_runs(name, tmp_path, monkeypatch, capsys):
         runpy.run_path(str(path), run_name="__main__")
         assert len(capsys.readouterr().out.splitlines()) > 5
         return
-    cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
-    assert not any(cell["outputs"] for cell in cells)
     names = {"__name__": "__main__"}
-    for cell in cells:
-        exec("".join(cell["source"]), names)
+    for cell in code_cells(path):
+        exec(cell, names)
     assert (tmp_path / "runs/notebook/model/model.safetensors").exists()
+
+
+def test_the_notebook_of_the_ray_template_is_its_script():
+    """Its first cell names what the script takes as arguments; the comments between the steps are cells of text."""
+    settings, *cells = code_cells(TEMPLATE.with_suffix(".ipynb"))
+    imports, _, rest = TEMPLATE.read_text().partition('"""\n\n')[2].partition("\n\n\ndef main")
+    body, _, arguments = rest.partition('"""\n')[2].partition("\n\n\nif __name__")
+    steps = "\n".join(line for line in textwrap.dedent(body).splitlines() if not line.startswith("#"))
+    assert f"import argparse\n{cells[0]}" == imports and "\n\n".join(cells[1:]) == steps
+    names = set(re.findall(r"(\w+)(?:, \w+)? = ", settings)) | {"steps"}
+    assert names == set(re.findall(r'"--(\w+)"', arguments))
+
+
+def test_the_page_on_ray_shows_parts_of_the_template():
+    page = (EXAMPLES.parent / "docs/ray.md").read_text()
+    shown = [part for part in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "import" not in part]
+    template = "\n".join([*code_cells(TEMPLATE.with_suffix(".ipynb")), ""])
+    assert len(shown) == 4 and all(part in template for part in shown)
 
 
 def test_mteb_scores_a_model_as_raysed_does(monkeypatch, capsys):

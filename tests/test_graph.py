@@ -9,27 +9,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raysed.graph import LISTS, Artefact, Candidates, ExternalInput, Graph, Needs, OutcomeMember, State
+from raysed.graph import LISTS, Artefact, Candidates, ExternalInput, Graph, OutcomeMember, State
 from raysed.store.storage import Storage
 from raysed.train.stages.ct import CtConfig
 from raysed.train.stages.sed import SedConfig
 
 
-def make(out, inputs, settings, work):
+def make(out, inputs, settings, context):
     """Writes nothing but its name."""
     (out / "made").touch()
 
 
-def choose(out, inputs, settings, work):
+def choose(out, inputs, settings, context):
     """Lists the members that exist, best first."""
     there = sorted((f for f in inputs["members"] if f.meta is not None), key=lambda f: -f.meta.get("score", 0))
     lists = [(found.name, found.fingerprint) for found in there]
     return {LISTS: {"all": lists, "sound": [item if item[0] != "m/1" else ("", "") for item in lists]}}
 
 
-def step(name: str, inputs=None, needs=None, **settings) -> Artefact:
-    needs = needs or Needs("s")
-    return Artefact(name, name, choose if needs.is_outcome else make, needs, inputs or {}, settings)
+def step(name: str, inputs=None, is_intermediate=False, **settings) -> Artefact:
+    return Artefact(name, name, "s", make, inputs or {}, settings, is_intermediate=is_intermediate)
 
 
 def execute(artefacts, storage, fail=(), kill_before=None, scores=None) -> list[str]:
@@ -41,7 +40,7 @@ def execute(artefacts, storage, fail=(), kill_before=None, scores=None) -> list[
             continue
         if artefact.name == kill_before:
             raise KeyboardInterrupt
-        task, meta = state.task(artefact.name), {"score": (scores or {}).get(artefact.name, 0)}
+        task, meta = state.task(artefact), {"score": (scores or {}).get(artefact.name, 0)}
         storage.commit(
             artefact.name,
             lambda out, t=task, m=meta: m.update(t.make(out, t.inputs, t.settings, None) or {}),
@@ -74,10 +73,10 @@ def test_a_killed_run_continues_and_a_changed_setting_remakes_what_depends_on_it
     kill, change = kill % len(plan), change % len(plan)
 
     def artefacts(bump: int) -> list[Artefact]:
-        return [
-            step(f"a/{i}", {f"of {j}": f"a/{j}" for j in inputs}, setting=setting + bump * (i == change))
-            for i, (inputs, setting) in enumerate(plan)
-        ]
+        made = []
+        for i, (inputs, setting) in enumerate(plan):
+            made.append(step(f"a/{i}", {f"of {j}": made[j] for j in inputs}, setting=setting + bump * (i == change)))
+        return made
 
     with pytest.raises(KeyboardInterrupt):
         execute(artefacts(0), storage, kill_before=f"a/{kill}")
@@ -91,15 +90,15 @@ def test_a_killed_run_continues_and_a_changed_setting_remakes_what_depends_on_it
 
 def ensemble() -> list[Artefact]:
     """Three members, an outcome, and what is made of some members and of all."""
-    inner = Needs("s", is_intermediate=True)
-    members = [step(f"m/{i}", needs=inner, seed=i) for i in range(3)]
-    outcome = step("m/choice", {"members": Candidates(("m/0", "m/1", "m/2"))}, Needs("s", is_outcome=True))
+    members = [step(f"m/{i}", is_intermediate=True, seed=i) for i in range(3)]
+    inputs = {"members": Candidates(tuple(members))}
+    outcome = Artefact("m/choice", "choice", "s", choose, inputs, is_outcome=True)
     return [
         *members,
         outcome,
-        *(step(f"e/{i}", {"model": OutcomeMember("m/choice", i)}) for i in range(3)),
-        step("mean", {"models": OutcomeMember("m/choice")}),
-        *(step(f"c/{i}", {"model": OutcomeMember("m/choice", i, "sound")}) for i in range(3)),
+        *(step(f"e/{i}", {"model": OutcomeMember(outcome, i)}) for i in range(3)),
+        step("mean", {"models": OutcomeMember(outcome)}),
+        *(step(f"c/{i}", {"model": OutcomeMember(outcome, i, "sound")}) for i in range(3)),
     ]
 
 
@@ -117,9 +116,8 @@ def test_what_follows_depends_on_what_an_outcome_lists(storage):
 
 def test_intermediate_artefacts_are_made_only_for_what_is_missing(storage):
     def artefacts(seed: int) -> list[Artefact]:
-        inner = Needs("s", is_intermediate=True)
-        learner = step("learner", {"targets": "targets"}, seed=seed)
-        return [step("targets", needs=inner), learner, step("unused", needs=inner)]
+        targets, unused = (step(name, is_intermediate=True) for name in ("targets", "unused"))
+        return [targets, step("learner", {"targets": targets}, seed=seed), unused]
 
     assert execute(artefacts(0), storage) == ["targets", "learner"]
     storage.remove("targets")
@@ -130,7 +128,7 @@ def test_intermediate_artefacts_are_made_only_for_what_is_missing(storage):
 def test_settings_without_effect_and_what_lies_beside_change_nothing(storage):
     def artefact(untracked, **sed) -> Artefact:
         settings = {"sed": SedConfig(**sed), "ct": CtConfig()}
-        return Artefact("a", "a", make, Needs("s"), {"given": ExternalInput("same", object())}, settings, untracked)
+        return Artefact("a", "a", "s", make, {"given": ExternalInput("same", object())}, settings, untracked)
 
     assert execute([artefact({"how": {"retries": 1}})], storage) == ["a"]
     assert execute([artefact({"how": {"retries": 2}}, max_retries=7, checkpoint_every=3)], storage) == []
@@ -153,7 +151,7 @@ def test_a_training_does_not_go_on_from_a_state_of_another_format(storage, monke
 
 def test_a_graph_is_in_order_and_has_no_name_twice():
     with pytest.raises(ValueError, match="b needs a, which no earlier artefact provides"):
-        Graph([step("b", {"of": "a"}), step("a")])
+        Graph([step("b", {"of": (a := step("a"))}), a])
     with pytest.raises(ValueError, match="two artefacts are called a"):
         Graph([step("a"), step("a")])
 
@@ -167,7 +165,7 @@ def fingerprints(path: str) -> dict[str, str | None]:
     config = {"recipes": ["ct-sed-flow", "sts"], "sts": {"train": "bundled:train", "models": 1}}
     graph = Plan(check(make_config(config))).graph
     state = State(graph, Storage(path, "run"))
-    return {name: state.fingerprint(name) for name in graph.artefacts}
+    return {name: state.fingerprint(artefact) for name, artefact in graph.artefacts.items()}
 
 
 def test_fingerprints_are_the_same_in_every_process(tmp_path):
@@ -188,6 +186,6 @@ def test_a_table_to_start_from_does_not_depend_on_how_it_learns(tmp_path):
         static = {"path": "bundled:encoder", "static": {"width": width}, "layers": 1}
         config = {"recipes": ["teachers-sed"], "teachers": ["bundled:encoder"], "encoder": static, "sed": sed}
         graph = Plan(check(make_config({**config, "evaluation": {"layers": [1]}}))).graph
-        return State(graph, Storage(str(tmp_path), "run")).fingerprint("encoder/start")
+        return State(graph, Storage(str(tmp_path), "run")).fingerprint(graph.artefacts["encoder/start"])
 
     assert start() == start(epochs=2, learning_rate=0.1) != start(width=64)

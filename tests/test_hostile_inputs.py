@@ -543,7 +543,7 @@ def test_a_mistake_that_shows_when_a_run_has_begun_is_in_its_report(refused, mon
     """What is not there is refused earlier, before Ray is started."""
     session, is_run = pipeline.session, command.startswith("run")
     monkeypatch.setattr(
-        pipeline, "session", lambda engine: session(engine) if is_run else pytest.fail("Ray was started")
+        pipeline, "session", lambda *given: session(*given) if is_run else pytest.fail("Ray was started")
     )
     (tmp_path / "c.txt").write_text("One sentence.\nAnother one.\nOne sentence.\n")
     (tmp_path / "v.tsv").write_text("A car.\tA wagon.\n")

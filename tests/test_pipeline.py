@@ -17,8 +17,6 @@ import torch
 from safetensors.torch import load_file
 from started_jobs import ALONE, ONE_LAYER, artefact, digest, manifest, remade, tiny_evaluation, tiny_settings
 
-import raysed.cluster.distilling
-import raysed.cluster.on_ray
 import raysed.cluster.session
 import raysed.pipeline
 from raysed import cli
@@ -215,13 +213,6 @@ def test_a_report_that_is_not_whole_is_written_again(finished, tmp_path):
     raysed.pipeline.run(config, lambda line: None)
     assert remade(before, manifest(tmp_path / "tiny")) == {"model", "plots"}
     assert words(tmp_path / "tiny") == words(finished)
-
-
-def test_the_dashboard_comes_with_the_way_in_where_there_is_a_token(monkeypatch):
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    assert raysed.cluster.session._how_to_log_in() == " (the page asks for a token; `ray get-auth-token` prints it)"
-    monkeypatch.delenv("RAY_AUTH_MODE")
-    assert raysed.cluster.session._how_to_log_in() == ""
 
 
 def test_the_output_of_a_program_that_calls_raysed_is_its_own(tmp_path, capfd):

@@ -103,12 +103,17 @@ def test_a_table_with_pickled_objects_is_refused(hostile, tmp_path, kind, is_nes
         read(path)
 
 
+def code_of(path: Path) -> str:
+    """A file's code without its docstrings, which may show what users write."""
+    return re.sub(r'""".*?"""', "", path.read_text(), flags=re.DOTALL)
+
+
 def test_every_table_is_read_in_the_place_that_checks_it():
     """`rows` reads sources, whose other columns may be anything, and checks those that it takes."""
     pyarrow_s = r"pq\.(read_table|read_pandas|ParquetFile|ParquetDataset)\(|pa\.ipc|pyarrow\.dataset"
     readers = re.compile(rf"{pyarrow_s}|ray\.data\.read|pandas\.read_parquet")
     package = Path(raysed.__file__).parent
-    found = {path.name for path in package.rglob("*.py") if readers.search(path.read_text())}
+    found = {path.name for path in package.rglob("*.py") if readers.search(code_of(path))}
     assert found == {"parquet.py", "rows.py"}
 
 

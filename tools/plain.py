@@ -37,7 +37,7 @@ LEFT_OUT = {
     r"^\.venv/bin/python benchmarks/": "it measures for minutes",
     r"^python jobs/reproduce\.py sed-table-1": "it trains for minutes, on data that is elsewhere",
     r"^python - .*\n(?!import |from )": "it needs names that its page does not define",
-    r"\nimport ray\n": "it needs Ray; tests/cluster/test_embedder.py runs it",
+    r"\nimport ray\n|ray_template\.": "it needs Ray; tests/cluster/ runs it",
     r"push_to_hub\(|load_dataset\(": "it needs the hub",
     r"examples/mteb_scores\.py": "it needs mteb and the hub",
     r"^python examples/write_queries\.py (?!--help)": "it needs a server; tests/test_examples.py runs it",

@@ -1,174 +1,198 @@
-"""Ray Train + DeepSpeed: tokens and their targets -> learner; the same loop in every worker.
+"""Ray Train + DeepSpeed: tokens and their targets -> learner; one run per learner, and the same loop in each worker.
 
-Workers report through small files below the run's `train/notes`, so the driver never waits for an answer.
+A worker reads its rows of targets by (seed, step), and not from `get_dataset_shard`: a continued learner then equals an
+uninterrupted one, on any number of workers.
 """
+
+from __future__ import annotations
 
 import json
 import logging
+import queue
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray.train
-from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
+from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig, UserCallback
 from ray.train.collective import broadcast_from_rank_zero
 from ray.train.torch import TorchConfig, TorchTrainer
+from ray.util.queue import Queue
 
 from raysed import interrupts
-from raysed.cluster.process import prepare_worker
-from raysed.cluster.watchdog import watched_workers
-from raysed.cluster.work import MOST_RESTARTS, Bench, TrainingLine, refuse_unfinished
-from raysed.errors import RunFailed, last_line
-from raysed.graph import Task
-from raysed.store.storage import Storage
+from raysed.cluster.events import drain
+from raysed.cluster.jobs import OnEvent, TrainingJob, key_of
+from raysed.cluster.tuning import Prepared
+from raysed.context import MAX_RESTARTS, Outcome
+from raysed.errors import last_line
+from raysed.make.models import train
+from raysed.process import preemption_warned, prepare_worker
+from raysed.resources import Share
 
 log = logging.getLogger(__name__)
 
-_STATE, _NOTES = "train", "train/notes"
-_ENDING_S = 120.0  # for Ray Train to end after its learners
-_MOST_CONTROLLERS = 3
+_STATE = "train"
+_ENDING_S = 120.0  # for Ray Train to end after its learner
+_MAX_CONTROLLERS = 3
 """Starts of a training's controller. On an overloaded machine, Ray Train takes a live controller for dead and removes
 its workers' placement group; learners continue from their checkpoints."""
-_LOCAL_EVERY_S, _REMOTE_EVERY_S = 1.0, 15.0
-"""Seconds between notes, and between reads of them: on an object store each is a request."""
+_REPORT_EVERY_S = 1.0
+"""A report waits until the one before has been fetched, so rows of the history go together."""
 
 
-def distill(learners: Sequence[Task], worker: Callable[..., None], bench: Bench, at_once: int = 1) -> None:
-    """Train and publish learners with Ray Train.
+def run_learners(
+    run: str, jobs: Sequence[TrainingJob], share: Share, prepared: Prepared, events: Queue, on_event: OnEvent
+) -> None:
+    """Train learners, each in a run of its own, `share.at_once` of them at a time.
 
-    Learners are divided among `at_once` parallel trainings, each of which trains its learners one after the other.
-    After a restart, a learner continues from its newest checkpoint, and published ones are skipped.
-
-    Raises:
-        RunFailed: workers failed more often than `sed.max_retries` without a new checkpoint in between.
+    Ray Train runs in threads: in the main thread it would take Ctrl-C for itself and end the process with exit code 0.
     """
-    lanes = [learners[start::at_once] for start in range(min(at_once, len(learners)))]
-    title = f"distil {'+'.join(dict.fromkeys(learner.name.split('/')[0] for learner in learners))}"
-    log.info("%s: %d at a time, workers per learner: %d", title, len(lanes), bench.share.workers)
-    res, storage = bench.resources, bench.storage
-    storage.remove(_STATE)  # our state is in the manifest; Ray Train must not resume from its own
-    with watched_workers(res.silence_seconds, bench.share, stall=res.stall_seconds) as watchdog:
-        bench = replace(bench, watchdog=watchdog)
-        _fit(title, [partial(_trainer, lane, worker, bench) for lane in lanes], learners, storage)
-    ends = ("failed", "gave_up", "error")
-    said = {task.name: {what: _note(storage, task, what) for what in ends} for task in learners}
-    refuse_unfinished(learners, said, storage)
-    storage.remove(_NOTES)
+    prepared.storage.remove(_STATE)  # our state is in the manifest; Ray Train must not resume from its own
+    prepared = replace(prepared, jobs={job.key: job for job in jobs})
+    waiting, errors = queue.SimpleQueue[TrainingJob](), dict[str, BaseException]()
+    for job in jobs:
+        waiting.put(job)
+    lanes = range(min(share.at_once, len(jobs)))
+    threads = [threading.Thread(target=_lane, args=(waiting, run, share, prepared, events, errors)) for _ in lanes]
+    for thread in threads:
+        thread.daemon = True
+        thread.start()
+    done, done_at = set[str](), time.monotonic()
+
+    def pass_on(patience: float) -> None:
+        nonlocal done_at
+        for name, entry in drain(events, patience):
+            for row in entry.get("rows", []):
+                on_event(name, row)
+            if "path" in entry or "failure" in entry:
+                outcome = Outcome(None, 0, entry.get("failure"), bool(entry.get("mistake")))
+                on_event(name, {"outcome": outcome})
+                done.add(name)
+                done_at = time.monotonic()
+
+    while any(thread.is_alive() for thread in threads):
+        pass_on(patience=1.0)
+        if len(done) == len(jobs) and time.monotonic() - done_at > _ENDING_S:
+            log.warning("all learners are finished, but Ray Train has not ended; continuing without it")
+            break
+    pass_on(patience=0.0)
+    for name in errors.keys() - done:
+        on_event(name, {"outcome": Outcome(failure=last_line(errors[name]))})
 
 
-def _trainer(learners: Sequence[Task], worker: Callable[..., None], bench: Bench, attempt: int) -> TorchTrainer:
-    share, name = bench.share, learners[0].name.replace("/", "-")
+def _lane(
+    waiting: queue.SimpleQueue[TrainingJob],
+    run: str,
+    share: Share,
+    prepared: Prepared,
+    events: Queue,
+    errors: dict[str, BaseException],
+) -> None:
+    """Train learners one after the other, while some wait."""
+    with suppress(queue.Empty):
+        while True:
+            job = waiting.get_nowait()
+            for attempt in range(_MAX_CONTROLLERS):
+                try:
+                    _trainer(job, run, share, prepared, events, attempt).fit()
+                    break
+                except BaseException as error:  # handed to the main thread
+                    errors[job.name] = error
+                    if not isinstance(error, ray.train.ControllerError) or interrupts.received_signal() is not None:
+                        break
+                    log.warning("%s: Ray Train failed; restarting it: %s", job.name, last_line(error))
+
+
+def _trainer(job: TrainingJob, run: str, share: Share, prepared: Prepared, events: Queue, attempt: int) -> TorchTrainer:
+    name = job.name.replace("/", "-")
+    settings = {key: value for key, value in job.task.settings["sed"].model_dump(mode="json").items()}
     return TorchTrainer(
-        partial(_work, list(learners), worker, bench),
+        partial(distill_loop, prepared=prepared),
+        train_loop_config={"run": run, **job.config, "sed": settings},
         scaling_config=ScalingConfig(
             # Fewer than planned after nodes are lost, and all again when others join.
-            num_workers=(1, share.workers) if share.workers > 1 else 1,
+            num_workers=(1, share.gang) if share.gang > 1 else 1,
             elastic_resize_monitor_interval_s=30.0,  # taking in another node means a restart
             use_gpu=share.gpus > 0,
             resources_per_worker=share.resources,
+            **({"label_selector": dict(share.label_selector)} if share.label_selector else {}),
         ),
         torch_config=TorchConfig(backend="nccl" if share.gpus else "gloo"),
         run_config=RunConfig(
             name=f"{name}-{attempt}" if attempt else name,  # a retry must not resume from Ray Train's state
-            storage_path=bench.storage.uri(_STATE),
-            failure_config=FailureConfig(max_failures=MOST_RESTARTS),
+            storage_path=prepared.storage.uri(_STATE),
+            failure_config=FailureConfig(max_failures=MAX_RESTARTS),
+            callbacks=[_Reports(job.name, events)],
         ),
     )
 
 
-def _fit(
-    title: str, trainers: Sequence[Callable[[int], TorchTrainer]], learners: Sequence[Task], storage: Storage
-) -> None:
-    """Run the trainings, each in its own thread, and show their progress.
+class _Reports(UserCallback):
+    """Passes what rank 0 reports on to the driver; it is called in Ray Train's controller."""
 
-    In the main thread, Ray Train would take Ctrl-C for itself and end the process with exit code 0.
-    """
-    errors: list[BaseException] = []
-    threads = [threading.Thread(target=_train, args=(title, trainer, errors), daemon=True) for trainer in trainers]
-    for thread in threads:
-        thread.start()
-    line, missing_at = TrainingLine(title, "learners", len(learners)), time.monotonic()
-    while alive := [thread for thread in threads if thread.is_alive()]:
-        alive[0].join(_every(storage))
-        for task in learners:
-            if text := _note(storage, task, "progress"):
-                line.report(task.name, json.loads(text))
-        if not all(task.exists(storage) for task in learners):
-            missing_at = time.monotonic()
-        elif time.monotonic() - missing_at > _ENDING_S:
-            log.warning("%s: all learners are finished, but Ray Train has not ended; continuing without it", title)
-            break
-    if errors:
-        raise RunFailed(f"{title} failed: {last_line(errors[0])}") from errors[0]
-    line.close(len(learners))
+    def __init__(self, name: str, events: Queue):
+        self._name, self._events = name, events
 
-
-def _train(title: str, trainer: Callable[[int], TorchTrainer], errors: list[BaseException]) -> None:
-    for attempt in range(_MOST_CONTROLLERS):
-        try:
-            trainer(attempt).fit()
-            return
-        except BaseException as error:  # handed to the main thread
-            is_lost = isinstance(error, ray.train.ControllerError) and interrupts.received_signal() is None
-            if not is_lost or attempt + 1 == _MOST_CONTROLLERS:
-                errors.append(error)
-                return
-            log.warning("%s: Ray Train failed; restarting it: %s", title, last_line(error))
-
-
-def _note(storage: Storage, learner: Task, what: str) -> str | None:
-    return storage.read_text(f"{_NOTES}/{learner.name}/{what}")
-
-
-def _every(storage: Storage) -> float:
-    return _LOCAL_EVERY_S if storage.is_local else _REMOTE_EVERY_S
+    def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None) -> None:
+        self._events.put((self._name, metrics[0]))
 
 
 # -- in a worker -----------------------------------------------------------------------------------------------------
 
 
-def _work(learners: Sequence[Task], worker: Callable[..., None], bench: Bench) -> None:
-    """Run one Ray Train worker; all workers of a learner report equally often."""
-    prepare_worker(bench.share.threads)
-    context, storage = ray.train.get_context(), bench.storage
-    rank, latest, noted_at = context.get_world_rank(), {}, 0.0
+def distill_loop(config: dict[str, Any], prepared: Prepared | None = None) -> None:
+    """Distil one learner: the loop of each worker of a `TorchTrainer`, with DeepSpeed inside.
 
-    def say(name: str, facts: dict[str, Any]) -> None:
-        for what, value in facts.items():
-            storage.write_text(f"{_NOTES}/{name}/{what}", str(value))
+    Workers report `step`, `total`, `loss` and `dev`, and in the end a checkpoint whose `learner.json` has the `path` of
+    the model. The loop resumes by itself, so give the trainer a `FailureConfig(max_failures=3)`.
 
-    def report(name: str, words: dict[str, Any]) -> None:
-        nonlocal latest, noted_at
-        latest, is_told = {"learner": name, **words}, words["step"] == words["total"] or words["dev"] is not None
-        if rank == 0 and (is_told or time.monotonic() - noted_at > _every(storage)):
-            noted_at = time.monotonic()
-            say(name, {"progress": json.dumps(words)})
-        if is_told:
-            ray.train.report(latest)  # blocks until the report before is fetched, so not for every entry
+    Args:
+        config: `run`, `seed` and overrides as of `raysed.ray.train_member`; `node` is a recipe such as `ct-sed`, whose
+            targets must exist.
+        prepared: what raysed's own runs have prepared already.
+    """
+    if is_own := prepared is None:
+        from raysed.cluster.programs import prepare_learner
 
-    def published(name: str) -> None:
-        """Report the learner as a checkpoint that only names its location: its files are already in place."""
-        with tempfile.TemporaryDirectory() as directory:
-            place = storage.uri(storage.entry(name).place) if rank == 0 else ""
-            Path(directory, "learner.json").write_text(json.dumps({"learner": name, "place": place}))
-            checkpoint = Checkpoint.from_directory(directory) if rank == 0 else None
-            ray.train.report({**latest, "learner": name}, checkpoint)
+        prepared = prepare_learner(config)
+    job, storage, place = prepared.jobs[key_of(config)], prepared.storage, ray.train.get_context()
+    prepare_worker(prepared.threads)
+    rank, world, rows, told_at = place.get_world_rank(), place.get_world_size(), list[dict[str, Any]](), 0.0
+    latest: dict[str, Any] = {}
 
-    bench = replace(
-        bench,
-        report=report,
-        published=published,
-        warned=lambda: ray.train.get_preemption_info() is not None,
+    def report(entry: Mapping[str, Any]) -> None:
+        """Report the latest row of the history, with those before it; all workers do so equally often."""
+        nonlocal told_at
+        rows.append(dict(entry))
+        latest.update({key: value for key, value in entry.items() if value is not None})
+        is_due = time.monotonic() - told_at >= _REPORT_EVERY_S or entry["step"] == entry["total"]
+        if world > 1 or is_due or entry["dev"] is not None:
+            ray.train.report({**entry, "rows": [*rows]})
+            rows.clear()
+            told_at = time.monotonic()
+
+    context = replace(
+        prepared.context,
         rank=rank,
-        world=context.get_world_size(),
+        world=world,
+        report=report,
+        warned=preemption_warned,
         broadcast=broadcast_from_rank_zero,
-        say=say,
-        has_failed=lambda: any(_note(storage, learner, "failed") for learner in learners),
     )
-    with bench.watchdog.guard(", ".join(learner.name for learner in learners)):
-        worker(learners, bench)
+    with prepared.watchdog.guard(job.name):
+        outcome = train(job.task, job.worker, storage, context)
+    if is_own and outcome.failure:
+        raise outcome.error()
+    if outcome.failure:
+        ray.train.report({"failure": outcome.failure, "mistake": outcome.is_mistake})
+        return
+    with tempfile.TemporaryDirectory() as directory:  # the model's files are in place already
+        path = storage.uri(storage.entry(job.name).place) if rank == 0 else ""
+        Path(directory, "learner.json").write_text(json.dumps({"learner": job.name, "path": path}))
+        ray.train.report({**latest, "path": path}, Checkpoint.from_directory(directory) if rank == 0 else None)

@@ -1,8 +1,7 @@
-"""Make what is missing of a graph: the only code that runs work.
+"""Make what is missing of a graph: stages, halving, failures and timings, once for all backends.
 
-Batches run in order. `driver` artefacts are made in this process, `task` artefacts wherever that pays. Members of one
-depth (`tune`), learners (`train`) and artefacts made from `blocks` of the corpus go to one of two engines:
-`raysed.cluster.on_ray` (Ray Tune, Train and Data) or `raysed.cluster.local` (this process and others beside it).
+Batches run in order. What is short and belongs to the run as a whole is made in this process; all else goes to one of
+two backends: `raysed.cluster.on_ray` (Ray Tune, Train and Data) or `raysed.cluster.local` (this process).
 """
 
 from __future__ import annotations
@@ -11,154 +10,213 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
-from raysed.cluster.process import prepare_worker
-from raysed.cluster.resources import Cluster, Need, Share, plan_members, plan_teachers, uses_gpu
-from raysed.cluster.work import Bench, Trial, Work
+from raysed.cluster.blocks import BlockTables, Stream, block_size, chain_of
+from raysed.cluster.halving import Halving
+from raysed.cluster.jobs import OnEvent, ShortJob, TrainingJob, TrainingLine
 from raysed.config import ResourcesConfig
-from raysed.errors import UserError
-from raysed.graph import Artefact, Graph, Ref, State, Task
+from raysed.context import Context, Outcome
+from raysed.errors import RunFailed, UserError
+from raysed.graph import (
+    Artefact,
+    Blocks,
+    BlocksRef,
+    GangTraining,
+    Graph,
+    InDriver,
+    Short,
+    State,
+    Task,
+    Training,
+    block_name,
+)
+from raysed.resources import (
+    Cluster,
+    Demand,
+    Need,
+    Share,
+    plan_learners,
+    plan_members,
+    plan_teachers,
+    too_large,
+    uses_gpu,
+)
 from raysed.store.progress import Progress, emit, listening
 from raysed.store.status import read_timings
 from raysed.store.storage import Storage
-
-if TYPE_CHECKING:
-    from raysed.cluster.blocks import Stream
+from raysed.train.memory import embedding_need
 
 log = logging.getLogger(__name__)
 
 Engine = Literal["ray", "local"]
 
 
+class Backend(Protocol):
+    """Where jobs are done.
+
+    Attributes:
+        where: name of the place, for people.
+        share: what the run's own process may use; None: the CPU.
+    """
+
+    where: str
+    share: Share | None
+
+    def machines(self, demand: Demand | None = None) -> Cluster:
+        """Return the machines to plan for; with a demand, wait for more, and refuse what can never be met."""
+
+    def map(self, jobs: Sequence[ShortJob | TrainingJob], share: Share, context: Context, on_event: OnEvent) -> None:
+        """Do jobs of one kind."""
+
+    def stream(self, stream: Stream, share: Share, on_event: OnEvent) -> None:
+        """Make the missing blocks of a stream."""
+
+    def close(self) -> None:
+        """End what was started."""
+
+
 @dataclass(frozen=True)
-class How:
+class ExecutionOptions:
     """How a run is executed.
 
     Attributes:
         members: per ensemble, the number of workers to plan for when nothing better is known.
         check_room: raises if storage is too small; takes the cluster, and rows and free bytes if known.
+        settings: the configuration, for people.
     """
 
     resources: ResourcesConfig
     engine: Engine = "ray"
     members: int = 1
     learner_workers: int | None = None
-    hub_models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     check_room: Callable[[Cluster, int | None, int | None], None] = lambda cluster, rows, free: None
     settings: str = ""
 
 
-def execute(graph: Graph, storage: Storage, how: How, say: Callable[[str], None]) -> tuple[State, str]:
+def execute(graph: Graph, storage: Storage, options: ExecutionOptions, say: Callable[[str], None]) -> tuple[State, str]:
     """Make what is missing; return the final state and a description of the cluster."""
-    with closing(make_executor(graph, storage, how, say)) as executor:
-        storage.write_text("config.yaml", how.settings)  # from here on, an earlier run of this name is modified
+    with closing(backend_of(storage, options, say)) as backend:
+        executor = Executor(graph, storage, options, backend, say)
+        storage.write_text("config.yaml", options.settings)  # from here on, an earlier run of this name is modified
         for batch in graph.batches():
             executor.make(batch)
     _clear(graph, storage)
     return executor.state, str(executor.cluster)
 
 
+def backend_of(storage: Storage, options: ExecutionOptions, say: Callable[[str], None]) -> Backend:
+    """Return the backend of the requested engine."""
+    if options.engine == "local":
+        from raysed.cluster.local import LocalBackend
+
+        return LocalBackend(storage, options.resources, say)
+    from raysed.cluster.on_ray import RayBackend
+
+    return RayBackend(storage, options.resources, say)
+
+
 def _clear(graph: Graph, storage: Storage) -> None:
     """Remove checkpoints of stopped bounds, and leftovers of killed jobs; artefacts outside this graph keep theirs."""
     left = (*storage.names("checkpoints"), *storage.plain.sizes_below("checkpoints"))
-    for name, artefact in graph.artefacts.items():
-        if artefact.needs.by == "blocks":
-            storage.remove(f"{name}.blocks")
-        if any(path.startswith((f"checkpoints/{name}/", f"checkpoints/{name}.blocks/")) for path in left):
-            storage.remove(f"checkpoints/{name}")
-            storage.remove(f"checkpoints/{name}.blocks")
-
-
-def make_executor(graph: Graph, storage: Storage, how: How, say: Callable[[str], None]) -> Executor:
-    """Return the executor of the requested engine."""
-    if how.engine == "local":
-        from raysed.cluster import local
-
-        return local.LocalExecutor(graph, storage, how, say, local.this_machine(how.resources.gpu))
-    from raysed.cluster import on_ray
-
-    return on_ray.RayExecutor(graph, storage, how, say, on_ray.current_cluster())
+    for name in graph.artefacts:
+        for place in (f"checkpoints/{name}", f"checkpoints/{name}.blocks"):
+            if any(path.startswith(f"{place}/") for path in left):
+                storage.remove(place)
 
 
 class Executor:
-    """Make batches of artefacts.
-
-    An engine adds `_gathered` (the machines to plan for), `_train_members`, `_by_train` (learners) and `_streamed`
-    (blocks of the corpus).
+    """Makes batches of artefacts.
 
     Attributes:
         cluster: the machines known so far; more may join.
-        share: what this process may use itself; None: the CPU.
     """
 
-    where = "cluster"
-    share: Share | None = None
-
-    def __init__(self, graph: Graph, storage: Storage, how: How, say: Callable[[str], None], cluster: Cluster):
-        self._graph, self._storage, self._how, self._say = graph, storage, how, say
-        self._res = how.resources
+    def __init__(
+        self,
+        graph: Graph,
+        storage: Storage,
+        options: ExecutionOptions,
+        backend: Backend,
+        say: Callable[[str], None],
+    ):
+        self._graph, self._storage, self._options, self._backend, self._say = graph, storage, options, backend, say
+        self._resources = options.resources
         self.state = State(graph, storage)
-        self.cluster, self._is_gathered = cluster, False
-        self.gpu = uses_gpu(self._res, self.cluster)
+        self.cluster, self._is_gathered = backend.machines(), False
         self._trained: dict[str, dict[str, Any]] = {}
         if not self.cluster.autoscaling:
             self.gather()
 
+    @property
+    def gpu(self) -> bool:
+        """Whether workers use GPUs."""
+        return uses_gpu(self._resources, self.cluster)
+
     def make(self, batch: Sequence[Artefact]) -> None:
         """Make what is missing of a batch, then report on its artefacts."""
-        by = batch[0].needs.by
-        if by == "blocks":
+        kind = type(batch[0].execution)
+        if kind is Blocks:
             self._forget_incomplete(batch)
-        if by != "driver" and any(map(self.state.is_wanted, batch)):
+        wanted = [artefact for artefact in batch if self.state.is_wanted(artefact)]
+        if wanted and kind is not InDriver:
             self.gather()
-        if by == "tune":
-            self._by_tune(batch)
-        elif by != "driver" and (wanted := [artefact for artefact in batch if self.state.is_wanted(artefact)]):
-            with self._timed(wanted[0].needs.stage):
-                {"task": self._by_task, "train": self._by_train, "blocks": self._by_blocks}[by](wanted, batch)
+        if kind is Training:
+            self._train(batch)
+        elif wanted and kind is not InDriver:
+            with self._timed(wanted[0].stage):
+                {Short: self._short, GangTraining: self._distil, Blocks: self._blocks}[kind](wanted, batch)
         for artefact in batch:
-            if by == "driver" and self.state.is_wanted(artefact):
-                more = {"trained": self._trained.get(artefact.needs.group)} if artefact.needs.is_outcome else {}
-                with self._timed(artefact.needs.stage):
-                    self._task(artefact, **more).run(self._storage, self._work())
-            if artefact.needs.say and (entry := self.state.entry(artefact.name)):
-                for line in artefact.needs.say(entry):
+            if kind is InDriver and self.state.is_wanted(artefact):
+                with self._timed(artefact.stage):
+                    self._task(artefact).run(self._storage, self._context())
+            if artefact.lines and (entry := self.state.entry(artefact)):
+                for line in artefact.lines(entry):
                     self._say(line)
         is_corpus = any(artefact.name == "corpus" for artefact in batch)
         if is_corpus and self._is_gathered and (entry := self.state.entry("corpus")):
-            self._how.check_room(self.cluster, entry.meta["rows"], self._storage.free_bytes())
+            self._options.check_room(self.cluster, entry.meta["rows"], self._storage.free_bytes())
+
+    def complete(self, artefact: Artefact) -> None:
+        """Make what is missing of an artefact and of all it needs, but train nothing: UserError if that is needed."""
+        if self.state.task(artefact) and self.state.entry(artefact):
+            return
+        for source in artefact.sources():
+            if not (artefact.is_outcome and isinstance(source.execution, Training)):
+                self.complete(source)
+        if isinstance(artefact.execution, Training | GangTraining):
+            raise UserError(f"{artefact.name} does not exist; train it first")
+        if artefact.is_outcome:
+            models, node = [each for each in artefact.sources() if self.state.task(each)], artefact.settings["node"]
+            if not any(map(self.state.entry, models)):
+                raise UserError(f"no model of {node} exists; train them first")
+            self.training_jobs(node, models, is_open=True)
+        if self.state.task(artefact):
+            self.make([artefact])
 
     def gather(self) -> None:
         """Wait for usable machines if more may join, and refuse what fits on none; only the first call acts."""
         if self._is_gathered:
             return
-        artefacts = list(self._graph.artefacts.values())
-        members = [artefact for artefact in artefacts if artefact.needs.by == "tune"]
-        workers = self._how.members if members else 1
-        learners = sum(artefact.needs.by == "train" for artefact in artefacts)
-        self.cluster = self._gathered(self._memory(members), learners, workers)
-        self.gpu = uses_gpu(self._res, self.cluster)  # GPUs may have come
+        options, artefacts = self._options, list(self._graph.artefacts.values())
+        members = [artefact for artefact in artefacts if isinstance(artefact.execution, Training)]
+        workers = options.members if members else 1
+        learners = sum(isinstance(artefact.execution, GangTraining) for artefact in artefacts)
+        demand = Demand(self._memory(members), workers, learners, options.learner_workers)
+        self.cluster = self._backend.machines(demand)
         self._is_gathered = True
-        share = plan_members(self.cluster, self._res, workers, self._memory(members))
+        share = self._share(plan_members(self.cluster, self._resources, workers, self._memory(members)))
         corpus = self.state.entry("corpus") if "corpus" in self._graph.artefacts else None
-        self._how.check_room(self.cluster, corpus.meta["rows"] if corpus else None, self._storage.free_bytes())
-        self._say(f"{self.where}: {self.cluster}" + (f"; members: {share}" if members else ""))
-
-    def close(self) -> None:
-        """End what was started."""
-
-    def _now(self) -> Cluster:
-        return self.cluster
+        options.check_room(self.cluster, corpus.meta["rows"] if corpus else None, self._storage.free_bytes())
+        self._say(f"{self._backend.where}: {self.cluster}" + (f"; members: {share}" if members else ""))
 
     def _memory(self, artefacts: Iterable[Artefact]) -> Need:
         """Return what the largest of some trainings needs."""
-        needs = {a.needs.group or a.needs.stage: a.needs.options["memory"] for a in artefacts}
-        found = [memory(gpu=self.gpu, kind=self.cluster.gpu) for memory in needs.values()]
+        memories = {artefact.execution.config["node"]: artefact.execution.memory for artefact in artefacts}
+        found = [memory(gpu=self.gpu, kind=self.cluster.gpu) for memory in memories.values()]
         return max(found, key=lambda need: (need.device, need.host), default=Need())
 
     @contextmanager
@@ -180,69 +238,48 @@ class Executor:
             self._storage.write_text("timings.json", json.dumps(timings, indent=1))
 
     def _task(self, artefact: Artefact, **more: Any) -> Task:
-        task = self.state.task(artefact.name)
-        return replace(task, inputs={role: self._as_blocks(value) for role, value in task.inputs.items()} | more)
+        task = self.state.task(artefact)
+        if artefact.is_outcome:
+            more |= {"trained": self._trained.get(artefact.settings["node"])}
+        return replace(task, inputs={**task.inputs, **more})
 
-    def _as_blocks(self, value: Any) -> Any:
-        """Return the blocks of an artefact that consists of nothing else; return any other value unchanged."""
-        from raysed.cluster.blocks import block_file
+    def _share(self, planned: Share) -> Share:
+        """Return what is planned, which is refused where it is too large, or all of this machine."""
+        return self._backend.share or planned
 
-        if not (isinstance(value, Ref) and _is_keyed(artefact := self._graph.artefacts[value.name])):
-            return value
-        return [(partial(block_file, self._storage, name), {}) for name in self._keyed_blocks(artefact)]
+    def _context(self, share: Share | None = None) -> Context:
+        share, res = share or self._backend.share, self._resources
+        return Context(share.device if share else "cpu", res.encode_token_budget, res.encode_precision)
 
-    def _keyed_blocks(self, artefact: Artefact) -> list[str]:
-        from raysed.cluster.blocks import keyed_block
+    # short makers
 
-        options = artefact.needs.options
-        rows = self.state.entry("corpus").meta["rows"]
-        return [keyed_block(artefact.name, number) for number in range(-(-rows // options["rows"](rows)))]
-
-    def _forget_incomplete(self, batch: Sequence[Artefact]) -> None:
-        """Have artefacts completed that are to be read and lack blocks, which have manifest entries of their own."""
-        for artefact in filter(_is_keyed, batch):
-            is_read = any(map(self.state.is_wanted, self._graph.users(artefact.name)))
-            if is_read and self.state.entry(artefact.name):
-                entries = map(self._storage.entry, self._keyed_blocks(artefact))
-                if not all(entry and self._storage.finished(entry.name, entry.depends) for entry in entries):
-                    self._storage.forget(artefact.name)
-                    self.state.forget(artefact.name)
-
-    def _work(self, share: Share | None = None) -> Work:
-        share = share or self.share
-        return Work(share.device if share else "cpu", self._res.encode_token_budget, self._res.encode_precision)
-
-    # tasks
-
-    def _make_groups(
-        self, title: str, groups: Sequence[Sequence[Task]], on_cpus: bool, on_made: Callable[[dict[str, str]], None]
-    ) -> None:
-        """Make artefacts, those of a group one after the other; say after each why some could not be made, by name."""
-        for group in groups:
-            on_made(make_group(group, self._storage, self._work(), None))
-
-    def _by_task(self, wanted: Sequence[Artefact], batch: Sequence[Artefact]) -> None:
+    def _short(self, wanted: Sequence[Artefact], batch: Sequence[Artefact]) -> None:
         groups: dict[str, list[Task]] = {}
         for artefact in wanted:
-            groups.setdefault(artefact.needs.group or artefact.name, []).append(self._task(artefact))
+            groups.setdefault(artefact.execution.group or artefact.name, []).append(self._task(artefact))
         kind = wanted[0].title.split(" ")[0]
         kind = f"{kind}s" if len(wanted) > 1 and not kind.endswith("s") else kind
-        title = f"{'fit' if wanted[0].needs.stage == 'calibration' else 'compute'} {kind}"
+        title = f"{'fit' if wanted[0].stage == 'calibration' else 'compute'} {kind}"
         progress, done = Progress(title, len(wanted)), 0
 
-        def on_made(failed: dict[str, str]) -> None:
+        def on_event(name: str, event: Mapping[str, Any]) -> None:
             nonlocal done
-            self._leave_out(failed)
+            self._leave_out(event["failed"])
             done += 1
             progress.update(round(done * len(wanted) / len(groups)), f"{done} of {len(groups)}")
 
-        self._make_groups(title, list(groups.values()), bool(wanted[0].needs.options.get("on_cpus")), on_made)
+        self._map_short([ShortJob(title, group) for group in groups.values()], wanted[0].execution.on_cpus, on_event)
         progress.close()
+
+    def _map_short(self, jobs: Sequence[ShortJob], on_cpus: bool, on_event: OnEvent) -> None:
+        share = self._share(plan_members(self._backend.machines(), self._resources, self._options.members))
+        share = replace(share, gpus=0.0) if on_cpus else share
+        self._backend.map(jobs, share, self._context(share), on_event)
 
     def _leave_out(self, failed: Mapping[str, str]) -> None:
         """Go on without what could not be made, by name; raise if the run needs it."""
         for name, reason in failed.items():
-            if not self._graph.artefacts[name].needs.may_fail:
+            if not self._graph.artefacts[name].may_fail:
                 raise UserError(f"{name}: {reason}")
             self.state.task(name).checked(None)
             self.state.failures[name] = reason, True
@@ -250,104 +287,165 @@ class Executor:
 
     # members
 
-    def _by_tune(self, batch: Sequence[Artefact]) -> None:
+    def _train(self, batch: Sequence[Artefact]) -> None:
         """Train the members of one depth in one experiment, alternating between nodes so that all advance."""
         by_node: dict[str, list[Artefact]] = {}
         for artefact in batch:
-            if self.state.task(artefact.name):
-                by_node.setdefault(artefact.needs.group, []).append(artefact)
-        trials, count = [], 0
+            if self.state.task(artefact):
+                by_node.setdefault(artefact.execution.config["node"], []).append(artefact)
+        jobs, count = [], 0
         for node, members in by_node.items():
-            (outcome,) = [user for user in self._graph.users(members[0].name) if user.needs.is_outcome]
-            is_open = self.state.entry(outcome.name) is None
+            (outcome,) = [user for user in self._graph.users(members[0]) if user.is_outcome]
+            is_open = self.state.entry(outcome) is None
             # Finished members count too: one that is trained again gets as many threads as before.
-            count += len(members) if is_open else len(self.state.listed(outcome.name))
-            trials.append(self._trials(node, members, is_open))
-        # Halving compares the bounds of one node, so any further node with halving gets its own experiment.
-        halved = [of_node for of_node in trials if any(trial.reduction for trial in of_node)]
-        first = [of_node for of_node in trials if of_node not in halved[1:]]
-        experiments = [[trial for trial in chain(*zip_longest(*first)) if trial], *halved[1:]]
-        if not experiments[0]:
+            count += len(members) if is_open else len(self.state.listed(outcome))
+            jobs.append(self.training_jobs(node, members, is_open))
+        jobs = [job for job in chain(*zip_longest(*jobs)) if job]
+        if not jobs:
             return
-        share = plan_members(self._now(), self._res, count, self._memory(batch))
-        with self._timed(batch[0].needs.stage):
-            for in_turn in experiments:
-                missing = sum(not self.state.entry(task.name) for trial in in_turn for task in trial.tasks)
-                log.info("training %d of %d members: %s", missing, len(batch), share)
-                failed, stopped = self._train_members(in_turn, Bench(self._storage, self._res, share))
-                self.state.failures |= failed
-                for trial in in_turn:
-                    if trial.name in stopped:
-                        self._trained[trial.node]["stopped"].append(stopped[trial.name])
+        share = self._share(plan_members(self._backend.machines(), self._resources, count, self._memory(batch)))
+        updates, title = sum(job.rungs[-1] for job in jobs), "+".join(dict.fromkeys(job.config["node"] for job in jobs))
+        line = TrainingLine(f"train {title}", "members", len(jobs), updates)
 
-    def _trials(self, node: str, members: Sequence[Artefact], is_open: bool) -> list[Trial]:
-        """Return the trials of a node: what is missing, or with halving all bounds, which are compared again."""
-        options, first = members[0].needs.options, members[0]
-        rows = {table: self.state.entry(name).meta["rows"] for table, name in options["tables"].items()}
-        steps = options["updates"](first.settings, rows)
-        about = {"rungs": (steps,), **{name: options[name] for name in ("worker", "rows_per_update")}}
+        def on_event(name: str, event: Mapping[str, Any]) -> None:
+            if "outcome" not in event:
+                line.report(name, event)
+                return
+            outcome: Outcome = event["outcome"]
+            emit(sentences=outcome.updates * self._graph.artefacts[name].execution.rows_per_update)
+            if outcome.failure:
+                self.state.failures[name] = outcome.failure, outcome.is_mistake
+
+        with self._timed(batch[0].stage):
+            log.info("training %d of %d members: %s", len(jobs), len(batch), share)
+            self._backend.map(jobs, share, self._context(share), on_event)
+            line.close()
+        for node, halving in {job.config["node"]: job.halving for job in jobs if job.halving}.items():
+            for bound, (reached, scores) in halving.stopped.items():
+                stopped = {"lower_bound": bound, "updates": reached, "scores": scores}
+                self._trained[node]["stopped"].append(stopped)
+
+    def training_jobs(self, node: str, members: Sequence[Artefact], is_open: bool) -> list[TrainingJob]:
+        """Return the trainings of a node: what is missing, or with halving all of them, which are compared again."""
+        execution: Training = members[0].execution
+        rows = {name: self.state.entry(table).meta["rows"] for name, table in execution.tables.items()}
+        steps, halving = execution.updates(rows), None
         if is_open:
             self._trained[node] = {"steps": steps, "stopped": []}
-        tasks = [self._task(artefact) for artefact in members if self.state.is_wanted(artefact)]
-        if not (is_open and tasks and "halving" in options):
-            return [Trial(node, task.name, [task], **about) for task in tasks]
-        by_bound: dict[float, list[Task]] = {}
-        for artefact in members:
-            by_bound.setdefault(artefact.settings["lower_bound"], []).append(self._task(artefact))
-        about |= options["halving"](steps)
-        about["least"] = min(about["least"], *map(len, by_bound.values()))  # some may have no member to go on from
-        # High bounds, mostly the better ones, go first: a bound is stopped if it is worse than those before it.
-        falling = sorted(by_bound.items(), reverse=True)
-        return [Trial(node, f"{node}/grid/{bound:g}", some, **about) for bound, some in falling]
+        wanted = [artefact for artefact in members if self.state.is_wanted(artefact)]
+        if is_open and wanted and execution.halving:
+            # High bounds, mostly the better ones, go first.
+            wanted = sorted(members, key=lambda member: -member.settings["lower_bound"])
+            jobs = [self._job(member, (steps,)) for member in wanted]
+            groups: dict[float, list[tuple]] = {}
+            for member, job in zip(wanted, jobs):
+                groups.setdefault(member.settings["lower_bound"], []).append(job.key)
+            about = execution.halving(steps)
+            about = {**about, "least": min(about["least"], *map(len, groups.values()))}  # some may have no parent
+            halving = Halving(groups, **about)
+            return [replace(job, rungs=about["rungs"], halving=halving) for job in jobs]
+        return [self._job(member, (steps,)) for member in wanted]
+
+    def _job(self, artefact: Artefact, rungs: Sequence[int] = ()) -> TrainingJob:
+        execution = artefact.execution
+        is_gang = isinstance(execution, GangTraining)
+        return TrainingJob(self._task(artefact), execution.worker, execution.config, rungs, is_gang=is_gang)
+
+    # learners
+
+    def _distil(self, wanted: Sequence[Artefact], batch: Sequence[Artefact]) -> None:
+        """Train learners, each with its own workers."""
+        workers, machines = self._options.learner_workers, self._backend.machines()
+        share = self._share(plan_learners(machines, self._resources, len(batch), self._memory(wanted[:1]), workers))
+        jobs, line = (
+            [self._job(each, (0,)) for each in wanted],
+            TrainingLine(f"distil {wanted[0].stage}", "learners", len(wanted)),
+        )
+        failures: dict[str, Outcome] = {}
+
+        def on_event(name: str, event: Mapping[str, Any]) -> None:
+            if "outcome" not in event:
+                line.report(name, event)
+            elif event["outcome"].failure:
+                failures[name] = event["outcome"]
+
+        log.info("distilling %d learners: %s", len(jobs), share)
+        self._backend.map(jobs, share, self._context(share), on_event)
+        done = [entry for artefact in wanted if (entry := self.state.entry(artefact))]
+        emit(sentences=sum(entry.meta["sentences"] for entry in done))
+        for name, outcome in failures.items():
+            raise (UserError if outcome.is_mistake else RunFailed)(f"{name}: {outcome.failure}")
+        if len(done) < len(wanted):
+            missing = next(artefact.name for artefact in wanted if not self.state.entry(artefact))
+            raise RunFailed(f"{missing} ended without a result; see its log at {self._storage.uri('train')}")
+        line.close(len(wanted))
 
     # blocks of the corpus
 
-    def _by_blocks(self, wanted: Sequence[Artefact], batch: Sequence[Artefact]) -> None:
-        """Stream the corpus through models, once per group of artefacts, and join the resulting blocks."""
-        from raysed.cluster.blocks import blocks_of
-
+    def _blocks(self, wanted: Sequence[Artefact], batch: Sequence[Artefact]) -> None:
+        """Stream the corpus through models, once per group of artefacts."""
         groups: dict[str, list[Artefact]] = {}
         for artefact in wanted:
-            groups.setdefault(artefact.needs.group, []).append(artefact)
+            groups.setdefault(artefact.execution.group, []).append(artefact)
         for group in groups.values():
-            tasks, options = [self._task(artefact) for artefact in group], group[0].needs.options
-            for task in tasks if _is_keyed(group[0]) else ():
-                self._storage.forget(task.name)  # its blocks are replaced: from here on they are no longer all of it
-            stream = self._streamed(tasks, options)
-            joined = [self._task(a, blocks=blocks_of(stream, task, self._storage)) for a, task in zip(group, tasks)]
-            self._make_groups("join", [[task] for task in joined], on_cpus=True, on_made=self._leave_out)
-            for task in tasks:
-                self._storage.remove(f"{task.name}.blocks")
+            self._stream(group)
 
-    def _stream(
-        self, tasks: Sequence[Task], options: Mapping[str, Any], share: Share | None = None, groups: int = 1
-    ) -> Stream:
-        from raysed.cluster.blocks import stream_of
+    def _stream(self, group: Sequence[Artefact]) -> None:
+        execution: Blocks = group[0].execution
+        tasks, corpus = [self._task(artefact) for artefact in group], execution.corpus
+        for task in tasks:
+            self._storage.forget(task.name)  # its blocks are replaced: from here on they are no longer all of it
+        share, parts = self._plan_stream(execution, tasks)
+        rows = self.state.entry(corpus).meta["rows"]
+        size = block_size(self._storage, tasks, rows, share.workers, execution.is_keyed)
+        links = chain_of(tasks, execution.title, parts)
+        worker, depends = execution.worker, {task.name: task.depends for task in tasks}
+        about = worker.columns, worker.kept, rows, size, execution.is_keyed
+        tables = BlockTables(execution.title, corpus.name, depends, *about)
+        log.info("%s: %s sentences in blocks of %d; %s", tables.title, f"{rows:,}", size, share)
+        left = tables.missing(self._storage)
+        done = rows - sum(place["stop"] - place["start"] for place in left)
+        progress, made = Progress(tables.title, rows, first=done), 0
 
-        rows = self.state.entry("corpus").meta["rows"]
-        return stream_of(tasks, options, range(0, rows, options["rows"](rows)), self._work(share), groups)
+        def on_event(name: str, event: Mapping[str, Any]) -> None:
+            nonlocal done, made
+            done, made = done + event["rows"], made + event["made"]
+            progress.update(done, f"{done:,} of {rows:,} sentences")
 
-    def _plan_mean(self, tasks: Sequence[Task]) -> tuple[Share, int]:
-        """Return how `plan_teachers` divides the members whose mean is taken."""
-        teachers = [task.inputs["teachers"] for task in tasks]
-        files = [self._storage.fetch(refs[0].name).iterdir() for refs in teachers]
-        largest = max(sum(file.stat().st_size for file in of_teacher) for of_teacher in files)
-        return plan_teachers(self._now(), self._res, sum(map(len, teachers)), largest)
+        self._backend.stream(Stream(tables, links, worker, self._context(share)), share, on_event)
+        emit(sentences=made)
+        progress.close(f"{rows:,} sentences")
+        self.record_blocks(group, tables)
 
+    def record_blocks(self, group: Sequence[Artefact], tables: BlockTables) -> None:
+        """Complete artefacts of which all blocks exist."""
+        refs = [BlocksRef(artefact.name, tables.count, tables.size, tables.rows) for artefact in group]
+        jobs = [ShortJob(ref.name, [self._task(artefact, blocks=ref)]) for artefact, ref in zip(group, refs)]
+        self._map_short(jobs, on_cpus=True, on_event=lambda name, event: self._leave_out(event["failed"]))
 
-def _is_keyed(artefact: Artefact) -> bool:
-    """Whether it consists of blocks that are known by their text."""
-    return getattr(artefact.needs.options.get("worker"), "is_keyed", False)
+    def _plan_stream(self, execution: Blocks, tasks: Sequence[Task]) -> tuple[Share, int]:
+        """Return the actors of a stream, and the number of groups that the teachers of a mean are divided into."""
+        machines, res, count = self._backend.machines(), self._resources, 1
+        if execution.weights is None:
+            teachers = [task.inputs["teachers"] for task in tasks]
+            files = [self._storage.fetch(refs[0].name).iterdir() for refs in teachers]
+            weights = max(sum(file.stat().st_size for file in of_teacher) for of_teacher in files)
+            count = sum(map(len, teachers))
+        elif not (weights := execution.weights()):
+            res = res.model_copy(update={"gpu": False})
+        elif problem := too_large(machines, res, embedding_need(execution.title, weights)):
+            raise UserError(problem)
+        if self._backend.share:
+            return self._backend.share, 1
+        return plan_teachers(machines, res, count, weights)
 
-
-def make_group(group: Sequence[Task], storage: Storage, work: Work, threads: int | None) -> dict[str, str]:
-    """Make artefacts one after the other, in a worker with `threads`; return why some could not be made, by name."""
-    if threads:
-        prepare_worker(threads)
-    failed = {}
-    for task in group:
-        try:
-            task.run(storage, work)
-        except UserError as error:
-            failed[task.name] = str(error)
-    return failed
+    def _forget_incomplete(self, batch: Sequence[Artefact]) -> None:
+        """Have artefacts completed that are to be read and lack blocks, which have manifest entries of their own."""
+        for artefact in batch:
+            entry = self.state.entry(artefact)
+            if entry and "blocks" in entry.meta and any(map(self.state.is_wanted, self._graph.users(artefact))):
+                names = [block_name(artefact.name, number) for number in range(entry.meta["blocks"])]
+                blocks = map(self._storage.entry, names)
+                if not all(block and self._storage.finished(block.name, block.depends) for block in blocks):
+                    self._storage.forget(artefact.name)
+                    self.state.forget(artefact)

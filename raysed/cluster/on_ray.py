@@ -1,99 +1,114 @@
-"""The Ray engine: members on Tune, blocks on Data, learners on Train, and tasks where the cluster can speed them up."""
+"""The Ray backend: members on Tune, blocks on Data, learners on Train, and tasks where the cluster speeds them up."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import ray
+from ray.util.queue import Queue
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raysed.cluster.autoscaling import gather
 from raysed.cluster.blocks import Stream
-from raysed.cluster.distilling import distill
-from raysed.cluster.execute import Executor, make_group
-from raysed.cluster.nodes import check_versions
-from raysed.cluster.resources import Cluster, Need, current_cluster, plan_learners, plan_members, plan_teachers
+from raysed.cluster.distilling import run_learners
+from raysed.cluster.jobs import OnEvent, ShortJob, TrainingJob
+from raysed.cluster.machines import current_cluster, free_resources, gather
 from raysed.cluster.streaming import make_blocks
-from raysed.cluster.watchdog import watched_tasks
-from raysed.cluster.work import Bench, Failures, Stopped, Trial
-from raysed.graph import Artefact, Ref, RemoteValue, Task
+from raysed.cluster.tuning import Prepared, run_trials
+from raysed.cluster.watchdog import watched_tasks, watched_workers
+from raysed.config import ResourcesConfig
+from raysed.context import Context
+from raysed.graph import Ref, RemoteValue, Task
+from raysed.resources import Cluster, Demand, Share, uses_gpu
+from raysed.store.storage import Storage
 
 log = logging.getLogger(__name__)
 
 
-class RayExecutor(Executor):
-    """Make batches of artefacts on the Ray that this process is connected to."""
+class RayBackend:
+    """See `raysed.cluster.execute.Backend`; uses the Ray that this process is connected to."""
 
-    def __init__(self, *arguments: Any):
+    where = "cluster"
+    share: Share | None = None
+
+    def __init__(self, storage: Storage, resources: ResourcesConfig, say: Callable[[str], None]):
+        self._storage, self._resources, self._say = storage, resources, say
         self._shared: dict[int, tuple[Any, RemoteValue]] = {}
-        super().__init__(*arguments)
+        self._planned: Cluster | None = None
 
-    def _gathered(self, need: Need, learners: int, workers: int) -> Cluster:
-        cluster = gather(self._res, need, learners, self._say, workers, self._how.learner_workers)
-        check_versions(self._how.hub_models)
-        if self._storage.is_local and len(cluster.nodes) > 1:
-            log.warning("storage %s must be a directory that all nodes share; otherwise use a URI", self._storage)
-        return cluster
+    @cached_property
+    def _events(self) -> Queue:
+        """What workers report; one for all stages, as it is a process of its own, on a node that is not lost."""
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        return Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
 
-    def _now(self) -> Cluster:
-        """Return the cluster to plan a stage for: without an autoscaler, lost nodes may never come back."""
-        now = self.cluster if self.cluster.autoscaling else current_cluster()
-        is_enough = now.largest_cpus >= 1 and (now.gpus > 0 or not self.gpu)
-        return now if is_enough else self.cluster  # otherwise the stage waits, and logs for what
+    def machines(self, demand: Demand | None = None) -> Cluster:
+        """Return the cluster to plan for; with a demand, wait until that is met as far as it can be.
+
+        Later that is what is left: without an autoscaler, lost nodes may never come back.
+        """
+        if demand:
+            self._planned = gather(self._resources, demand, self._say)
+            if self._storage.is_local and len(self._planned.nodes) > 1:
+                place = self._storage
+                log.warning("storage %s must be a directory that all nodes share; otherwise use a URI", place)
+        if demand or self._planned is None:
+            return self._planned or current_cluster(self._resources)
+        now = self._planned if self._planned.autoscaling else current_cluster(self._resources)
+        is_enough = now.largest_cpus >= 1 and (now.gpus > 0 or not uses_gpu(self._resources, self._planned))
+        if not is_enough:
+            return self._planned  # the stage waits, and logs for what
+        return now if now.autoscaling else replace(now, free=free_resources())
+
+    def map(self, jobs: Sequence[ShortJob | TrainingJob], share: Share, context: Context, on_event: OnEvent) -> None:
+        """Do jobs: members as trials of Tune, learners as runs of Train, and short ones as tasks.
+
+        Short jobs on one machine without GPUs are done in this process, which has imported everything.
+        """
+        share = self._selecting(share)
+        seconds, stall, run = self._resources.silence_seconds, self._resources.stall_seconds, self._storage.uri("")
+        if isinstance(jobs[0], ShortJob):
+            here = self.machines()
+            if not uses_gpu(self._resources, here) and len(here.nodes) == 1:
+                for job in jobs:
+                    on_event(job.name, {"failed": job.run(self._storage, context)})
+                return
+            jobs = [replace(job, tasks=[self._to_workers(task) for task in job.tasks]) for job in jobs]
+            arguments, about = (self._storage, context, share.threads), {"share": share, "seconds": seconds}
+            for failed in watched_tasks(ShortJob.run, jobs, *arguments, work=jobs[0].name, **about):
+                on_event("", {"failed": failed})
+            return
+        jobs = [replace(job, task=self._to_workers(job.task)) for job in jobs]
+        with watched_workers(seconds, share, stall=stall) as watchdog:
+            prepared = Prepared(self._storage, context, watchdog, share.threads, {})
+            if jobs[0].is_gang:
+                run_learners(run, jobs, share, prepared, self._events, on_event)
+            else:
+                title = "+".join(dict.fromkeys(job.config["node"] for job in jobs))
+                run_trials(title, run, jobs, share, prepared, on_event)
+
+    def stream(self, stream: Stream, share: Share, on_event: OnEvent) -> None:
+        """Make the missing blocks with Ray Data."""
+        share = self._selecting(share)
+        with watched_workers(self._resources.silence_seconds, share, least=len(stream.chain)) as watchdog:
+            make_blocks(stream, self._storage, share, watchdog, self._events, on_event)
+
+    def close(self) -> None:
+        """Do nothing: Ray is ended with its session."""
+
+    def _selecting(self, share: Share) -> Share:
+        selection = self._resources.accelerator_type, self._resources.label_selector
+        return replace(share, accelerator_type=selection[0], label_selector=selection[1])
 
     def _to_workers(self, task: Task) -> Task:
         """Return a task whose large inputs are in the object store, each put there once."""
-        inputs = dict(task.inputs)
+        inputs: dict[str, Any] = dict(task.inputs)
         for role, value in task.inputs.items():
-            if not isinstance(value, Ref | list | dict | str | int | float | None):
+            if not isinstance(value, Ref | list | Mapping | str | int | float | None):
                 if id(value) not in self._shared:
                     self._shared[id(value)] = value, RemoteValue(partial(ray.get, ray.put(value)))
                 inputs[role] = self._shared[id(value)][1]
         return replace(task, inputs=inputs)
-
-    def _make_groups(
-        self, title: str, groups: Sequence[Sequence[Task]], on_cpus: bool, on_made: Callable[[dict[str, str]], None]
-    ) -> None:
-        """Make artefacts in tasks; on one machine without GPUs, in this process, which has imported everything."""
-        if not self.gpu and len(self.cluster.nodes) == 1:
-            super()._make_groups(title, groups, on_cpus, on_made)
-            return
-        share = plan_members(self._now(), self._res, self._how.members)
-        share = replace(share, gpus=0.0) if on_cpus else share
-        groups = [[self._to_workers(task) for task in group] for group in groups]
-        arguments = self._storage, self._work(share), share.threads
-        seconds = self._res.silence_seconds
-        for failed in watched_tasks(make_group, groups, *arguments, work=title, share=share, seconds=seconds):
-            on_made(failed)
-
-    def _train_members(self, trials: Sequence[Trial], bench: Bench) -> tuple[Failures, dict[str, Stopped]]:
-        from raysed.cluster.tuning import train_members
-
-        trials = [replace(trial, tasks=[self._to_workers(task) for task in trial.tasks]) for trial in trials]
-        return train_members(trials, bench)
-
-    def _by_train(self, wanted: Sequence[Artefact], batch: Sequence[Artefact]) -> None:
-        share, at_once = plan_learners(
-            self._now(), self._res, len(batch), self._memory(wanted[:1]), self._how.learner_workers
-        )
-        tasks = [self._to_workers(self._task(artefact)) for artefact in wanted]
-        distill(tasks, wanted[0].needs.options["worker"], Bench(self._storage, self._res, share), at_once)
-
-    def _streamed(self, tasks: Sequence[Task], options: Mapping[str, Any]) -> Stream:
-        groups = 1
-        if "teachers" in tasks[0].inputs:
-            share, groups = self._plan_mean(tasks)
-        elif "weights" in options:
-            weights = options["weights"]()
-            res = self._res if weights else self._res.model_copy(update={"gpu": False})
-            share, _ = plan_teachers(self._now(), res, 1, weights)
-        else:
-            need = options["need"]()
-            res = self._res if need.device else self._res.model_copy(update={"gpu": False})
-            share = plan_members(self._now(), res, len(self._stream(tasks, options).starts), need)
-        stream = self._stream(tasks, options, share, groups)
-        make_blocks(stream, self._storage, share, self._res.silence_seconds)
-        return stream

@@ -1,33 +1,49 @@
-"""Ray Data: rows of the sentence table -> a chain of actors that hold models -> blocks, which the actors publish.
+"""Ray Data: rows of the sentence table -> a chain of actors that hold models -> blocks, which a sink commits.
 
 Readers hand out the rows of missing blocks, and every stage adds columns, such as the running sum of teachers: O(D) per
-sentence. Readers reserve no CPU: they would wait forever if actors had taken all of them, as when a node is lost.
+sentence. Readers and the sink reserve no CPU: they would wait forever if actors had taken all of them, as when a node
+is lost.
 """
+
+from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import ray
+from ray.data import Datasink
+from ray.util.queue import Queue
 
-from raysed.cluster.blocks import BlockWorker, OnBlock, Place, Stream, make_missing
-from raysed.cluster.process import prepare_worker
-from raysed.cluster.resources import Share
-from raysed.cluster.watchdog import Watchdog, watched_workers
+from raysed.cluster.blocks import BlockTables, Place, Stream, StreamStage
+from raysed.cluster.events import drain
+from raysed.cluster.watchdog import Watchdog
 from raysed.data.parquet import SentenceTable
 from raysed.errors import RunFailed, UserError, last_line
+from raysed.process import prepare_worker
+from raysed.resources import Share
+from raysed.store.progress import repeating
 from raysed.store.storage import Storage
 
-_MOST_TRIES = 5  # per block: one lost more often than lost nodes explain takes its workers down itself
+_MAX_TRIES = 5  # per block: one lost more often than lost nodes explain takes its workers down itself
 
 
-def make_blocks(stream: Stream, storage: Storage, share: Share, silence: float) -> None:
+def make_blocks(
+    stream: Stream, storage: Storage, share: Share, watchdog: Watchdog, events: Queue, on_event: Callable[..., None]
+) -> None:
     """Make the missing blocks; an error names sentences at which workers are lost again and again."""
-    with watched_workers(silence, share, least=len(stream.chain)) as watchdog, _settings_of_ray_data():
-        make_missing(stream, storage, str(share), partial(_publish, stream, storage, share, watchdog))
+
+    def pass_on() -> None:
+        for name, event in drain(events):
+            on_event(name, event)
+
+    if places := stream.tables.missing(storage):
+        with _settings_of_ray_data(), repeating(pass_on, 1.0, patience=10.0):
+            _write(stream, places, storage, share, watchdog, events)
+        pass_on()
 
 
 @contextmanager
@@ -52,40 +68,40 @@ def _settings_of_ray_data() -> Iterator[None]:
             setattr(context, name, value)
 
 
-def _publish(
-    stream: Stream, storage: Storage, share: Share, watchdog: Watchdog, places: Sequence[Place], on_block: OnBlock
+def _write(
+    stream: Stream, places: Sequence[Place], storage: Storage, share: Share, watchdog: Watchdog, events: Queue
 ) -> None:
-    about = {"batch_format": "pyarrow", "batch_size": None}
+    about, tables = {"batch_format": "pyarrow", "batch_size": None}, stream.tables
     rows = ray.data.from_items(list(places), override_num_blocks=len(places)).map_batches(
         ReadSentences,
-        fn_constructor_args=(stream.chain[0][0].columns, storage, watchdog),
+        fn_constructor_args=(tables, storage, watchdog, events),
         compute=ray.data.ActorPoolStrategy(size=-(-share.workers // 8)),
         num_cpus=0,
         **about,
     )
-    job, tries = uuid.uuid4().hex, f"{stream.tasks[0].name}.blocks"
+    first = next(iter(tables.depends))
+    job, tries = uuid.uuid4().hex, f"{first}.blocks"
     for number in range(len(stream.chain)):
         rows = rows.map_batches(
             MakeBlocks,
             fn_constructor_args=(stream, number, storage, share, watchdog, f"{tries}/{number}", job),
             compute=ray.data.ActorPoolStrategy(size=min(share.workers, len(places))),
-            num_cpus=share.cpus,
-            num_gpus=share.gpus,
+            **share.remote_options,
             **about,
         )
-    rows.set_name(stream.title.replace("/", "-"))  # also the name of a log file
+    rows.set_name(tables.title.replace("/", "-"))  # also the name of a log file
     try:
-        for made in rows.iter_batches(prefetch_batches=0, **about):
-            on_block(made)
+        rows.write_datasink(BlockSink(tables, storage, events), ray_remote_args={"num_cpus": 0})
     except ray.exceptions.RayError as error:
         cause = getattr(error, "cause", None)
         if isinstance(cause, UserError):
             raise cause from None
         if isinstance(cause, RunFailed):
             raise RunFailed(cause.said) from None
-        raise RunFailed(f"{stream.title}: {getattr(cause, 'said', last_line(error))}") from error
+        raise RunFailed(f"{tables.title}: {getattr(cause, 'said', last_line(error))}") from error
     finally:
         storage.remove(f"checkpoints/{tries}")
+    storage.write_text(f"logs/data/{first.replace('/', '-')}.txt", rows.stats())
 
 
 @contextmanager
@@ -99,21 +115,25 @@ def _remembered() -> Iterator[None]:
 
 
 class ReadSentences:
-    """Read the rows of a block."""
+    """Read the rows of a block that is to be made."""
 
-    def __init__(self, columns: Sequence[str], storage: Storage, watchdog: Watchdog):
+    def __init__(self, tables: BlockTables, storage: Storage, watchdog: Watchdog, events: Queue):
         self._guard = watchdog.guard("the sentences")
         self._guard.__enter__()  # never left: the actor ends with its process
-        self._table, self._columns = SentenceTable(storage.fetch("corpus")), columns
+        self._tables, self._storage, self._events = tables, storage, events
+        self._corpus = SentenceTable(storage.fetch(tables.corpus))
 
     def __call__(self, places: pa.Table) -> pa.Table:
-        """Return the rows of one block."""
+        """Return the rows of one block; none if it exists by now."""
         (place,) = places.to_pylist()
         with _remembered():
-            return self._table.rows(place["start"], place["stop"], self._columns)
+            rows = self._tables.read(self._storage, self._corpus, place)
+        if not len(rows):
+            self._events.put((self._tables.title, {"rows": place["stop"] - place["start"], "made": 0}))
+        return rows
 
 
-class MakeBlocks(BlockWorker):
+class MakeBlocks(StreamStage):
     """One stage of the stream in an actor; counts how often each block was started."""
 
     def __init__(
@@ -121,22 +141,39 @@ class MakeBlocks(BlockWorker):
     ):
         prepare_worker(share.threads)
         super().__init__(stream, number, storage)
-        self._what = stream.chain[number][-1]
-        self._guard = watchdog.guard(self._what)
+        self._guard = watchdog.guard(self.label)
         self._guard.__enter__()
         self._tries = lambda first: storage.checkpoints(f"{tries}/{first}", {}).begin(job)
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        """Return what `BlockWorker` does."""
+        """Return what `StreamStage` does; raise if the block has cost too many workers, as Ray Data retries forever."""
+        if not len(rows):
+            return rows
+        first, last = rows.column("id")[0].as_py(), rows.column("id")[-1].as_py()
         with _remembered():
+            if (lost := self._tries(first)) >= _MAX_TRIES:
+                raise RunFailed(
+                    f"sentences {first:,} to {last:,} for {self.label}: {lost} workers in a row were lost on them; "
+                    "they crash or run out of memory there"
+                )
             return super().__call__(rows)
 
-    def added(self, rows: pa.Table) -> pa.Table:
-        """Return what `BlockWorker` does; raise if the block has cost too many workers, as Ray Data retries forever."""
-        first, last = rows.column("id")[0].as_py(), rows.column("id")[-1].as_py()
-        if (lost := self._tries(first)) >= _MOST_TRIES:
-            raise RunFailed(
-                f"sentences {first:,} to {last:,} for {self._what}: {lost} workers in a row were lost on them; "
-                "they crash or run out of memory there"
-            )
-        return super().added(rows)
+
+class BlockSink(Datasink):
+    """Commits the blocks of a table one by one, as artefacts of the run."""
+
+    def __init__(self, tables: BlockTables, storage: Storage, events: Queue | None = None):
+        self._tables, self._storage, self._events = tables, storage, events
+
+    def write(self, blocks: Iterable[Any], ctx: Any) -> int:
+        """Commit some blocks; return the number of their rows."""
+        written = 0
+        for rows in blocks:
+            if not len(rows):
+                continue
+            with _remembered():
+                self._tables.commit(self._storage, rows)
+            written += len(rows)
+            if self._events is not None:  # an empty queue is false
+                self._events.put((self._tables.title, {"rows": len(rows), "made": len(rows)}))
+        return written

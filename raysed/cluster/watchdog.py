@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from raysed.cluster import process
+from raysed import process
 from raysed.errors import RunFailed, last_line
 from raysed.store.progress import repeating
 
 if TYPE_CHECKING:
-    from raysed.cluster.resources import Share
+    from raysed.resources import Share
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ def watched_workers(seconds: float, share: Share, least: int = 1, stall: float =
 def _log_what_is_missing(share: Share, least: int) -> None:
     import ray
 
-    from raysed.cluster.resources import current_cluster
+    from raysed.cluster.machines import current_cluster
 
     with suppress(ray.exceptions.RayError):  # the cluster may be losing a node
         cluster = current_cluster()
@@ -131,7 +131,7 @@ def watched_tasks(
             with watchdog.guard(work):
                 return [function(job, *arguments) for job in some]
 
-        task = ray.remote(num_cpus=share.cpus, num_gpus=share.gpus)(guarded).options(name=work)
+        task = ray.remote(**share.remote_options)(guarded).options(name=work)
         waiting = [task.remote(jobs[start::count], *arguments) for start in range(count)]
         while waiting:
             (done,), waiting = ray.wait(waiting, num_returns=1)

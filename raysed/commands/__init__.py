@@ -11,13 +11,16 @@ if TYPE_CHECKING:
 _SHARED: dict[str, dict[str, Any]] = {
     "--set": {"dest": "overrides", "action": "append", "default": [], "metavar": "a.b=c", "help": "override a setting"},
     "--storage": {"default": "runs", "help": "directory or URI that holds the run directories"},
-    "--address": {"help": "address of the Ray cluster to use; auto: the one on this machine; default: RAY_ADDRESS"},
+    "--address": {
+        "help": "Ray to use: HOST:PORT; auto: the one on this machine; local: a new one; default: RAY_ADDRESS"
+    },
     "--allow-worse": {
         "action": "store_true",
         "help": "export the model even if it is worse than its encoder or TF-IDF",
     },
     "--plan": {"action": "store_true", "help": "show trainings, memory and storage; train nothing"},
     "--take-over": {"action": "store_true", "help": "on remote storage: end a job that is using the run"},
+    "--verbose": {"action": "store_true", "help": "also print debug messages, and what Ray and its workers print"},
 }
 
 
@@ -31,12 +34,24 @@ def parser_of(description: str | None, *shared: str) -> argparse.ArgumentParser:
 
 def print_plan(config: Config) -> None:
     """Print what a run needs; its settings are checked before the heavy imports, which take seconds."""
-    from raysed.cluster.process import prepare_process
     from raysed.plan.consistency import check_settings
+    from raysed.process import prepare_process
 
     check_settings(config)
     prepare_process()
 
     from raysed.plan.size import show_plan
 
-    print(show_plan(config))
+    print(show_plan(config, _cluster_of(config)))
+
+
+def _cluster_of(config: Config) -> Any:
+    from raysed.cluster.session import is_ray_given, session
+    from raysed.resources import this_machine
+
+    if config.resources.engine == "local" or not is_ray_given():
+        return this_machine()
+    with session("ray"):
+        from raysed.cluster.machines import current_cluster
+
+        return current_cluster()

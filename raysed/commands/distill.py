@@ -18,7 +18,9 @@ from raysed.commands import parser_of, print_plan
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
-    result = parser_of(__doc__, "--set", "--storage", "--address", "--allow-worse", "--take-over", "--plan")
+    result = parser_of(
+        __doc__, "--set", "--storage", "--address", "--allow-worse", "--take-over", "--plan", "--verbose"
+    )
     result.add_argument("--teachers", nargs="+", required=True, metavar="MODEL", help="models, or files of embeddings")
     result.add_argument("--corpus", nargs="+", required=True, metavar="SOURCE", help="sentences without labels")
     result.add_argument(

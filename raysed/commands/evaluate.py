@@ -45,7 +45,7 @@ def job(arguments: argparse.Namespace) -> None:
     if arguments.output:
         check_output(arguments.output)
 
-    from raysed.cluster.process import prepare_process
+    from raysed.process import prepare_process
 
     prepare_process()
     from raysed.config import CorpusConfig

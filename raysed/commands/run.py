@@ -16,7 +16,7 @@ from raysed.commands import parser_of, print_plan
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
-    result = parser_of(__doc__, "--set", "--address", "--allow-worse", "--take-over", "--plan")
+    result = parser_of(__doc__, "--set", "--address", "--allow-worse", "--take-over", "--plan", "--verbose")
     result.add_argument("--config", default="quickstart", help="a name from raysed/configs/ or a YAML file")
     result.add_argument("--storage", help="directory or URI that holds the run directories")
     result.add_argument("--run", help="name of the run")
@@ -34,6 +34,6 @@ def job(arguments: argparse.Namespace) -> int:
         print_plan(config)
         return 0
 
-    from raysed.api import run
+    from raysed.api import run_config
 
-    return code_of(run(config, take_over=arguments.take_over, verbose=True))
+    return code_of(run_config(config, verbose=True, take_over=arguments.take_over, starts_ray=True))

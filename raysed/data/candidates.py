@@ -18,6 +18,11 @@ _EVERY = 20
 """One of so many queries is held out."""
 
 
+def held_out_queries(count: int) -> np.ndarray:
+    """Return which of some queries are held out, bool [Q]: one in 20, but at most 2,000."""
+    return np.arange(count) % max(_EVERY, -(-count // MOST_HELD_OUT)) == 0
+
+
 class CandidateBatches:
     """Batches in an order that depends on (seed, step) only, not on the number of workers.
 
@@ -52,8 +57,7 @@ class CandidateBatches:
         self._targets_ND = np.load(directory / VECTORS, mmap_mode="r")
         self._rows_QC = np.load(directory / CANDIDATES)
         if held_out:
-            every = max(_EVERY, -(-len(self._rows_QC) // MOST_HELD_OUT))
-            held_Q = np.arange(len(self._rows_QC)) % every == 0
+            held_Q = held_out_queries(len(self._rows_QC))
             self._held_QC, self._rows_QC = self._rows_QC[held_Q], self._rows_QC[~held_Q]
         per_query = self._rows_QC.shape[1]
         self.rows = self._rows_QC.size

@@ -4,15 +4,21 @@ Importing Ray Data makes pyarrow unpickle objects of a type that it registers, a
 objects; and tables may come from someone else, or lie where others can write.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raysed.errors import UserError
 
+ROWS_PER_GROUP = 4096
+"""Rows per Parquet row group, which learners read as a whole."""
 _BUFFER_BYTES = 1 << 20
 """Read size per column; pyarrow would otherwise buffer a whole row group of it, which may be the whole file."""
 
@@ -24,26 +30,79 @@ def open_table(path: Path) -> pq.ParquetFile:
     return file
 
 
-class RowGroups:
-    """Row groups of all Parquet files in a directory, in the order of names; `sizes` holds their rows, int64 [G]."""
+@dataclass(frozen=True)
+class BlockFiles:
+    """A table in blocks of `size` rows, the last of which may be shorter.
 
-    def __init__(self, directory: Path):
-        files = [open_table(path) for path in sorted(directory.glob("*.parquet"))]
-        self._places = [(file, index) for file in files for index in range(file.metadata.num_row_groups)]
-        sizes = [file.metadata.row_group(index).num_rows for file, index in self._places]
+    Attributes:
+        directory: small files about the whole table, such as its mean; None while there are only blocks.
+        files: functions that fetch the blocks, in the order of their rows.
+        facts: functions that return what is recorded about each block.
+        size: a divisor of `ROWS_PER_GROUP`, or the same.
+    """
+
+    directory: Path | None
+    files: Sequence[Callable[[], Path]]
+    facts: Sequence[Callable[[], Mapping[str, Any]]]
+    size: int
+    known_rows: int | None = None
+
+    @cached_property
+    def rows(self) -> int:
+        """Rows of all blocks."""
+        if self.known_rows is not None:
+            return self.known_rows
+        return (len(self.files) - 1) * self.size + open_table(self.files[-1]()).metadata.num_rows
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """Return what a manifest says of the table."""
+        return {"blocks": len(self.files), "size": self.size, "rows": self.rows}
+
+    def read(self, start: int, stop: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the rows of whole blocks."""
+        wanted = self.files[start // self.size : -(-stop // self.size)]
+        names = None if columns is None else list(columns)
+        return pa.concat_tables(open_table(fetch()).read(names) for fetch in wanted)
+
+
+Source = Path | BlockFiles
+"""A table: the directory of its Parquet files, or its blocks."""
+
+
+def directory_of(source: Source) -> Path:
+    """Return where the small files about a table are."""
+    return source.directory if isinstance(source, BlockFiles) else source
+
+
+class RowGroups:
+    """Row groups of a table; `sizes` holds their rows, int64 [G].
+
+    They are those of all Parquet files in a directory, in the order of names, or `ROWS_PER_GROUP` rows of blocks.
+    """
+
+    def __init__(self, source: Source):
+        if isinstance(source, BlockFiles):
+            starts = range(0, source.rows, ROWS_PER_GROUP)
+            sizes = [min(ROWS_PER_GROUP, source.rows - start) for start in starts]
+            self._readers = [partial(source.read, start, start + rows) for start, rows in zip(starts, sizes)]
+        else:
+            files = [open_table(path) for path in sorted(source.glob("*.parquet"))]
+            places = [(file, index) for file in files for index in range(file.metadata.num_row_groups)]
+            sizes = [file.metadata.row_group(index).num_rows for file, index in places]
+            self._readers = [partial(file.read_row_group, index) for file, index in places]
         self.sizes = np.array(sizes, np.int64)
 
     def read(self, group: int, columns: Sequence[str]) -> pa.Table:
         """Return some columns of a group."""
-        file, index = self._places[group]
-        return file.read_row_group(index, columns=list(columns))
+        return self._readers[group](columns=list(columns))
 
 
 class SentenceTable:
     """Rows of the artefact `corpus` or of a target table by position, without all of them in memory."""
 
-    def __init__(self, directory: Path):
-        self._groups = RowGroups(directory)
+    def __init__(self, source: Source):
+        self._groups = RowGroups(source)
         self._starts = np.concatenate([[0], np.cumsum(self._groups.sizes)])
         self._loaded: dict[tuple[int, tuple[str, ...]], pa.Table] = {}
 
@@ -80,3 +139,20 @@ def _is_extension(kind: pa.DataType) -> bool:
         return _is_extension(kind.value_type)
     fields = (kind.field(index).type for index in range(kind.num_fields))
     return isinstance(kind, pa.BaseExtensionType) or any(map(_is_extension, fields))
+
+
+def with_column(table: pa.Table, name: str, matrix_BD: np.ndarray) -> pa.Table:
+    """Return the table with a column of fixed-size lists, replacing any of that name."""
+    kept = table.drop_columns([name]) if name in table.column_names else table
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(matrix_BD.reshape(-1)), matrix_BD.shape[1])
+    return kept.append_column(name, lists)
+
+
+def matrix(column: pa.ChunkedArray) -> np.ndarray:
+    """Return a column of fixed-size lists as float32 [B, D], writable."""
+    return list_rows(column).astype(np.float32)
+
+
+def list_rows(column: pa.ChunkedArray) -> np.ndarray:
+    """Return a column of fixed-size lists as a matrix, in its own precision."""
+    return pc.list_flatten(column).to_numpy().reshape(len(column), -1)

@@ -7,12 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 
 from raysed.config import TargetPrecision
-from raysed.data.parquet import RowGroups
+from raysed.data.parquet import ROWS_PER_GROUP, RowGroups, Source, list_rows, matrix, with_column
 from raysed.data.tokens import PackedTokens, TokenTable, pack
 from raysed.errors import UserError
 
@@ -21,8 +20,6 @@ TARGET_FILE = "part-00000.parquet"
 """First file of a table, and the only one of a block."""
 MEAN = "mean.npy"
 """Mean embedding of an ensemble over the corpus."""
-ROWS_PER_GROUP = 4096
-"""Rows per Parquet row group, which learners read as a whole."""
 _GROUPS_PER_FILE = 64
 """262,144 rows per file: files of some hundred megabytes are copied in parallel, and read from where they are."""
 _HELD_OUT, MOST_HELD_OUT = 0.05, 2000
@@ -85,7 +82,7 @@ class TargetBatches:
 
     def __init__(
         self,
-        directory: Path,
+        source: Source,
         batch_size: int,
         seed: int,
         rank: int = 0,
@@ -94,7 +91,7 @@ class TargetBatches:
         window: int = 16,
         held_out: bool = False,
     ):
-        self._groups = RowGroups(directory)
+        self._groups = RowGroups(source)
         self._group_rows = self._groups.sizes
         if held_out:
             self._group_rows = self._group_rows - _held_out_rows(self._group_rows)
@@ -149,7 +146,7 @@ class TargetBatches:
         groups = self._groups_of(epoch)[window]
         table = pa.concat_tables(self._groups.read(g, _COLUMNS).slice(0, self._group_rows[g]) for g in groups)
         order = np.random.default_rng([self._seed, epoch, window + 1]).permutation(len(table))
-        return _Window(TokenTable.from_arrow(table), _rows_of(table.column("target")), order)
+        return _Window(TokenTable.from_arrow(table), list_rows(table.column("target")), order)
 
 
 def part_of(count: int, rank: int, world: int) -> tuple[slice, float]:
@@ -164,9 +161,9 @@ def part_of(count: int, rank: int, world: int) -> tuple[slice, float]:
     return slice(start, max(stop, start + 1)), (stop - start) * world / count
 
 
-def held_out_batches(directory: Path, batch_size: int, offset: np.ndarray | None = None) -> list[TargetBatch]:
+def held_out_batches(source: Source, batch_size: int, offset: np.ndarray | None = None) -> list[TargetBatch]:
     """Return the last rows of every row group as batches: a twentieth of all rows, but at most 2,000."""
-    groups = RowGroups(directory)
+    groups = RowGroups(source)
     held = _held_out_rows(groups.sizes)
     parts = ((groups.read(group, _COLUMNS), held[group]) for group in np.flatnonzero(held))
     table = pa.concat_tables(part.take(np.arange(len(part) - count, len(part))) for part, count in parts)  # copied
@@ -174,6 +171,16 @@ def held_out_batches(directory: Path, batch_size: int, offset: np.ndarray | None
     targets_ND = targets_ND - (0 if offset is None else offset.astype(np.float32))
     places = np.split(np.arange(len(tokens)), range(batch_size, len(tokens), batch_size))
     return [TargetBatch(pack(tokens.take(rows)), torch.from_numpy(targets_ND[rows])) for rows in places]
+
+
+def rows_to_learn(rows: int) -> int:
+    """Return how many rows of a table are left if some are held out.
+
+    >>> rows_to_learn(4000), rows_to_learn(100_000)
+    (3800, 98000)
+    """
+    sizes = np.array([min(ROWS_PER_GROUP, rows - start) for start in range(0, rows, ROWS_PER_GROUP)])
+    return int(rows - _held_out_rows(sizes).sum())
 
 
 def _held_out_rows(group_rows: np.ndarray) -> np.ndarray:
@@ -246,7 +253,9 @@ def _not_finite(table: pa.Table, targets_BD: np.ndarray) -> str:
     return f"teacher embeddings are not finite for sentence ids {', '.join(map(str, ids))}"
 
 
-def with_targets(table: pa.Table, targets_BD: np.ndarray, precision: TargetPrecision) -> pa.Table:
+def with_targets(
+    table: pa.Table, targets_BD: np.ndarray, precision: TargetPrecision, column: str = "target"
+) -> pa.Table:
     """Return the rows with targets in a target table's precision; UserError if one is not finite.
 
     fp16 rounds to 11 binary digits: errors are at most 1/2048 of the number, or 3e-8 if that is more.
@@ -258,21 +267,4 @@ def with_targets(table: pa.Table, targets_BD: np.ndarray, precision: TargetPreci
             most = f"{np.finfo(rounded_BD.dtype).max:,.0f}"
             failure += f" in {precision}, whose largest number is {most}; set sed.target_precision to fp32"
         raise UserError(failure)
-    return with_column(table, "target", rounded_BD)
-
-
-def with_column(table: pa.Table, name: str, matrix_BD: np.ndarray) -> pa.Table:
-    """Return the table with a column of fixed-size lists, replacing any of that name."""
-    kept = table.drop_columns([name]) if name in table.column_names else table
-    lists = pa.FixedSizeListArray.from_arrays(pa.array(matrix_BD.reshape(-1)), matrix_BD.shape[1])
-    return kept.append_column(name, lists)
-
-
-def matrix(column: pa.ChunkedArray) -> np.ndarray:
-    """Return a column of fixed-size lists as float32 [B, D], writable."""
-    return _rows_of(column).astype(np.float32)
-
-
-def _rows_of(column: pa.ChunkedArray) -> np.ndarray:
-    """Return a column of fixed-size lists as a matrix, in its own precision."""
-    return pc.list_flatten(column).to_numpy().reshape(len(column), -1)
+    return with_column(table, column, rounded_BD)

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from raysed.cluster.work import Work
+from raysed.context import Context
 from raysed.data.candidates import CANDIDATES, NONE, VECTORS
-from raysed.data.parquet import SentenceTable
+from raysed.data.parquet import ROWS_PER_GROUP, SentenceTable
 from raysed.data.queries import UNKNOWN
-from raysed.data.targets import ROWS_PER_GROUP, TARGET_TYPES, matrix
-from raysed.make.work import Named
+from raysed.data.targets import TARGET_TYPES, matrix
+from raysed.make.inputs import Named
 from raysed.model.negatives import mine
 from raysed.score.metrics import unit
 from raysed.store.progress import emit
@@ -19,7 +19,7 @@ _POOL = 50_000
 """Most texts that negatives are chosen from, spread evenly: they are in memory."""
 
 
-def candidates(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
+def candidates(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Write rows of the corpus for each query: itself, its own text and negatives; and all targets, to be mapped.
 
     A text without queries counts as one itself, so that every text is learnt; its own text is its nearest neighbour.

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from raysed.cluster.work import Work
+from raysed.context import Context
 from raysed.data.parquet import SentenceTable
 from raysed.data.targets import matrix
 from raysed.data.tokens import TokenTable
-from raysed.make.work import Named
+from raysed.make.inputs import Named
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_start
 from raysed.score.fidelity import fidelity
@@ -20,7 +20,7 @@ _FEWEST = 100
 """Texts, below which the ten best say little."""
 
 
-def learner_fidelity(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
+def learner_fidelity(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Search some texts of the corpus by some of them; the target table has what the teachers say of each."""
     targets, corpus = SentenceTable(inputs["targets"]), SentenceTable(inputs["corpus"])
     of_N = corpus.column("of")
@@ -35,7 +35,7 @@ def learner_fidelity(out: Path, inputs: Named, settings: Named, work: Work) -> N
     texts = pa.concat_tables(corpus.rows(*place, ("sentence",)) for place in places)["sentence"].to_pylist()
     encoder, _ = load_start(inputs["encoder"], inputs["model"])
     tokens, layers = TokenTable.from_arrow(taught), (settings["layers"],)
-    (x_NE,) = encode(encoder.to(work.device), tokens, layers, work.token_budget)
+    (x_NE,) = encode(encoder.to(context.device), tokens, layers, context.token_budget)
     emit(sentences=len(texts))
     documents_P = np.arange(sum(stop - start for start, stop in of_texts))
     queries_Q = np.arange(len(documents_P), len(texts)) if of_queries else documents_P

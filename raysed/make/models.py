@@ -5,34 +5,46 @@ import logging
 import statistics
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import distributed, nn
 
-from raysed.cluster.process import expect_no_progress, made_progress
-from raysed.cluster.work import Bench, Ended, Work
 from raysed.config import MembersConfig
+from raysed.context import Context, Outcome
 from raysed.data.tokens import tokenize
 from raysed.errors import RunFailed, UserError, last_line
-from raysed.graph import LISTS, CandidateResult, Task
-from raysed.make.work import Named, layers_file
+from raysed.graph import (
+    LISTS,
+    Artefact,
+    CandidateResult,
+    Candidates,
+    ExternalInput,
+    GangTraining,
+    OutcomeMember,
+    Task,
+    Training,
+)
+from raysed.make.inputs import Named, layers_file
 from raysed.model.encoder import Encoder
 from raysed.model.head import fold
 from raysed.model.pretrained import load_start, write_checkpoint
 from raysed.model.prompts import with_prompts
+from raysed.process import expect_no_progress, made_progress
+from raysed.recipe import last_stage
 from raysed.registry import stages
-from raysed.store.storage import Storage
+from raysed.store.storage import Entry, Storage
 from raysed.train.collapse import collapse
 from raysed.train.deepspeed import prepare_deepspeed
 from raysed.train.grid import STATISTICS, choose_bound, rungs_of
 from raysed.train.loop import TrainingLoop
 from raysed.train.selection import Metrics, TrainingResult, before_training
-from raysed.train.stage import Start
-from raysed.train.stages.sed import STAGE
+from raysed.train.stage import BEST_ON_DEV, Start
+from raysed.train.stages.sed import STAGE, SedConfig
 from raysed.train.state import broadcast_from_rank0
 
 log = logging.getLogger(__name__)
@@ -41,45 +53,46 @@ log = logging.getLogger(__name__)
 # -- one training ----------------------------------------------------------------------------------------------------
 
 
-class _Training:
+class Trainer:
     """One training: what its `setup` is made from, the updates, and the files."""
 
     setup: TrainingLoop
 
-    def __init__(self, tables: Sequence[str], inputs: Named, settings: Named, work: Work):
+    def __init__(self, tables: Sequence[str], inputs: Named, settings: Named, context: Context):
         self._began = time.monotonic()
-        self.inputs, self.settings, self.work = inputs, settings, work
+        self.inputs, self.settings, self.context = inputs, settings, context
         encoder, tokenizer = load_start(inputs["encoder"], inputs["start"])
         data = {table: inputs[table] for table in tables}
         more = {name: settings[name] for name in ("lower_bound", "share") if name in settings}
-        self.start = Start(encoder.to(work.device), tokenizer, data, settings["seed"], config=inputs["encoder"], **more)
+        encoder, config = encoder.to(context.device), inputs["encoder"]
+        self.start = Start(encoder, tokenizer, data, settings["seed"], config=config, **more)
         self._first: list[Metrics] = []
 
     def run(self, until: int | None = None) -> TrainingResult:
         """Train from the newest checkpoint on, and log the history."""
-        setup, work, dev = self.setup, self.work, self.inputs.get("dev")
+        setup, context, dev = self.setup, self.context, self.inputs.get("dev")
         if dev and dev.tokens is None:  # they need an encoder that the run makes
             max_length = self.inputs["encoder"].max_length
             asked = with_prompts(dev.evaluation.sentences, dev.evaluation.roles, dev.prompts)
             dev = replace(dev, tokens=tokenize(self.start.tokenizer, asked, max_length))
         criterion = self.settings.get("criterion", "spearman")
-        evaluate = dev and dev.scorer(criterion, work.token_budget)
-        if work.rank == 0:
+        evaluate = dev and dev.scorer(criterion, context.token_budget)
+        if context.rank == 0:
             base, known = self.inputs.get("base"), None
             if base is not None and dev:
                 known = dev.score(np.load(base / layers_file(dev.layers))[dev.rows], criterion)
             self._first = before_training(setup.objective, setup.plan, self.start.encoder, evaluate, known)
-            for entry in self._first if work.log else ():
-                work.log.write(entry)
+            for entry in self._first if context.log else ():
+                context.log.write(entry)
 
         has_begun = False
 
         def on_metrics(entry: Metrics) -> None:
-            if work.log:
-                work.log.write(entry)
+            if context.log:
+                context.log.write(entry)
             if has_begun:  # entries from before a resume were reported then
                 score = max(entry["dev"].values()) if "dev" in entry else None
-                work.report({"step": entry["step"], "total": setup.plan.steps, "loss": entry["loss"], "dev": score})
+                context.report({"step": entry["step"], "total": setup.plan.steps, "loss": entry["loss"], "dev": score})
 
         def batch_at(step: int) -> Any:
             nonlocal has_begun
@@ -94,11 +107,11 @@ class _Training:
             setup,
             batch_at=batch_at,
             evaluate=evaluate and everywhere,
-            checkpoints=work.checkpoints,
-            is_writer=work.rank == 0,
+            checkpoints=context.checkpoints,
+            is_writer=context.rank == 0,
             on_metrics=on_metrics,
             until=until,
-            warned=work.warned,
+            warned=context.warned,
         )
         try:
             return training.train()
@@ -109,7 +122,7 @@ class _Training:
         self, out: Path, kind: str, encoder: Encoder, result: TrainingResult, description: Named, meta: Named
     ) -> Named:
         """Write the trained model and a description of its origin; return the facts for the manifest."""
-        task = self.work.task
+        task = self.context.task
         depends, name = (task.depends, task.name) if task else ({}, None)
         description = {**depends, "start": depends.get("start") or None, kind: name, **description}
         seconds = round(time.monotonic() - self._began, 1)
@@ -117,28 +130,145 @@ class _Training:
         return {**meta, "seconds": seconds, "resumed_at": result.resumed_at}
 
     def publish(self, storage: Storage, result: TrainingResult) -> None:
-        task = self.work.task
+        """Commit the model, and delete its checkpoints."""
+        task = self.context.task
         task.publish(storage, lambda out: task.checked(self.write(out, result)))
-        self.work.checkpoints.clear()
+        self.context.checkpoints.clear()
+
+
+def train(task: Task, trainer: type[Trainer], storage: Storage, context: Context, until: int | None = None) -> Outcome:
+    """Train a model, or take part in that as one of its workers, and publish it.
+
+    Raises a failure, for another start, until `max_retries` are used up; what no start would mend is returned.
+
+    Args:
+        until: stop after this update and save the state.
+    """
+    if task.exists(storage):  # published by a worker that was lost before it could report
+        score = None if until is None else _score_of(storage, task, until)
+        if score is not None or until is None:
+            return Outcome(score)
+    checkpoints, retries = task.checkpoints(storage), task.inputs["how"]["max_retries"]
+    begun = (0, None) if context.rank else (checkpoints.begin(context.job, until), checkpoints.failure(context.job))
+    starts, failure = context.broadcast(begun)
+    if failure:  # of another worker, which ended all of them
+        return Outcome(**failure)
+    if starts > retries:
+        return Outcome(failure=f"its worker was lost {starts} times without a new checkpoint in between")
+    try:
+        with context.training(task, storage) as own:
+            training = task.checked(trainer(task.resolve_inputs(storage), task.settings, own))
+            result = training.run(until)
+            updates = result.steps - result.resumed_at
+            if until is not None and result.steps < training.setup.plan.steps and result.steps >= until:
+                return Outcome(result.score_by(until), updates)
+            if context.rank == 0:
+                training.publish(storage, result)
+            return Outcome(result.score, updates)
+    except Exception as error:
+        # Storage tries again by itself; a run that another job has taken over is over.
+        is_mistake = isinstance(error, UserError | OSError)
+        if not (is_mistake or isinstance(error, RunFailed)) and starts < retries:
+            raise
+        log.log(logging.DEBUG if is_mistake else logging.ERROR, "giving up on %s", task.name, exc_info=True)
+        failure = str(error) if isinstance(error, UserError) else last_line(error)
+        outcome = Outcome(failure=failure, is_mistake=is_mistake)
+        if context.world > 1:  # others may wait for this one: all start again, and find what is recorded
+            checkpoints.fail(context.job, failure=outcome.failure, is_mistake=is_mistake)
+            raise
+        return outcome
+
+
+def _score_of(storage: Storage, task: Task, until: int) -> float | None:
+    """Return the score that a published training had after an update."""
+    lines = (storage.fetch(task.name) / "history.jsonl").read_text().splitlines()
+    return TrainingResult(history=[json.loads(line) for line in lines]).score_by(until)
 
 
 # -- members ---------------------------------------------------------------------------------------------------------
 
 
-def member(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
+def member(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Train one model of an ensemble."""
-    training = _Member(inputs, settings, work)
+    training = MemberTrainer(inputs, settings, context)
     return training.write(out, training.run())
 
 
-class _Member(_Training):
-    def __init__(self, inputs: Named, settings: Named, work: Work):
-        stage, block, how = stages()[settings["stage"]], settings[settings["stage"]], inputs["how"]
-        super().__init__(stage.tables(block), inputs, settings, work)
-        every = {name: how[name] for name in ("checkpoint_every", "evaluate_every")}
+class Member(Artefact):
+    """A model of the ensemble `node`, or with `bound` one of its grid.
+
+    Args:
+        stage: of the run; all its trainings are one experiment.
+        block: settings of the node's last stage.
+        tables: what it learns from, by name.
+        base: embeddings of the evaluation by the untrained encoder, if it starts from that.
+        memory: see `raysed.graph.Training`.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        index: int,
+        bound: float | None,
+        stage: str,
+        block: Any,
+        members: MembersConfig,
+        seed: int,
+        encoder: ExternalInput,
+        start: Artefact | OutcomeMember | None,
+        tables: Mapping[str, Artefact],
+        dev: ExternalInput | None,
+        base: Artefact | None,
+        memory: Callable[..., Any],
+    ):
+        of_stage = last_stage(node)
+        keep = of_stage.keeps(block, has_dev=dev is not None)
+        neutral = {"train": [], "keep": keep}
+        block = block.model_copy(update={name: value for name, value in neutral.items() if hasattr(block, name)})
+        every = getattr(block, "evaluate_every", None) or members.evaluate_every
+        inputs: dict[str, Any] = {"encoder": encoder, "start": start, **tables}
+        settings = {"stage": of_stage.name, of_stage.name: block, "seed": seed, "precision": members.precision}
+        retries = {"checkpoint_every": members.checkpoint_every, "max_retries": members.max_retries}
+        untracked: dict[str, Any] = {"how": {"evaluate_every": every, **retries}}
+        name, title, halving = f"{node}/members/{index:02d}", f"member {index:02d} of {node}", None
+        if "corpus" in tables:
+            settings["share"] = members.share
+        if base:
+            untracked["base"] = base
+        if bound is not None:
+            settings |= {"lower_bound": bound, "criterion": of_stage.criterion(block)}
+            name = f"{node}/grid/{bound:g}/{index:02d}"
+            title = f"grid model {index:02d} of {node} with lower bound {bound:g}"
+            if block.scheduler == "halving" and len(block.lower_bounds) > 1:
+                needed = min(members.min_members or block.models, block.models)
+                halving = partial(grid_halving, sts=block, needed=needed, evaluate_every=every)
+        if keep == BEST_ON_DEV:
+            inputs["dev"], settings["evaluate_every"] = dev, every
+        else:
+            untracked["dev"] = dev
+        execution = Training(
+            MemberTrainer,
+            memory,
+            partial(member_updates, node, settings),
+            tables,
+            of_stage.rows_per_update(block),
+            {"node": node, "lower_bound": bound, "seed": index},
+            halving,
+        )
+        super().__init__(name, title, stage, member, inputs, settings, untracked, execution, is_intermediate=True)
+
+
+class MemberTrainer(Trainer):
+    """The training of a member."""
+
+    def __init__(self, inputs: Named, settings: Named, context: Context):
+        stage, block, every = stages()[settings["stage"]], settings[settings["stage"]], inputs["how"]
+        super().__init__(stage.tables(block), inputs, settings, context)
+        every = {name: every[name] for name in ("checkpoint_every", "evaluate_every")}
         self.setup = stage.set_up(block, MembersConfig(precision=settings["precision"], **every), self.start)
 
     def write(self, out: Path, result: TrainingResult) -> Named:
+        """Write the kept weights."""
         meta = {"kept": result.kept, "kept_step": result.kept_step, "dev": result.score}
         if reason := collapse(entry for entry in result.history if entry["step"] <= result.kept_step):
             meta["collapsed"] = reason
@@ -156,58 +286,72 @@ def member_updates(recipe: str, settings: Named, rows: Mapping[str, int]) -> int
 
 
 def grid_halving(steps: int, sts: Any, needed: int, evaluate_every: int) -> dict[str, Any]:
-    """Return how bounds are halved, see `cluster.work.Trial`; one with fewer than `needed` models is out."""
-    rungs = rungs_of(steps, sts.asha_rungs, sts.asha_reduction, evaluate_every)
-    return {"rungs": rungs, "reduction": sts.asha_reduction, "least": needed, "statistic": STATISTICS[sts.statistic]}
-
-
-def train_member(task: Task, until: int, bench: Bench) -> Ended:
-    """Train a member; raise a failure, for another start, until `members.max_retries` are used up."""
-    if task.exists(bench.storage):
-        if "lower_bound" not in task.settings:  # finished here by a worker that was lost before it could report
-            return Ended()
-        lines = (bench.storage.fetch(task.name) / "history.jsonl").read_text().splitlines()
-        score = TrainingResult(history=[json.loads(line) for line in lines]).score_by(until)
-        if score is not None:
-            return Ended(score)
-    retries = task.inputs["how"]["max_retries"]
-    starts = task.checkpoints(bench.storage).begin(bench.job, until)
-    if starts > retries:
-        return Ended(failed=(f"its worker was lost {starts} times without a new checkpoint in between", False))
-    try:
-        with bench.work(task) as work:
-            training = task.checked(_Member(task.resolve_inputs(bench.storage), task.settings, work))
-            result = training.run(until)
-            updates = result.steps - result.resumed_at
-            if result.steps < training.setup.plan.steps:
-                return Ended(result.score_by(until), updates)
-            training.publish(bench.storage, result)
-            return Ended(result.score, updates)
-    except UserError as error:
-        return Ended(failed=(str(error), True))
-    except Exception as error:
-        if starts < retries:
-            raise
-        log.exception("giving up on %s", task.name)  # in the worker's log
-        return Ended(failed=(last_line(error), False))
+    """Return how bounds are halved, see `raysed.cluster.halving`; one with fewer than `needed` models is out."""
+    rungs = rungs_of(steps, sts.halving_rungs, sts.halving_reduction, evaluate_every)
+    reduction, statistic = sts.halving_reduction, STATISTICS[sts.statistic]
+    return {"rungs": rungs, "reduction": reduction, "least": needed, "statistic": statistic}
 
 
 # -- learners --------------------------------------------------------------------------------------------------------
 
 
-def learner(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
+def learner(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Distil one learner in this process alone."""
-    training = _Learner(inputs, settings, work)
+    training = LearnerTrainer(inputs, settings, context)
     return training.write(out, training.run())
 
 
-class _Learner(_Training):
-    def __init__(self, inputs: Named, settings: Named, work: Work):
+class Learner(Artefact):
+    """A model distilled from the target table of `recipe`.
+
+    Args:
+        stage: of the run; all its learners train at the same time.
+        sed: settings, with the values of `keep` and `target` that this recipe has.
+        search: the corpus and the `candidates` for its queries, with `search`.
+        base: embeddings of the evaluation by the untrained encoder, if it starts from that.
+    """
+
+    def __init__(
+        self,
+        recipe: str,
+        index: int,
+        stage: str,
+        sed: SedConfig,
+        seed: int,
+        encoder: ExternalInput,
+        start: Artefact | OutcomeMember | None,
+        targets: Artefact,
+        search: Mapping[str, Artefact],
+        dev: ExternalInput | None,
+        base: Artefact | None,
+        memory: Callable[..., Any],
+    ):
+        # Neutral precision and start: both already count through the inputs.
+        block = sed.model_copy(update={"target_precision": "fp32", "start": "encoder"})
+        settings = {"sed": block, "keep": sed.keep, "seed": seed}
+        inputs = {"encoder": encoder, "start": start, "targets": targets, **search}
+        untracked: dict[str, Any] = {"how": {"max_retries": sed.max_retries}}
+        if base:
+            untracked["base"] = base
+        (inputs if sed.keep == BEST_ON_DEV else untracked)["dev"] = dev
+        name, title = f"{recipe}/learners/{index:02d}", f"learner {index:02d} of {recipe}"
+        config = {"node": recipe, "lower_bound": None, "seed": index}
+        execution = GangTraining(LearnerTrainer, memory, config)
+        super().__init__(name, title, stage, learner, inputs, settings, untracked, execution)
+
+
+class LearnerTrainer(Trainer):
+    """The training of a learner, or one worker's part of it."""
+
+    def __init__(self, inputs: Named, settings: Named, context: Context):
+        if distributed.is_initialized():  # otherwise plain torch makes the updates
+            prepare_deepspeed(gpu=context.device != "cpu")
         tables = [name for name in ("targets", "candidates", "corpus") if name in inputs]
-        super().__init__(tables, inputs, settings, work)
-        self.setup = STAGE.set_up_worker(settings["sed"], self.start, work.rank, work.world)
+        super().__init__(tables, inputs, settings, context)
+        self.setup = STAGE.set_up_worker(settings["sed"], self.start, context.rank, context.world)
 
     def run(self, until: int | None = None) -> TrainingResult:
+        """Train, and end the engine."""
         result = super().run(until)
         self.setup.engine.close()
         return result
@@ -226,46 +370,48 @@ class _Learner(_Training):
         return self.write_model(out, "learner", encoder, result, description, meta)
 
 
-def train_learners(tasks: Sequence[Task], bench: Bench) -> None:
-    """Train learners in turn as one of their workers; report errors that no restart would fix."""
-    if distributed.is_initialized():  # otherwise plain torch makes the updates
-        prepare_deepspeed(gpu=bench.share.device != "cpu")
-    for task in tasks:
-        if task.exists(bench.storage):  # published by workers that failed later
-            continue
-        begun = None
-        if not bench.rank and not bench.has_failed():
-            begun = task.checkpoints(bench.storage).begin(bench.job)
-        starts = bench.broadcast(begun)
-        if starts is None:  # after a user's mistake, which no restart fixes
-            return
-        if starts > task.inputs["how"]["max_retries"]:
-            bench.say(task.name, {"gave_up": starts})
-            return
-        _train_learner(task, bench)
-
-
-def _train_learner(task: Task, bench: Bench) -> None:
-    try:
-        with bench.work(task) as work:
-            training = task.checked(_Learner(task.resolve_inputs(bench.storage), task.settings, work))
-            result = training.run()
-            if bench.rank == 0:
-                training.publish(bench.storage, result)
-            bench.published(task.name)
-    except UserError as error:
-        bench.say(task.name, {"failed": str(error)})
-        if bench.rank:
-            raise  # rank 0 may wait for this one; restarted, it finds the report
-    except Exception as error:
-        bench.say(task.name, {"error": last_line(error)})
-        raise
-
-
 # -- outcomes of ensembles -------------------------------------------------------------------------------------------
 
 
-def ensemble(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
+class EnsembleOutcome(Artefact):
+    """Which of the members exist, and which are healthy; `is_used`: something is made from the healthy ones."""
+
+    def __init__(self, node: str, stage: str, members: Sequence[Artefact], min_members: int | None, is_used: bool):
+        inputs = {"members": Candidates(tuple(members))}
+        settings = {"node": node, "min_members": min_members, "is_used": is_used}
+        name, title, lines = f"{node}/ensemble", f"ensemble of {node}", partial(_outcome_lines, node)
+        super().__init__(name, title, stage, ensemble, inputs, settings, is_outcome=True, lines=lines)
+
+
+class GridOutcome(Artefact):
+    """The lower bound whose models become the ensemble; `bounds`: by name of a model."""
+
+    def __init__(
+        self,
+        node: str,
+        stage: str,
+        models: Mapping[Artefact, float],
+        min_members: int | None,
+        sts: Any,
+        dev: ExternalInput | None,
+        task: str | None,
+    ):
+        sts = sts.model_copy(update={"train": []})
+        settings = {"node": node, "min_members": min_members, "sts": sts, "choice": sts.choices()}
+        settings |= {"models": sts.models, "task": task, "bounds": {each.name: bound for each, bound in models.items()}}
+        inputs = {"members": Candidates(tuple(models)), "dev": dev}
+        name, title, lines = f"{node}/grid/choice", f"lower bound of {node}", partial(_outcome_lines, node)
+        super().__init__(name, title, stage, grid_choice, inputs, settings, is_outcome=True, lines=lines)
+
+
+def _outcome_lines(node: str, entry: Entry) -> Iterator[str]:
+    for name, reason in entry.meta["left_out"].items():
+        yield f"left out: {name}: {reason}"
+    if grid := entry.meta.get("grid"):
+        yield f"{node}: lower bound {grid['winner']:g} wins with {grid['score']:.2f} on {grid['task']}"
+
+
+def ensemble(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """List the trained members, and the healthy ones that others may build on; raise if they are too few."""
     node, asked = settings["node"], settings["min_members"]
     found = [f for f in inputs["members"] if f.fingerprint]  # others have no healthy member to go on from
@@ -290,7 +436,7 @@ def ensemble(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     return _outcome(out, there, {"left_out": left_out | collapsed})
 
 
-def grid_choice(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
+def grid_choice(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Make the models of the best lower bound the ensemble; raise if no bound has enough models."""
     node, sts, steps = settings["node"], settings["sts"], inputs["trained"]["steps"]
     by_bound: dict[float, list[CandidateResult]] = {}

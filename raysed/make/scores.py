@@ -7,7 +7,7 @@ nothing is encoded twice.
 
 import hashlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -16,22 +16,26 @@ import numpy as np
 import torch
 from torch import nn
 
-from raysed.cluster.work import Work
-from raysed.config import FlowConfig, Layers, Role, derive_seed
+from raysed.config import CalibrationConfig, FlowConfig, Layers, Role, derive_seed
+from raysed.context import Context
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.pairs import read_pairs
-from raysed.data.targets import MEAN, ROWS_PER_GROUP
+from raysed.data.parquet import ROWS_PER_GROUP
+from raysed.data.targets import MEAN
 from raysed.data.tokens import TokenTable, read_tokens, tokenize
 from raysed.errors import RunFailed, UserError
-from raysed.make.work import Named, layers_file
+from raysed.graph import Artefact, ExternalInput, OutcomeMember, Short
+from raysed.make.inputs import Named, layers_file
 from raysed.model.calibration import save_calibration
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_checkpoint, load_start, load_tokenizer
 from raysed.model.prompts import embed_by_role, with_prompts
 from raysed.model.teacher import Teacher
+from raysed.recipe import Recipe
 from raysed.score.tasks import DevTask, Embeddings
 from raysed.store.hub import model_identity
 from raysed.store.progress import Progress, emit
+from raysed.store.storage import Entry
 from raysed.train.calibration import choose_natsv_k, fit_calibration
 from raysed.train.calibrations.natsv import MOST_DIRECTIONS, largest_k
 from raysed.train.flow_fit import distinct_pairs
@@ -45,7 +49,25 @@ Parts = dict[str | None, np.ndarray]
 # -- embeddings ------------------------------------------------------------------------------------------------------
 
 
-def embeddings(out: Path, inputs: Named, settings: Named, work: Work) -> None:
+class EvaluationEmbeddings(Artefact):
+    """Embeddings of the evaluation's sentences by `model`, or by the mean weights of several."""
+
+    def __init__(
+        self,
+        name: str,
+        what: str,
+        encoder: ExternalInput,
+        model: Artefact | OutcomeMember | None,
+        sentences: ExternalInput,
+        poolings: Sequence[Layers],
+        may_fail: bool = False,
+    ):
+        inputs, settings = {"encoder": encoder, "model": model, "sentences": sentences}, {"layers": poolings}
+        about = f"embeddings by {what}", "evaluation", embeddings, inputs, settings
+        super().__init__(name, *about, execution=Short(), may_fail=may_fail)
+
+
+def embeddings(out: Path, inputs: Named, settings: Named, context: Context) -> None:
     """Embed sentences with one encoder, or several ones' mean weights, at every pooling; refuse non-finite results."""
     sentences, config = inputs["sentences"], inputs["encoder"]
     models = inputs["model"] if isinstance(inputs["model"], list) else [inputs["model"]]
@@ -58,7 +80,7 @@ def embeddings(out: Path, inputs: Named, settings: Named, work: Work) -> None:
     if tokens is None:
         texts = with_prompts(sentences.texts, sentences.roles, sentences.prompts)
         tokens = tokenize(tokenizer, texts, config.max_length)
-    results = encode(encoder.to(work.device), tokens, settings["layers"], work.token_budget)
+    results = encode(encoder.to(context.device), tokens, settings["layers"], context.token_budget)
     if not all(np.isfinite(result).all() for result in results):
         name = config.path if models[0] is None else "/".join(models[0].parts[-3:])
         raise UserError(f"{name}: the embeddings of some evaluation sentences are not finite")
@@ -67,14 +89,14 @@ def embeddings(out: Path, inputs: Named, settings: Named, work: Work) -> None:
     emit(sentences=len(tokens))
 
 
-def centre(out: Path, inputs: Named, settings: Named, work: Work) -> None:
+def centre(out: Path, inputs: Named, settings: Named, context: Context) -> None:
     """Write the mean vector [D] of some corpus sentences, averaged over the members of an ensemble without targets."""
     table, sums = read_tokens(inputs["corpus"]), 0.0
     rows = np.random.default_rng(len(table)).choice(len(table), min(_CENTRED_ON, len(table)), replace=False)
     sample = table.take(np.sort(rows))
     for path in inputs["model"]:
-        encoder = load_checkpoint(path, inputs["encoder"].trust_remote_code).to(work.device)
-        sums = sums + encode(encoder, sample, (settings["layers"],), work.token_budget)[0].mean(0, dtype=np.float64)
+        encoder = load_checkpoint(path, inputs["encoder"].trust_remote_code).to(context.device)
+        sums = sums + encode(encoder, sample, (settings["layers"],), context.token_budget)[0].mean(0, dtype=np.float64)
     np.save(out / MEAN, sums / len(inputs["model"]))
 
 
@@ -90,7 +112,7 @@ def mean_weights(models: Iterable[nn.Module]) -> dict[str, torch.Tensor]:
     return {name: value / count if value.is_floating_point() else value for name, value in sums.items()}
 
 
-def teacher_embeddings(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
+def teacher_embeddings(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Embed sentences with an external teacher, and measure its speed; refuse non-finite results."""
     teacher: Teacher = inputs["teacher"]
     x_UD, speed = embed_by(teacher, inputs["sentences"].texts, inputs["sentences"].roles)
@@ -119,7 +141,45 @@ def embed_by(teacher: Teacher, texts: Sequence[str], roles: Sequence[Role]) -> t
 # -- calibrations ----------------------------------------------------------------------------------------------------
 
 
-def calibration(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
+class FittedCalibration(Artefact):
+    """A calibration of one model, fitted on frozen embeddings.
+
+    Args:
+        inputs: embeddings, model, encoder, sentences, the text that it is fitted on unless that is the tasks', and dev.
+        blocks: settings of the flow and of calibrations.
+        seeds: of the fit, and of the run.
+        poolings: to be fitted; `main` is the one that is exported, and `of_model` are all of the model.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        index: int,
+        inputs: Mapping[str, Any],
+        blocks: tuple[FlowConfig, CalibrationConfig],
+        seeds: tuple[int, int],
+        poolings: Sequence[Layers],
+        main: Layers,
+        of_model: Sequence[Layers],
+        may_fail: bool,
+    ):
+        settings = {"stages": list(recipe.calibration), "flow": blocks[0], "calibration": blocks[1], "seed": seeds[0]}
+        settings |= {"layers": list(poolings), "main": poolings.index(main)}
+        is_on_tasks = blocks[0].fit_on == "tasks"
+        if not is_on_tasks:
+            settings["run_seed"] = seeds[1]
+        name, title = f"{recipe.text}/calibrations/{index:02d}", f"calibration {index:02d} of {recipe.text}"
+        execution = Short(inputs["embeddings"].name, on_cpus=is_on_tasks)
+        made = name, title, "calibration", calibration, inputs, settings, {"poolings": list(of_model)}, execution
+        super().__init__(*made, may_fail=may_fail, lines=_unfitted_line)
+
+
+def _unfitted_line(entry: Entry) -> Iterator[str]:
+    if why := poolings_without_fit(entry.meta):
+        yield f"left out: {entry.name}: {why}"
+
+
+def calibration(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Fit a calibration at every pooling, and write the calibrated embeddings.
 
     A failure at a pooling other than the main one costs only cells of a side table; the manifest has it as `failed`.
@@ -133,7 +193,7 @@ def calibration(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
         rows_of = {task: evaluation.pair_rows(names).reshape(-1) for task, names in tasks.items()}
         parts = [{task: x_UD[rows] for task, rows in rows_of.items()} for x_UD in of.values()]
     else:
-        parts, flow = _rows_of_text(inputs, settings, work)
+        parts, flow = _rows_of_text(inputs, settings, context)
     ks, failed, seed = {}, {}, settings["seed"]
     for layers, rows in zip(poolings, parts):
         try:
@@ -177,7 +237,7 @@ _embedded: dict[Any, dict[Layers, np.ndarray]] = {}
 """Embeddings of all sentences to fit on, cached for the next calibration of the same model."""
 
 
-def _rows_of_text(inputs: Named, settings: Named, work: Work) -> tuple[list[Parts], FlowConfig]:
+def _rows_of_text(inputs: Named, settings: Named, context: Context) -> tuple[list[Parts], FlowConfig]:
     """Return embeddings of sentences outside the tasks, per pooling, and flow settings that fit their number."""
     everything = _text_to_fit(inputs, settings)
     table, flow = draw(everything, settings["flow"], settings["seed"])
@@ -191,7 +251,7 @@ def _rows_of_text(inputs: Named, settings: Named, work: Work) -> tuple[list[Part
     if key is None or key not in _embedded:
         encoder, _ = load_start(inputs["encoder"], inputs["model"])
         _embedded.clear()
-        _embedded[key] = dict(zip(poolings, encode(encoder.to(work.device), table, poolings, work.token_budget)))
+        _embedded[key] = dict(zip(poolings, encode(encoder.to(context.device), table, poolings, context.token_budget)))
     return [{None: _embedded[key][layers]} for layers in settings["layers"]], flow
 
 

@@ -1,25 +1,28 @@
 """Target tables: the mean of an ensemble's members, the embeddings of external teachers, and their combination.
 
-They are made from blocks of the corpus that a stream of actors publishes (see `raysed.cluster.streaming`): memory in
-flight is O(D) per sentence and ensemble for any number of teachers, and a stopped run continues with missing blocks.
+They consist of blocks of the corpus, made by a stream of actors (see `raysed.cluster.streaming`): memory in flight is
+O(D) per sentence and ensemble for any number of teachers, and a stopped run continues with missing blocks.
 """
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import torch
 
-from raysed.cluster.work import Work
-from raysed.config import CombinationConfig, EncodePrecision
-from raysed.data.parquet import SentenceTable, open_table
+from raysed.config import CombinationConfig, EncodePrecision, Precision, Role, TargetPrecision, TeacherConfig
+from raysed.context import Context
+from raysed.data.parquet import ROWS_PER_GROUP, BlockFiles, SentenceTable, Source
 from raysed.data.queries import roles_in
-from raysed.data.targets import ROWS_PER_GROUP, TargetWriter, matrix, with_column, with_targets
+from raysed.data.targets import MEAN, TargetWriter, matrix, with_column, with_targets
 from raysed.data.tokens import TokenTable
 from raysed.errors import UserError
-from raysed.make.work import Named, layers_file
+from raysed.graph import Artefact, Blocks, ExternalInput, OutcomeMember
+from raysed.make.inputs import Named, layers_file
 from raysed.model.combination import Combination, fit_combination, side_by_side, turn
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
@@ -28,15 +31,15 @@ from raysed.model.int8 import COMPARED
 from raysed.model.precision import uses_bf16
 from raysed.model.pretrained import load_checkpoint, load_start
 from raysed.model.prompts import embed_by_role
-from raysed.model.teacher import load_teacher
+from raysed.model.teacher import Teacher, load_teacher
+from raysed.recipe import TEACHERS
 from raysed.score.ensemble import Ensemble
 from raysed.score.tasks import mean_embeddings
 from raysed.store.progress import steps
 
 COMBINATION = "combination.npz"  # the fitted combination, next to the targets
 CHOICE = "choice.json"  # which teachers are best together on the dev task
-_SMALLEST_BLOCK, _LARGEST_BLOCK = 256, 4096  # sentences, all lost with their worker
-_SENTENCES_AT_ONCE = {"cpu": 1024, "cuda": _LARGEST_BLOCK}
+_SENTENCES_AT_ONCE = {"cpu": 1024, "cuda": 4096}
 """Sentences to embed at once: enough of equal length to fill a pass, few enough to need little memory."""
 _VERIFIED_ROWS = 32
 _CALIBRATION = 300  # sentences that a teacher is quantized on: with 64, cosines are 0.01 lower
@@ -45,20 +48,28 @@ _MAX_DIFFERENCE = {"fp32": 2e-2, "bf16": 5e-2, "auto": 5e-2, "int8": 5e-2}
 _TURN_SENTENCES = 4 * ROWS_PER_GROUP  # sentences that decide how targets are turned: many more than dimensions
 _LEAST_VARIANCE = 1e-4  # floor of starting variances, relative to their mean: dimensions without content have none
 
-Block = tuple[Callable[[], Path], Named]
-"""A function that fetches a block's file, and the block's metadata."""
-
 
 # -- the mean of members ---------------------------------------------------------------------------------------------
 
 
-def block_rows(rows: int) -> int:
-    """Return the sentences per block: fewer for a small corpus, to keep several actors busy.
+class MeanTargets(Artefact):
+    """The target table of `recipe`: the mean embedding of an ensemble's members, by sentence."""
 
-    >>> block_rows(10**6), block_rows(6000), block_rows(300)
-    (4096, 500, 256)
-    """
-    return min(max(rows // 12, _SMALLEST_BLOCK), _LARGEST_BLOCK)
+    def __init__(
+        self,
+        recipe: str,
+        stage: str,
+        corpus: Artefact,
+        encoder: ExternalInput,
+        members: OutcomeMember,
+        precision: EncodePrecision,
+        target_precision: TargetPrecision,
+    ):
+        inputs = {"corpus": corpus, "encoder": encoder, "teachers": members}
+        settings = {"precision": precision, "target_precision": target_precision}
+        execution = Blocks(corpus, MeanBlocks, "average teachers", group="mean")
+        made = f"{recipe}/targets", f"targets of {recipe}", stage, mean_targets, inputs, settings
+        super().__init__(*made, execution=execution, is_intermediate=True)
 
 
 class MeanBlocks:
@@ -68,57 +79,101 @@ class MeanBlocks:
     table for the last of a chain, otherwise nothing.
     """
 
-    columns = ("id", "input_ids")
+    columns, kept = ("id", "input_ids"), ("id", "input_ids", "target")
 
-    def __init__(self, inputs: Named, settings: Named, work: Work):
+    def __init__(self, inputs: Named, settings: Named, context: Context):
         paths: dict[int, list[Path]] = {}
         for index, path in inputs["part"]:
             paths.setdefault(index, []).append(path)
-        trusted = inputs["encoder"].trust_remote_code
-        self._rows_at_once = _SENTENCES_AT_ONCE[work.device]
-        self._columns = [f"target-{index}" for index in paths]
-        self._sums = teacher_sums(list(paths.values()), work.token_budget, work.device, trusted, work.precision)
-        self._counts, self._target_precision = inputs["counts"], settings["target_precision"]
+        about = {"device": context.device, "precision": context.precision, "token_budget": context.token_budget}
+        about |= {"trust_remote_code": inputs["encoder"].trust_remote_code}
+        counts, precision = dict(enumerate(inputs["counts"])), settings["target_precision"]
+        self._means = [
+            MeanOfTeachers(paths.get(index, []), f"target-{index}", counts.get(index), precision, **about)
+            for index in sorted({*paths, *counts})
+        ]
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """Return the block with its sums."""
-        tokens = TokenTable.from_arrow(table)
-        cuts = np.split(np.arange(len(tokens)), range(self._rows_at_once, len(tokens), self._rows_at_once))
-        parts = [self._sums(tokens.take(rows)) for rows in cuts]
-        for column, sums in zip(self._columns, zip(*parts, strict=True), strict=True):
-            sums_BD = np.concatenate(sums)
-            if column in table.column_names:
-                sums_BD += matrix(table.column(column))
-            table = with_column(table, column, sums_BD)
+        for mean in self._means:
+            table = mean(table)
         return table
 
-    def blocks(self, table: pa.Table) -> list[tuple[pa.Table, dict[str, Any]]]:
-        """Return the block of each target table, and its metadata."""
-        rows = table.select(["id", "input_ids"])
-        means = [matrix(table.column(f"target-{i}")) / np.float32(count) for i, count in enumerate(self._counts)]
-        return [(with_targets(rows, means_BD, self._target_precision), {}) for means_BD in means]
+
+class MeanOfTeachers:
+    """Adds the embeddings of teachers to a running float32 sum: a stage of Ray Data's `map_batches`.
+
+        dataset.map_batches(
+            MeanOfTeachers, fn_constructor_args=(paths,), fn_constructor_kwargs={"count": len(paths)},
+            compute=ray.data.ActorPoolStrategy(size=2), num_cpus=1, batch_format="pyarrow"
+        )
+
+    A chain of stages holds more teachers than one actor can; the last one divides by their number. Any chain gives the
+    same mean.
+
+    Args:
+        teachers: directories of models that share a tokenizer, such as members of an ensemble.
+        column: of the sum, a fixed-size list of float32 [D]; batches also have `id` and `input_ids`, lists of int32.
+        count: teachers of all stages, by which the last divides; None: this is not the last one.
+        device: None: a GPU if the actor has one.
+    """
+
+    def __init__(
+        self,
+        teachers: Sequence[str | PathLike],
+        column: str = "target",
+        count: int | None = None,
+        target_precision: TargetPrecision = "fp32",
+        device: str | None = None,
+        precision: EncodePrecision = "fp32",
+        token_budget: int | None = None,
+        trust_remote_code: bool = False,
+    ):
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self._rows_at_once = _SENTENCES_AT_ONCE[device]
+        paths = [Path(teacher) for teacher in teachers]
+        self._sum = teacher_sum(paths, token_budget, device, trust_remote_code, precision) if paths else None
+        self._column, self._count, self._target_precision = column, count, target_precision
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        """Return the batch with its sums, or the mean."""
+        is_first, sums_BD = self._column not in batch.column_names, np.zeros((len(batch), 1), np.float32)
+        if is_first and not self._sum:
+            raise UserError("there are no teachers; name the directories of some models")
+        if not is_first:
+            sums_BD = matrix(batch.column(self._column))
+        if self._sum:
+            tokens = TokenTable.from_arrow(batch)
+            cuts = np.split(np.arange(len(tokens)), range(self._rows_at_once, len(tokens), self._rows_at_once))
+            sums_BD = np.concatenate([self._sum(tokens.take(rows), sums_BD[rows]) for rows in cuts])
+        if self._count is None:
+            return with_column(batch, self._column, sums_BD)
+        means_BD = sums_BD / np.float32(self._count)
+        return with_targets(batch, means_BD, self._target_precision, self._column)
 
 
-def mean_targets(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
-    """Join the blocks of a target table, and re-encode some rows: none may be lost, repeated or mixed up."""
-    blocks: Sequence[Block] = inputs["blocks"]
-    writer = TargetWriter(out)
-    for path, _ in blocks:
-        writer.add(open_table(path()).read())
-    writer.close(len(SentenceTable(inputs["corpus"])))
+def mean_targets(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
+    """Write the mean target of all blocks, and re-encode some rows: none may be mixed up."""
+    blocks: BlockFiles = inputs["blocks"]
+    facts = [of_block() for of_block in blocks.facts]
+    if (rows := sum(of_block["rows"] for of_block in facts)) != blocks.rows:
+        raise RuntimeError(f"{blocks.rows} sentences were embedded, but the blocks have {rows}")
+    np.save(out / MEAN, sum(np.array(of_block["sum"]) for of_block in facts) / blocks.rows)
     trusted, precision = inputs["encoder"].trust_remote_code, settings["precision"]
-    verified = verify_targets(out, inputs["teachers"], trusted, precision)
-    return {"teachers": len(inputs["teachers"]), "rows": writer.rows, "verified": verified}
+    verified = verify_targets(blocks, inputs["teachers"], trusted, precision)
+    return {**blocks.shape, "teachers": len(inputs["teachers"]), "verified": verified}
 
 
-def teacher_sums(
-    groups: Sequence[Sequence[Path]],
+def teacher_sum(
+    paths: Sequence[Path],
     token_budget: int | None,
     device: str = "cpu",
     trust_remote_code: bool = False,
     precision: EncodePrecision = "fp32",
-) -> Callable[[TokenTable], list[np.ndarray]]:
-    """Load teachers; return a function that sums each group's raw last-layer embeddings of B sentences, float32 [B, D].
+) -> Callable[..., np.ndarray]:
+    """Load teachers; return a function that adds their raw last-layer embeddings of B sentences, float32 [B, D].
+
+    It takes the sentences, and the sum so far.
 
     SED section 4 averages embeddings without normalisation, and section 5.1 pools the last layer.
     """
@@ -129,16 +184,16 @@ def teacher_sums(
             encoder.round_weights()
         return encoder
 
-    encoders = [[load(path) for path in paths] for paths in groups]
+    encoders = [load(path) for path in paths]
 
-    def sums(table: TokenTable) -> list[np.ndarray]:
-        return [sum(encode(e, table, token_budget=token_budget)[0] for e in group) for group in encoders]
+    def add(table: TokenTable, sums_BD: Any = 0) -> np.ndarray:
+        return sum((encode(encoder, table, token_budget=token_budget)[0] for encoder in encoders), sums_BD)
 
-    return sums
+    return add
 
 
 def verify_targets(
-    directory: Path, teachers: Sequence[Path], trust_remote_code: bool = False, precision: EncodePrecision = "fp32"
+    targets: Source, teachers: Sequence[Path], trust_remote_code: bool = False, precision: EncodePrecision = "fp32"
 ) -> float:
     """Re-encode 32 random rows in fp32, one teacher in memory at a time; return the largest difference.
 
@@ -147,7 +202,7 @@ def verify_targets(
     Raises:
         RuntimeError: a target does not belong to its sentence.
     """
-    table = SentenceTable(directory)
+    table = SentenceTable(targets)
     rows = np.random.default_rng(len(table)).choice(len(table), min(_VERIFIED_ROWS, len(table)), replace=False)
     # Sorted, so that no row group is read twice.
     picked = [table.rows(int(row), int(row) + 1, ("id", "input_ids", "target")) for row in np.sort(rows)]
@@ -156,8 +211,8 @@ def verify_targets(
     target_BD = matrix(sample.column("target"))
     sums_BD = np.zeros_like(target_BD)
     for path in teachers:
-        embed = teacher_sums([[path]], token_budget=1, trust_remote_code=trust_remote_code)
-        sums_BD += embed(tokens)[0]
+        embed = teacher_sum([path], token_budget=1, trust_remote_code=trust_remote_code)
+        sums_BD += embed(tokens)
         del embed  # before the next teacher is loaded
     difference_BD = np.abs(sums_BD / len(teachers) - target_BD)
     scale = max(float(np.abs(target_BD).max()), 1.0)
@@ -168,7 +223,7 @@ def verify_targets(
     return largest
 
 
-def mean_of_members(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
+def mean_of_members(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Write the members' mean embeddings of the evaluation's sentences, as those of one teacher."""
     file = layers_file(settings["layers"])
     mean_UD = mean_embeddings([np.load(path / file) for path in inputs["embeddings"]])
@@ -179,52 +234,103 @@ def mean_of_members(out: Path, inputs: Named, settings: Named, work: Work) -> Na
 # -- external teachers -----------------------------------------------------------------------------------------------
 
 
-class TeacherBlocks:
-    """Embed blocks of sentences with one external teacher.
+class TeacherRows(Artefact):
+    """The corpus as embedded by one external teacher; `source` is that, and `int8` its 8-bit weights.
 
     Teacher and text identify a block, so another combination or a larger corpus computes only new ones.
     """
 
-    columns = ("id", "sentence", "of")
-    is_keyed = True
+    def __init__(
+        self,
+        teacher: Teacher,
+        source: ExternalInput,
+        corpus: Artefact,
+        precision: EncodePrecision,
+        int8: Artefact | None,
+    ):
+        name, title = f"{TEACHERS}/rows/{teacher.identity}", f"embeddings of the corpus by {teacher.title}"
+        inputs = {"corpus": corpus, "teacher": source, **({"int8": int8} if int8 else {})}
+        what = f"the teacher {teacher.title}"
+        execution = Blocks(corpus, TeacherBlocks, what, teacher.weights_bytes, name, is_keyed=True)
+        made = name, title, "teachers", teacher_rows, inputs, {"precision": precision}
+        super().__init__(*made, execution=execution, is_intermediate=True)
 
-    def __init__(self, inputs: Named, settings: Named, work: Work):
-        self._path, about = inputs["teacher"].path, (work.token_budget, work.device, work.precision)
-        self._teacher = load_teacher(inputs["teacher"], *about, int8=inputs.get("int8"))
 
-    def __call__(self, table: pa.Table) -> pa.Table:
-        """Return the block with its embeddings; refuse non-finite ones."""
-        sentences = table.column("sentence").to_pylist()
-        x_BD = embed_by_role(self._teacher.embed, sentences, roles_in(table))
+class Embedder:
+    """Adds embeddings of a column of sentences: a stage of Ray Data's `map_batches`.
+
+        dataset.map_batches(
+            Embedder, fn_constructor_args=("models/mine",), compute=ray.data.ActorPoolStrategy(size=2), num_cpus=1
+        )
+
+    Args:
+        model: as in `teachers`: a directory, hub id, or file of embeddings.
+        output: the new column, float32 [N, D].
+        device: None: a GPU if the actor has one.
+        precision: `auto`: bf16 if the device is fast in it.
+        role: `query` or `document` puts the model's prompt for it before each sentence.
+    """
+
+    def __init__(
+        self,
+        model: str | PathLike | Teacher,
+        column: str = "sentence",
+        output: str = "embedding",
+        device: str | None = None,
+        precision: Precision = "fp32",
+        role: Role = "",
+    ):
+        if not isinstance(model, Teacher):
+            device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+            model = load_teacher(TeacherConfig(path=str(model)), device=device, precision=precision)
+        self._teacher, self._column, self._output, self._role = model, column, output, role
+
+    def __call__(self, batch: Any) -> Any:
+        """Return the batch, a table or columns as NumPy arrays, with the new column; UserError if it is not finite."""
+        sentences = batch[self._column].tolist() if isinstance(batch, dict) else batch[self._column].to_pylist()
+        x_BD = embed_by_role(self._teacher.embed, sentences, self._roles(batch, len(sentences)))
         broken = np.flatnonzero(~np.isfinite(x_BD).all(1))
         if len(broken):
-            first = sentences[broken[0]][:60]
-            raise UserError(f"teachers: {self._path!r}: its embedding of {first!r} is not finite")
-        return with_column(table.select(["id"]), "target", x_BD)
+            first, path = sentences[broken[0]][:60], self._teacher.config.path
+            raise UserError(f"teachers: {path!r}: its embedding of {first!r} is not finite")
+        return {**batch, self._output: x_BD} if isinstance(batch, dict) else with_column(batch, self._output, x_BD)
 
-    def blocks(self, table: pa.Table) -> list[tuple[pa.Table, dict[str, Any]]]:
-        """Return the block as it is."""
-        return [(table, {})]
+    def _roles(self, batch: Any, count: int) -> Sequence[Role]:
+        return [self._role] * count
 
 
-def teacher_in_int8(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
+class TeacherBlocks(Embedder):
+    """Embed blocks of sentences with one external teacher."""
+
+    columns, kept = ("id", "sentence", "of"), ("id", "target")
+
+    def __init__(self, inputs: Named, settings: Named, context: Context):
+        about = context.token_budget, context.device, context.precision
+        super().__init__(load_teacher(inputs["teacher"], *about, int8=inputs.get("int8")), output="target")
+
+    def _roles(self, batch: pa.Table, count: int) -> Sequence[Role]:
+        return roles_in(batch)
+
+
+def teacher_in_int8(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Quantize a teacher on sentences of the corpus; return how near its vectors are to those in fp32, or why not."""
-    if work.device != "cpu":
+    if context.device != "cpu":
         return {"reason": "this run embeds on GPUs"}
     table = SentenceTable(inputs["corpus"])
     rows = np.random.default_rng(len(table)).permutation(len(table))[: COMPARED + _CALIBRATION]
     texts = {row: table.rows(row, row + 1, ("sentence",)).column(0)[0].as_py() for row in np.sort(rows).tolist()}
-    teacher = load_teacher(inputs["teacher"], work.token_budget)
+    teacher = load_teacher(inputs["teacher"], context.token_budget)
     return teacher.write_int8([texts[row] for row in rows.tolist()], out)
 
 
-def teacher_rows(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
-    """Record that all blocks of a teacher's embeddings are there; they are not copied."""
-    (out / "blocks").write_text(f"{len(inputs['blocks'])}\n")
-    return {"blocks": len(inputs["blocks"])}
+def teacher_rows(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
+    """Record that all blocks of a teacher's embeddings exist."""
+    shape = inputs["blocks"].shape
+    (out / "blocks").write_text(f"{shape['blocks']}\n")
+    return shape
 
 
-def choice_of_teachers(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
+def choice_of_teachers(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Choose the teachers that are best together on the dev task."""
     dev, file = inputs["dev"], layers_file(inputs["dev"].layers)
     embeddings = [np.load(path / file)[dev.rows] for path in inputs["embeddings"]]
@@ -233,7 +339,7 @@ def choice_of_teachers(out: Path, inputs: Named, settings: Named, work: Work) ->
     return found
 
 
-def worth_of_teachers(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
+def worth_of_teachers(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Score the teachers alone and together on the evaluation's tasks."""
     embeddings = [np.load(path / layers_file(settings["layers"])) for path in inputs["embeddings"]]
     choice = json.loads((inputs["choice"] / CHOICE).read_text()) if inputs["choice"] else {}
@@ -243,7 +349,7 @@ def worth_of_teachers(out: Path, inputs: Named, settings: Named, work: Work) -> 
     return found
 
 
-def combined_targets(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
+def combined_targets(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Write a table of id, input_ids and the teachers' combined embedding, and the combination next to it.
 
     `shared` in the manifest says whether targets are in a single teacher's space. Teachers that the dev task has not
@@ -255,7 +361,7 @@ def combined_targets(out: Path, inputs: Named, settings: Named, work: Work) -> N
     combination = _fitted(table, how, None if sed.head else encoder.width, is_ordered)
     is_shared_space = settings["widths"] == [encoder.width]
     if sed.head:
-        products_DH, own_HH, squares_D = _products(table, combination, encoder, work)
+        products_DH, own_HH, squares_D = _products(table, combination, encoder, context)
         start_HD = turn(products_DH.T)
         np.save(out / START, start_HD.astype(np.float32))
         if sed.head == "drop":
@@ -263,7 +369,7 @@ def combined_targets(out: Path, inputs: Named, settings: Named, work: Work) -> N
             off_D /= min(len(table.corpus), _TURN_SENTENCES)
             np.save(out / VARIANCE, np.maximum(off_D, _LEAST_VARIANCE * off_D.mean()).astype(np.float32))
     elif how.turn if how.turn is not None else not (is_shared_space or is_ordered):
-        combination = combination.turned(_products(table, combination, encoder, work)[0])
+        combination = combination.turned(_products(table, combination, encoder, context)[0])
     combination.save(out / COMBINATION)
     writer = TargetWriter(out)
     for start, parts in table.parts(len(table.corpus)):
@@ -279,8 +385,7 @@ def combined_targets(out: Path, inputs: Named, settings: Named, work: Work) -> N
 class TeacherVectors:
     """The teachers' embeddings of the corpus, block by block.
 
-    An external teacher is a list of blocks; an ensemble of this run is a target table in corpus order. `kept` are the
-    numbers of the teachers that are distilled.
+    `kept` are the numbers of the teachers that are distilled.
     """
 
     def __init__(self, inputs: Named, widths: Sequence[int]):
@@ -288,19 +393,13 @@ class TeacherVectors:
         self.corpus, self.kept = SentenceTable(inputs["corpus"]), list(range(len(widths)))
         if "choice" in inputs:
             self.kept = json.loads((inputs["choice"] / CHOICE).read_text())["chosen"]
-        self._teachers = [inputs[f"teacher {index}"] for index in range(len(widths))]
-        self._teachers = [SentenceTable(of) if isinstance(of, Path) else of for of in self._teachers]
+        self._teachers = [SentenceTable(inputs[f"teacher {index}"]) for index in range(len(widths))]
 
     def parts(self, rows: int) -> Iterator[tuple[int, list[np.ndarray]]]:
         """Yield the first row and the teachers' embeddings of each block, up to `rows`."""
         for start in range(0, rows, ROWS_PER_GROUP):
             stop = min(start + ROWS_PER_GROUP, len(self.corpus))
-            tables = [
-                teacher.rows(start, stop, ("target",))
-                if isinstance(teacher, SentenceTable)
-                else open_table(teacher[start // ROWS_PER_GROUP][0]()).read()
-                for teacher in self._teachers
-            ]
+            tables = [teacher.rows(start, stop, ("target",)) for teacher in self._teachers]
             yield start, [matrix(table.column("target"))[: rows - start] for table in tables]
 
 
@@ -317,7 +416,7 @@ def _fitted(table: TeacherVectors, how: CombinationConfig, width: int | None, is
 
 
 def _products(
-    table: TeacherVectors, combination: Combination, encoder: Encoder, work: Work
+    table: TeacherVectors, combination: Combination, encoder: Encoder, context: Context
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Compare targets with the untrained learner's embeddings of some sentences.
 
@@ -330,7 +429,7 @@ def _products(
     for start, parts in table.parts(min(len(corpus), _TURN_SENTENCES)):
         targets_BD = combination.target(parts).astype(np.float64)
         tokens = TokenTable.from_arrow(corpus.rows(start, start + len(targets_BD), ("id", "input_ids")))
-        (own_BH,) = encode(encoder, tokens, (1,), work.token_budget)
+        (own_BH,) = encode(encoder, tokens, (1,), context.token_budget)
         unit_BH = side_by_side([own_BH], is_unit=True)
         products_DH += targets_BD.T @ unit_BH
         own_HH += unit_BH.T @ unit_BH
@@ -338,7 +437,7 @@ def _products(
     return products_DH, own_HH, squares_D
 
 
-def combined_embeddings(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
+def combined_embeddings(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Write the combined teachers' embeddings of the evaluation's sentences."""
     file = layers_file(settings["layers"])
     combination = Combination.load(inputs["targets"] / COMBINATION)

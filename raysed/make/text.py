@@ -1,21 +1,23 @@
 """Text artefacts: the start of a static learner, the sentence table, labelled pairs and views of sentences."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raysed.cluster.work import Work
+from raysed.config import ViewsConfig
+from raysed.context import Context
 from raysed.data.corpus import CorpusReport, text_chunks
 from raysed.data.pairs import usable, write_pairs
-from raysed.data.parquet import open_table
+from raysed.data.parquet import BlockFiles, SentenceTable, directory_of, open_table
 from raysed.data.queries import roles_of
 from raysed.data.tokens import SENTENCE_SCHEMA, FlatTokens, LengthReport, tokenize
-from raysed.make.work import Named
+from raysed.graph import Artefact, Blocks, ExternalInput
+from raysed.make.inputs import Named
 from raysed.model.pretrained import load_tokenizer
 from raysed.model.prompts import with_prompts
 from raysed.model.static_start import write_static
@@ -23,17 +25,15 @@ from raysed.model.views import KINDS
 from raysed.store.progress import Progress, emit
 from raysed.train.stages.sed import STAGE, SedConfig
 
-VIEWS_SCHEMA = pa.schema([("first", pa.string()), ("second", pa.string())])
-VIEWS_FILE = "views.parquet"
 _FEW_SENTENCES, _FEW_UPDATES = 1000, 150  # warn below these
 
 
-def static_start(out: Path, inputs: Named, settings: Named, work: Work) -> None:
+def static_start(out: Path, inputs: Named, settings: Named, context: Context) -> None:
     """Write the table of token vectors that a static learner starts from."""
-    write_static(inputs["encoder"], settings["corpus"], settings["seed"], out, work.token_budget)
+    write_static(inputs["encoder"], settings["corpus"], settings["seed"], out, context.token_budget)
 
 
-def sentence_table(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
+def sentence_table(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Clean, draw and tokenise the corpus, a few thousand sentences at a time.
 
     With `search` there are queries for them, too, and a column `of`: the id of the text that a query is for or
@@ -73,53 +73,68 @@ def small_corpus(sentences: int, is_trained_on: bool, sed: SedConfig | None) -> 
         )
 
 
-def labelled_pairs(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
+def labelled_pairs(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Tokenise labelled sentence pairs."""
     rows, encoder = inputs["rows"], inputs["encoder"]
     write_pairs(rows, load_tokenizer(encoder), encoder.max_length, out)
     return {"summary": rows.summary(), "rows": len(rows)}
 
 
-def view_table(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
+def view_table(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Tokenise the two views of each sentence into a table that all members share."""
     encoder, rows, counts = inputs["encoder"], inputs["rows"], ""
-    if isinstance(rows, Path):
-        table, counts = open_table(rows / VIEWS_FILE).read(), f"; {(rows / 'counts.txt').read_text()}"
-        columns = [table.column(name).to_pylist() for name in VIEWS_SCHEMA.names]
+    if isinstance(rows, BlockFiles | Path):
+        table, counts = SentenceTable(rows), f"; {(directory_of(rows) / 'counts.txt').read_text()}"
+        columns = [column.to_pylist() for column in table.rows(0, len(table), ("first", "second")).columns]
         rows = usable(*columns, f"{settings['kind']} views", settings["max_unusable"])
     lengths = LengthReport(encoder.max_length)
     write_pairs(rows, load_tokenizer(encoder), encoder.max_length, out, lengths)
     return {"rows": len(rows), "summary": f"{rows.summary()}{counts}; {lengths}"}
 
 
+class RewrittenViews(Artefact):
+    """Two views of each sentence of the corpus, as text."""
+
+    def __init__(
+        self,
+        kind: str,
+        views: ViewsConfig,
+        seed: int,
+        encoder: ExternalInput,
+        corpus: Artefact,
+        source: ExternalInput,
+        weights: Callable[[], int],
+    ):
+        name, title = f"views/{kind}.text", f"rewritten sentences ({kind})"
+        inputs, settings = {"corpus": corpus, "source": source, "encoder": encoder}, {"kind": kind, "seed": seed}
+        execution = Blocks(corpus, ViewBlocks, title, weights, name)
+        made = name, title, "views", rewritten_views, inputs, settings, {"views": ExternalInput(None, views)}, execution
+        super().__init__(*made, is_intermediate=True)
+
+
 class ViewBlocks:
     """Rewrite blocks of the corpus; random choices depend only on the seed and the sentences' IDs."""
 
-    columns = ("id", "sentence")
+    columns, kept = ("id", "sentence"), ("id", "first", "second", "chosen", "total")
 
-    def __init__(self, inputs: Named, settings: Named, work: Work):
-        self._make = KINDS[settings["kind"]].maker(inputs["views"], inputs["encoder"], settings["seed"], work.device)
+    def __init__(self, inputs: Named, settings: Named, context: Context):
+        self._make = KINDS[settings["kind"]].maker(inputs["views"], inputs["encoder"], settings["seed"], context.device)
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """Return the two views of each sentence."""
+        """Return the two views of each sentence; the first row has what was rewritten in the whole block."""
         made = self._make(table.column("sentence").to_pylist(), table.column("id").to_numpy())
-        self._counts = {"chosen": made.chosen, "total": made.total}
-        return pa.Table.from_arrays(list(zip(*made.pairs)), schema=VIEWS_SCHEMA)
-
-    def blocks(self, made: pa.Table) -> list[tuple[pa.Table, dict[str, Any]]]:
-        """Return the latest block, and how many of its sentences or tokens were rewritten."""
-        return [(made, self._counts)]
+        first, second = zip(*made.pairs)
+        others = [0] * (len(table) - 1)
+        counts = {"chosen": [made.chosen, *others], "total": [made.total, *others]}
+        return pa.table({"id": table.column("id"), "first": first, "second": second, **counts})
 
 
-def rewritten_views(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
-    """Join the blocks of rewritten sentences in corpus order."""
-    blocks: Sequence[tuple[Any, Named]] = inputs["blocks"]
-    chosen = total = 0
-    with pq.ParquetWriter(out / VIEWS_FILE, VIEWS_SCHEMA) as writer:
-        for path, meta in blocks:
-            chosen, total = chosen + meta["chosen"], total + meta["total"]
-            writer.write_table(open_table(path()).read())
+def rewritten_views(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
+    """Count what was rewritten in all blocks."""
+    blocks: BlockFiles = inputs["blocks"]
+    counted = [open_table(fetch()).read(["chosen", "total"]) for fetch in blocks.files]
+    chosen, total = (sum(int(pc.sum(table.column(name)).as_py()) for table in counted) for name in ("chosen", "total"))
     share, unit = 100 * chosen / max(total, 1), KINDS[settings["kind"]].UNIT
     counts = f"{chosen:,} of {total:,} {unit} rewritten ({share:.1f} %)"
     (out / "counts.txt").write_text(counts)
-    return {"counts": counts}
+    return {**blocks.shape, "counts": counts}

@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from raysed.config import Config, CorpusConfig, EncoderConfig, fitted_on, stable_hash, with_absolute_paths
@@ -24,7 +23,7 @@ from raysed.registry import stages
 from raysed.score.seen import without_seen
 from raysed.score.tasks import Evaluation
 from raysed.store.files import Watched
-from raysed.store.hub import encoder_path, model_identity
+from raysed.store.hub import model_identity
 
 
 @dataclass(frozen=True)
@@ -51,17 +50,6 @@ class Job:
     def needs_corpus(self) -> bool:
         """Whether anything is trained or fitted on the corpus."""
         return self.inputs["corpus"] is not None
-
-    @property
-    def hub_models(self) -> dict[str, dict[str, Any]]:
-        """Hub models that workers load, each with the options that select its files."""
-        config, views = self.config, self.config.views
-        names = [teacher.path for teacher in config.teachers if not teacher.is_members]
-        makers = [KINDS[kind] for kind, rows in self.views.items() if rows is None]
-        names += [model.path for maker in makers for _, model in maker.models(views, config.encoder)]
-        found = {**{name: {} for name in names}, config.encoder.path: config.encoder.model_kwargs}
-        paths = {name: Path(encoder_path(EncoderConfig(path=name))).expanduser() for name in found}
-        return {name: options for name, options in found.items() if not paths[name].exists()}
 
     @property
     def depends(self) -> dict[str, Any]:

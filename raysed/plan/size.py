@@ -3,30 +3,21 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from raysed.cluster.local import this_machine
-from raysed.cluster.resources import (
-    NO_BF16,
-    Cluster,
-    Need,
-    Share,
-    current_cluster,
-    plan_learners,
-    plan_members,
-    unmet_requirement,
-    uses_gpu,
-)
-from raysed.cluster.session import is_ray_given, session
 from raysed.config import Config
+from raysed.data.candidates import held_out_queries
 from raysed.data.corpus import CorpusReport, sentence_chunks, text_chunks
 from raysed.data.queries import UNKNOWN
-from raysed.data.targets import TARGET_TYPES
+from raysed.data.targets import TARGET_TYPES, rows_to_learn
 from raysed.errors import UserError
 from raysed.model.shape import Shape, shape_of
 from raysed.plan.check import Job, check
 from raysed.plan.requirements import CORPUS, MEMBERS_CORPUS, corpora, trainings_of
 from raysed.recipe import SED, TEACHERS, Recipe, last_stage, member_nodes
+from raysed.resources import NO_BF16, Cluster, Need, Share, plan_learners, plan_members, unmet_requirement, uses_gpu
+from raysed.store.storage import Storage
 from raysed.store.text import Table, size
 from raysed.train.memory import checkpoint_bytes, training_need
+from raysed.train.stages.sed import BEST_ON_HELD_OUT
 
 QUERIES, CANDIDATES = "queries", "candidates"
 _TOKENS = 24  # assumed for a sentence
@@ -51,13 +42,12 @@ class TrainingEstimate:
     storage: float
 
 
-def show_plan(config: Config) -> str:
-    """Check a configuration as a run does, and describe what it needs; nothing is trained or written.
+def show_plan(config: Config, cluster: Cluster) -> str:
+    """Check a configuration as a run does, and describe what it needs of a cluster; nothing is trained or written.
 
     The whole corpus is read to count its sentences and the queries made from them, unless `corpus.sentences` is set
     and there are no queries.
     """
-    cluster = _here(config)
     if missing := unmet_requirement(cluster, config.resources, config.sed.workers):  # such as GPUs yet to join
         raise UserError(missing)
     job, report = check(config), CorpusReport()
@@ -102,11 +92,18 @@ def _search_rows(job: Job) -> dict[str, int]:
     return {QUERIES: queries, CANDIDATES: queries + texts - len(answered)}
 
 
-def _here(config: Config) -> Cluster:
-    if config.resources.engine == "local" or not is_ray_given():
-        return this_machine()
-    with session("ray"):
-        return current_cluster()
+def check_room(
+    job: Job, shape: Shape, storage: Storage, cluster: Cluster, corpus: int | None, free: int | None
+) -> None:
+    """Raise UserError if the disk is too small, or a training fits on no node; `corpus`: its sentences, if known."""
+    _, bytes_ = plan_run(job.config, job.recipes, shape, known_rows(job, corpus), cluster, job.widths)
+    needed = sum(bytes_.values())
+    if free is not None and free < needed:
+        most = max(bytes_, key=bytes_.__getitem__)
+        raise UserError(
+            f"storage: {storage} has {free / 1e9:.1f} GB free, but this run needs about {needed / 1e9:.1f} GB, "
+            f"{bytes_[most] / 1e9:.1f} GB of it for {most}; free some space, or choose another --storage"
+        )
 
 
 def plan_run(
@@ -148,8 +145,8 @@ def _steps(
     total, ranks = sum(counts.values()), 1
     if SED in next(iter(counts)).split("-"):
         need = largest_need([SED], config, shape, **about)
-        share, at_once = plan_learners(cluster, res, total, need, config.sed.workers)
-        ranks = share.workers
+        share = plan_learners(cluster, res, total, need, config.sed.workers)
+        ranks, at_once = share.gang, share.at_once
     else:
         need = largest_need(list(counts), config, shape, **about)
         share = plan_members(cluster, res, total, need)
@@ -160,11 +157,15 @@ def _steps(
         part, sizes = 1.0, rows
         if stage.name != SED:
             part, sizes = config.members.share, {**rows, CORPUS: rows.get(MEMBERS_CORPUS, rows.get(CORPUS, 0))}
-        read = stage.rows_read(settings, part, sizes)
+        read, holds_out = stage.rows_read(settings, part, sizes), getattr(settings, "keep", "") == BEST_ON_HELD_OUT
         if node == f"{TEACHERS}-{SED}" and CANDIDATES in rows:  # see `CandidateBatches`
             per_query = 2 + config.search.negatives
-            read, batch = rows[CANDIDATES] * per_query, max(1, settings.batch_size // per_query) * per_query
+            held = int(held_out_queries(rows[CANDIDATES]).sum()) if holds_out else 0
+            queries = max(rows[CANDIDATES] - held, 1)
+            read, batch = queries * per_query, max(1, settings.batch_size // per_query) * per_query
             settings = settings.model_copy(update={"batch_size": batch})
+        elif holds_out:
+            read = max(rows_to_learn(read), 1)  # an unknown corpus counts as one sentence
         updates = stage.steps(settings, read)
         what = "grid model" if stage.is_grid and len(settings.lower_bounds) > 1 else "member"
         what = "learner" if stage.name == SED else what

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from raysed._version import __version__
 from raysed.config import Config, EncoderConfig, Layers, derive_seed
 from raysed.data.parquet import SentenceTable
 from raysed.data.targets import MEAN
@@ -34,7 +35,7 @@ from raysed.score.tasks import Embeddings, Evaluation, Outcomes, mean_embeddings
 from raysed.score.unlabelled import MOST_SENTENCES, correct_triples, correct_triples_of_tf_idf, triples
 from raysed.store.storage import Storage
 
-_PACKAGES = "raysed ray torch transformers datasets deepspeed safetensors pyarrow scipy numpy".split()
+_PACKAGES = "ray torch transformers datasets deepspeed safetensors pyarrow scipy numpy".split()
 _FEWEST_SENTENCES = 20
 """A smaller corpus shows nothing without labels; the tasks' sentences are used instead."""
 _TIMED = 500
@@ -271,7 +272,8 @@ class RunResults:
 
 def versions() -> dict[str, str]:
     """Return the versions of packages that affect a run's numbers."""
-    return {name: importlib.metadata.version(name) for name in _PACKAGES if find_spec(name)}
+    others = {name: importlib.metadata.version(name) for name in _PACKAGES if find_spec(name)}
+    return {"raysed": __version__, **others}
 
 
 def public_name(path: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -30,7 +29,7 @@ class Checkpoints:
 
     def __init__(self, storage: Storage, name: str, depends: dict[str, Any]):
         self._storage, self._name, self._depends = storage, name, depends
-        self._starts = f"{name}/starts.json"
+        self._starts, self._failure = f"{name}/starts.json", f"{name}/failure.json"
 
     def save(self, step: int, write: Writer) -> None:
         """Publish the checkpoint after `step` updates; keep it and the newest usable earlier one, delete the rest."""
@@ -41,14 +40,14 @@ class Checkpoints:
             if entry.name not in usable[-_KEPT:]:
                 self._storage.remove(entry.name)
 
-    def begin(self, job: str, until: float = math.inf) -> int:
+    def begin(self, job: str, until: float | None = None) -> int:
         """Count a start of the training; return this job's number of earlier starts since the last new checkpoint.
 
         A start that is to reach an update of which there is a checkpoint does not count: it adds none.
         """
         steps = [_step_of(e.name) for e in self._storage.entries(self._name) if e.depends == self._depends]
         start = {"job": job, "step": max(steps, default=0)}
-        if start["step"] >= until:
+        if until is not None and start["step"] >= until:
             return 0
         before = self._storage.read_json(self._starts)
         count = before.pop("count", 0)
@@ -57,6 +56,16 @@ class Checkpoints:
             # `plain` skips the claim check: after a take-over, too, starts have to reach their limit.
             self._storage.plain.write(self._starts, json.dumps({**start, "count": count}).encode())
         return count
+
+    def fail(self, job: str, **failure: Any) -> None:
+        """Record why no other start in this job would mend the training."""
+        with suppress(UserError):
+            self._storage.plain.write(self._failure, json.dumps({"job": job, **failure}).encode())
+
+    def failure(self, job: str) -> dict[str, Any] | None:
+        """Return what `fail` has recorded in this job."""
+        found = self._storage.read_json(self._failure)
+        return found if found.pop("job", None) == job else None
 
     def newest(self) -> tuple[int, Path] | None:
         """Return the step and directory of the newest intact checkpoint with the same dependencies, or None."""

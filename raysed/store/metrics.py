@@ -112,7 +112,7 @@ class _Notes(logging.Handler):
 
 
 @contextmanager
-def notes_shown(wanted: bool = True) -> Iterator[None]:
+def notes_shown(wanted: bool = True, level: int = logging.INFO) -> Iterator[None]:
     """Print what this package logs, as `note: ...` lines, while the block runs."""
     logger = logging.getLogger("raysed")
     if logger.handlers or not wanted:
@@ -121,7 +121,7 @@ def notes_shown(wanted: bool = True) -> Iterator[None]:
     handler, before = _Notes(), (logger.level, logger.propagate)
     handler.setFormatter(logging.Formatter("note: %(message)s"))
     logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+    logger.setLevel(level)
     logger.propagate = False
     try:
         yield

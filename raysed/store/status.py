@@ -177,7 +177,8 @@ def describe(storage: Storage) -> tuple[list[str], int]:
         lines += filter(None, [status.get("line")])
     if status["state"] == "complete":
         lines += filter(None, [refusal(storage)])
-    finished = [name for name in names if not name.startswith("checkpoints/")]
+    known = set(names)  # blocks of finished tables are not listed
+    finished = [n for n in names if not n.startswith("checkpoints/") and n.rpartition("/")[0] not in known]
     lines += [f"finished: {', '.join(_summary(finished, status)) or 'nothing yet'}"]
     newest: dict[str, int] = {}  # sorted names: the last one wins
     for name in names if status["state"] != "complete" else ():  # then only bounds that were stopped have any

@@ -21,7 +21,7 @@ def choose_bound(scores: Mapping[float, Sequence[float]], statistic: str = "mean
     """Choose the bound whose models have the best dev scores; ties go to the smallest.
 
     >>> choose_bound({0.0: [70, 72], 0.5: [75, 73], 0.9: [60, 76]})
-    Choice(lower_bound=0.5, score=74.0, runner_up=0.0, margin=3.0)
+    BoundChoice(lower_bound=0.5, score=74.0, runner_up=0.0, margin=3.0)
     """
     values = {bound: STATISTICS[statistic](of_bound) for bound, of_bound in scores.items()}
     winner, *others = sorted(values, key=lambda bound: (-values[bound], bound))

@@ -5,11 +5,9 @@ What an update keeps for its gradients was counted on the tensors that torch sav
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from raysed.cluster.resources import PROCESS_BYTES, Need
 from raysed.config import Block
 from raysed.model.shape import Shape
+from raysed.resources import PROCESS_BYTES, Need
 from raysed.train.out_of_memory import CUDA_CONTEXT
 from raysed.train.stage import Size, Stage
 
@@ -43,11 +41,10 @@ def training_need(stage: Stage, settings: Block, shape: Shape, tokens: float, *,
     return Need(what, CUDA_CONTEXT + memory, PROCESS_BYTES + checkpoint_bytes(size, shape), least)
 
 
-def embedding_need(teacher: str, weights: Callable[[], int]) -> Need:
-    """Return what a worker needs that embeds by an external teacher, with so many bytes of weights; 0: no GPU."""
-    if not (bytes_ := weights()):
-        return Need()
-    return Need(f"the teacher {teacher}", CUDA_CONTEXT + bytes_ + _PASS, PROCESS_BYTES + bytes_, CUDA_CONTEXT + bytes_)
+def embedding_need(what: str, weights: float) -> Need:
+    """Return what a worker needs that embeds on a GPU, with so many bytes of weights."""
+    least = CUDA_CONTEXT + weights
+    return Need(what, least + _PASS, PROCESS_BYTES + weights, least)
 
 
 def checkpoint_bytes(size: Size, shape: Shape) -> int:

@@ -1,95 +1,200 @@
-"""Blocks that are known by their text: what is there is found by the workers, which alone read the corpus."""
+"""Blocks of the corpus: which are made, by whom, and what a block must not be."""
 
-from functools import partial
-from typing import ClassVar
+import os
+import sys
+from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
+import ray
+from ray.util.queue import Queue
 
 from raysed.cluster import blocks
-from raysed.cluster.blocks import Stream, make_missing, publish_here
-from raysed.cluster.local import _make_blocks
-from raysed.cluster.work import Work
+from raysed.cluster.blocks import BlockTables, Stream, block_size, make_blocks_here
+from raysed.cluster.streaming import BlockSink, make_blocks
+from raysed.cluster.watchdog import Watchdog
+from raysed.context import Context
+from raysed.data.parquet import with_column
 from raysed.data.tokens import SENTENCE_SCHEMA
-from raysed.graph import Task
-from raysed.store.progress import listening
+from raysed.errors import RunFailed, UserError
+from raysed.graph import Task, block_name
+from raysed.resources import Share
 from raysed.store.storage import Storage
+
+SIZE, TEXT = 3, [f"sentence {index}" for index in range(8)]
 
 
 class Lengths:
-    """Adds how long sentences are."""
+    """Embeds sentences as their lengths; notes which, and fails as its settings say."""
 
-    columns = ("id", "sentence")
-    asked: ClassVar[list[str]] = []
+    columns, kept = ("id", "sentence"), ("id", "target")
 
-    def __init__(self, inputs, settings, work):
-        pass
+    def __init__(self, inputs, settings, context):
+        self._settings = settings
 
-    def __call__(self, table: pa.Table) -> pa.Table:
-        self.asked.extend(table["sentence"].to_pylist())
-        return table.append_column("length", pa.array(map(len, table["sentence"].to_pylist())))
-
-    def blocks(self, table: pa.Table) -> list[tuple[pa.Table, dict]]:
-        return [(table, {})]
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        marks, ids = Path(self._settings["marks"]), rows["id"].to_pylist()
+        with marks.open("a") as file:
+            file.write(f"{ids[0]} ")
+        behaves = self._settings.get(ids[0])
+        if behaves == "wrong":
+            raise UserError(f"{rows['sentence'][0]} cannot be embedded", setting="teachers")
+        if behaves == "breaks":
+            raise RuntimeError("a planted mistake")
+        if behaves == "lost" and marks.read_text().split().count(str(ids[0])) == 1:
+            os._exit(1)
+        lengths = [[len(sentence), -len(sentence)] for sentence in rows["sentence"].to_pylist()]
+        return with_column(rows, "target", np.array(lengths, np.float32))
 
 
 def save_corpus(storage: Storage, sentences: list[str]) -> None:
     tokens = [[1]] * len(sentences)
-    table = pa.Table.from_pydict(
-        {"id": range(len(sentences)), "sentence": sentences, "input_ids": tokens}, SENTENCE_SCHEMA
-    )
+    columns = {"id": range(len(sentences)), "sentence": sentences, "input_ids": tokens}
+    table = pa.Table.from_pydict(columns, SENTENCE_SCHEMA)
     storage.commit("corpus", lambda path: pq.write_table(table, path / "part-00000.parquet"), {"text": sentences})
 
 
-def made(storage: Storage, sentences: list[str]) -> tuple[list[str], int]:
-    """Returns the sentences that the model was asked for, and how many the run was told of."""
-    save_corpus(storage, sentences)
-    task = Task("rows/a", "rows", lambda: None, {"teacher": "a", "corpus": str(sentences)}, {}, {})
-    stream = Stream("rows", [task], [(Lengths, task, Work(), "rows")], range(0, len(sentences), 3), keyed=True)
-    facts: list[dict] = []
-    Lengths.asked.clear()
-    with listening(facts.append):
-        make_missing(stream, storage, "here", partial(publish_here, stream, storage))
-    (told,) = [each["sentences"] for each in facts if "sentences" in each]
-    return list(Lengths.asked), told
+def tables_of(sentences: list[str], is_keyed: bool = False, kept: tuple = Lengths.kept) -> BlockTables:
+    depends = {"rows": {"teacher": "a", "corpus": str(sentences)}}
+    return BlockTables("rows", "corpus", depends, Lengths.columns, kept, len(sentences), SIZE, is_keyed)
 
 
-def test_only_blocks_with_new_text_are_made_and_counted(tmp_path):
+def stream_of(marks: Path, tables: BlockTables, **behaves: str) -> Stream:
+    settings = {"marks": str(marks), **{int(first): what for first, what in behaves.items()}}
+    task = Task("rows", "rows", Lengths, {}, settings, {})
+    return Stream(tables, [(task, "the teacher a")], Lengths, Context())
+
+
+@pytest.fixture
+def storage(tmp_path) -> Storage:
     storage = Storage(str(tmp_path), "run")
-    text = [f"sentence {index}" for index in range(8)]
-    assert made(storage, text) == (text, 8)
-    assert made(storage, text) == ([], 0)
-    longer = [*text, "one more", "and another"]
-    assert made(storage, longer) == (longer[6:], 4)
-    changed = ["changed", *longer[1:]]
-    assert made(storage, changed) == (changed[:3], 3)
-    assert pq.read_table(blocks.block_file(storage, "rows/a/000000"))["length"].to_pylist() == [7, 10, 10]
+    save_corpus(storage, TEXT)
+    return storage
 
 
-def test_what_a_lost_process_has_made_is_not_made_again(tmp_path):
-    storage, text, told = Storage(str(tmp_path), "run"), [f"sentence {index}" for index in range(8)], []
-    save_corpus(storage, text)
-    task = Task("mean", "mean", lambda: None, {}, {}, {})
-    stream = Stream("mean", [task], [(Lengths, task, Work(), "mean")], range(0, 8, 3))
-    places = [{"start": start, "stop": min(start + 3, 8)} for start in stream.starts]
-    publish_here(stream, storage, places[1:2], told.append)
-    Lengths.asked.clear()
-    _make_blocks(stream, storage, torch.get_num_threads(), places, told.append)
-    assert Lengths.asked == [*text[:3], *text[6:]]
-    assert [rows["id"].to_pylist() for rows in told] == [[3, 4, 5], [0, 1, 2], [6, 7]]
+def on_ray(stream: Stream, storage: Storage, on_block) -> None:
+    """Makes blocks with Ray's actors, which hold all of its CPUs."""
+    queue = Queue(actor_options={"num_cpus": 0})
+    on_event = lambda name, event: on_block(event["rows"], event["made"])  # noqa: E731
+    make_blocks(stream, storage, Share(2, 1, 0.0, 1), Watchdog(60), queue, on_event)
 
 
-def test_what_is_missing_is_found_without_the_corpus(tmp_path, monkeypatch):
-    storage, given = Storage(str(tmp_path), "run"), []
+@pytest.fixture(params=["here", pytest.param("on Ray", marks=[pytest.mark.cluster, pytest.mark.timeout(300)])])
+def make(request, tmp_path, storage):
+    """Makes what is missing of a table; returns the first rows of the blocks that were made, and what was reported."""
+    marks = tmp_path / "marks"
+    if request.param == "on Ray":
+        request.getfixturevalue("ray_cluster")
+    make_them = make_blocks_here if request.param == "here" else on_ray
+
+    def run(sentences: list[str], is_keyed: bool) -> tuple[list[int], int, int]:
+        save_corpus(storage, sentences)
+        marks.write_text("")
+        events: list[tuple[int, int]] = []
+        stream = stream_of(marks, tables_of(sentences, is_keyed))
+        make_them(stream, storage, lambda rows, made: events.append((rows, made)))
+        made = sorted(map(int, marks.read_text().split()))
+        return made, sum(rows for rows, _ in events), sum(count for _, count in events)
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def by_value():
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+def read(storage: Storage, count: int = 3) -> list[dict]:
+    return [pq.read_table(storage.fetch(block_name("rows", i)) / "block.parquet").to_pydict() for i in range(count)]
+
+
+def test_only_blocks_with_new_text_are_made(make, storage):
+    """Workers find what exists, and they alone read the corpus."""
+    assert make(TEXT, True) == ([0, 3, 6], 8, 8)
+    assert read(storage)[2] == {"id": [6, 7], "target": [[10, -10], [10, -10]]}
+    longer = ["changed", *TEXT[1:], "one more", "and another"]
+    assert make(longer, True) == ([0, 6, 9], 10, 7)
+    assert read(storage, 4)[0]["target"] == [[7, -7], [10, -10], [10, -10]]
+
+
+def test_a_block_that_exists_is_not_made_again(make, storage):
+    BlockSink(tables_of(TEXT), storage).write([block([3, 4, 5])], None)
+    assert make(TEXT, False) == ([0, 6], 5, 5)
+    assert make(TEXT, False) == ([], 0, 0)
+    assert [each["id"] for each in read(storage)] == [[0, 1, 2], [3, 4, 5], [6, 7]]
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_lost_actor_is_replaced_and_an_error_ends_the_stream_with_what_it_says(ray_cluster, tmp_path, storage):
+    marks, tables = tmp_path / "marks", tables_of(TEXT)
+    with pytest.raises(UserError, match=r"^teachers: sentence 3 cannot be embedded$"):
+        on_ray(stream_of(marks, tables, **{"3": "wrong"}), storage, print)
+    with pytest.raises(RunFailed, match=r"^rows: RuntimeError: a planted mistake$"):
+        on_ray(stream_of(marks, tables, **{"3": "breaks"}), storage, print)
+    marks.write_text("")
+    on_ray(stream_of(marks, tables, **{"3": "lost"}), storage, print)
+    assert marks.read_text().split().count("3") == 2 and not tables.missing(storage)
+    assert "MakeBlocks" in (tmp_path / "run/logs/data/rows.txt").read_text(), "where time was spent is kept"
+    assert not list(storage.names("checkpoints")), "what counts the losses of a block is gone with the stream"
+
+
+def block(ids: list[int]) -> pa.Table:
+    table = pa.table({"id": ids, "sentence": [f"sentence {i}" for i in ids]})
+    return with_column(table, "target", np.full((len(ids), 2), 5, np.float32))
+
+
+@pytest.mark.parametrize(
+    "ids", [[0, 1], [0, 1, 1], [0, 2, 1], [1, 2, 3], [0, 1, 2, 3], [6, 7, 8], [6]], ids=lambda ids: str(ids)
+)
+@pytest.mark.parametrize("is_keyed", [False, True])
+def test_a_block_with_missing_or_repeated_rows_is_refused(storage, ids, is_keyed):
+    with pytest.raises(RuntimeError, match=r"^rows: the rows from \d on are not a block of \d sentences$"):
+        BlockSink(tables_of(TEXT, is_keyed), storage).write([block([3, 4, 5]), block(ids)], None)
+    assert list(storage.names("rows")) == ["rows/000001"]
+
+
+def test_a_sink_counts_rows_and_passes_over_blocks_without_any(storage):
+    assert BlockSink(tables_of(TEXT), storage).write([block([]), block([0, 1, 2]), block([6, 7])], None) == 5
+    assert [place["start"] for place in tables_of(TEXT).missing(storage)] == [3]
+
+
+def test_what_is_missing_is_found_without_the_corpus(storage, monkeypatch):
     monkeypatch.setattr(blocks, "SentenceTable", lambda path: pytest.fail("the corpus was read"))
-    task = Task("rows/a", "rows", lambda: None, {}, {}, {})
+    every = [{"start": 0, "stop": 3}, {"start": 3, "stop": 6}, {"start": 6, "stop": 8}]
+    assert tables_of(TEXT).missing(storage) == tables_of(TEXT, is_keyed=True).missing(storage) == every
 
-    def publish(places, on_block):
-        given.extend(places)
 
-    for keyed in (True, False):
-        stream = Stream("rows", [task], [(Lengths, task, Work(), "rows")], range(0, 7, 3), keyed)
-        make_missing(stream, storage, "here", publish)
-    assert given == 2 * [{"start": 0, "stop": 3}, {"start": 3, "stop": 6}, {"start": 6, "stop": 7}]
+def test_two_tables_of_one_pass_have_their_own_targets(storage):
+    depends = {"a": {"teachers": 1}, "b": {"teachers": 2}}
+    tables = BlockTables("mean", "corpus", depends, ("id",), ("id", "input_ids", "target"), 2, SIZE)
+    rows = pa.table({"id": [0, 1], "input_ids": [[1], [2]]})
+    for name, value in (("target-0", 1), ("target-1", 2)):
+        rows = with_column(rows, name, np.full((2, 2), value, np.float32))
+    tables.commit(storage, rows)
+    for name, value in (("a", 1), ("b", 2)):
+        table = pq.read_table(storage.fetch(block_name(name, 0)) / "block.parquet")
+        assert table["target"].to_pylist() == [[value, value]] * 2 and table.column_names[0] == "id"
+        assert storage.entry(block_name(name, 0)).meta == {"rows": 2, "size": SIZE, "sum": [2 * value, 2 * value]}
+    assert not tables.missing(storage) and storage.entry(block_name("a", 0)).depends == depends["a"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "workers", "size"),
+    [(100, 1, 256), (4000, 2, 256), (10**5, 64, 256), (10**5, 4, 4096), (10**5, 8, 2048), (10**7, 64, 4096)],
+)
+def test_blocks_are_small_enough_for_all_workers(storage, rows, workers, size):
+    assert block_size(storage, [Task("rows", "", Lengths, {}, {}, {})], rows, workers) == size
+
+
+def test_blocks_that_exist_decide_the_size_for_those_that_follow(storage):
+    task = Task("rows", "", Lengths, tables_of(TEXT).depends["rows"], {}, {})
+    BlockSink(tables_of(TEXT), storage).write([block([0, 1, 2])], None)
+    assert block_size(storage, [Task("other", "", Lengths, {}, {}, {}), task], 10**5, 64) == SIZE
+    outdated = Task("rows", "", Lengths, {"make": "changed"}, {}, {})
+    assert block_size(storage, [outdated], 10**5, 64) == 256

@@ -12,14 +12,14 @@ import pytest
 from raysed.model.load import load_model
 from raysed.ray import Embedder
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/api.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/ray.md"
 SENTENCES = ["A red car stops.", "The dog runs home.", "It rains."]
 
 
 @pytest.mark.cluster
 def test_the_example_embeds_a_file_of_sentences(ray_cluster, tmp_path):
     pq.write_table(pa.table({"sentence": SENTENCES}), tmp_path / "sentences.parquet")
-    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    (example,) = re.findall(r"```python\n(import .*?)```", PAGE.read_text(), flags=re.DOTALL)
     for name in ("sentences.parquet", "embedded"):
         example = example.replace(f'"{name}"', f'"{tmp_path / name}"')
     exec(example, {})

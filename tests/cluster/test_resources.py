@@ -2,29 +2,27 @@
 
 import math
 import re
-from collections import Counter
 from dataclasses import replace
 
 import pytest
-import ray
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from raysed.cluster import local, resources
-from raysed.cluster.resources import (
+from raysed import resources
+from raysed.config import ResourcesConfig, make_config
+from raysed.errors import UserError
+from raysed.resources import (
     Cluster,
     Need,
     Share,
-    current_cluster,
     plan_learners,
     plan_members,
     plan_teachers,
+    this_machine,
     too_large,
     unmet_requirement,
     uses_gpu,
 )
-from raysed.config import ResourcesConfig, make_config
-from raysed.errors import UserError
 
 ONE_CPU, LAPTOP, BIG = ((1, 0),), ((2, 0),), ((16, 0),)
 GB = 10**9
@@ -64,7 +62,7 @@ def test_members_fit(nodes, count):
         (BIG, 5, Share(5, 3, 0.0, 3)),
         (((3, 0), (3, 0)), 3, Share(3, 1, 0.0, 1)),
         (((4, 1),), 10, Share(4, 1, 0.25, 1)),
-        (((64, 8),), 10, Share(10, 6, 0.5, 6)),
+        (((64, 8),), 10, Share(10, 4, 0.5, 4)),
         (((4, 3),), 4, Share(4, 1, 0.5, 1)),
         (((8, 8),), 10, Share(8, 1, 1.0, 1)),
     ],
@@ -91,7 +89,7 @@ def test_all_groups_of_teachers_fit_at_once(nodes, size):
     cluster = cluster_of(nodes, node_bytes=8 * GB, gpu_bytes=16 * GB)
     share, groups = plan_teachers(cluster, ResourcesConfig(), 10, size)
     assert share.workers >= 1 and 1 <= groups <= 10
-    assert share.workers * groups <= cluster.fit(share.cpus, share.gpus)
+    assert share.workers * groups <= cluster.fit(share.cpus, share.gpus, share.memory), "which are had at once"
     assert share.gpus in ((1.0, 0.5, 0.333) if cluster.gpus else (0.0,))
     assert share.threads >= 1
 
@@ -122,7 +120,8 @@ def test_all_groups_of_teachers_fit_at_once(nodes, size):
 )
 def test_shares_of_teachers(nodes, size, share, groups):
     cluster = Cluster(nodes, node_bytes=8 * GB, gpu_bytes=16 * GB)
-    assert plan_teachers(cluster, ResourcesConfig(), 10, size) == (share, groups)
+    found, in_groups = plan_teachers(cluster, ResourcesConfig(), 10, size)
+    assert (without_memory(found), in_groups) == (share, groups)
 
 
 def test_too_little_memory_for_the_teachers_is_said(caplog):
@@ -132,36 +131,47 @@ def test_too_little_memory_for_the_teachers_is_said(caplog):
     assert "the teachers' weights fill more than half of the memory of 1 nodes" in caplog.text
 
 
-@given(NODES, st.integers(1, 20), st.integers(GB // 10, 9 * GB))
-def test_learners_fit_beside_each_other(nodes, count, size):
+@given(NODES, st.integers(1, 20), st.integers(GB // 10, 9 * GB), st.sampled_from((None, 1, 2, 4)))
+def test_learners_fit_beside_each_other(nodes, count, size, asked):
     cluster = cluster_of(nodes, node_bytes=10 * GB, gpu_bytes=16 * GB)
-    share, at_once = plan_learners(cluster, ResourcesConfig(), count, Need("a learner", size, size, size))
-    assert share.workers == 1 <= at_once <= count
-    assert at_once <= cluster.fit(share.cpus, share.gpus, share.memory)
-    assert at_once <= cluster.gpus or not cluster.gpus
+    assume(unmet_requirement(cluster, ResourcesConfig(), asked) is None)
+    need = Need("a learner", size, size, size)
+    share = plan_learners(cluster, ResourcesConfig(), count, need, asked)
+    assert share.gang == (asked or 1) and share.workers == share.gang * share.at_once and 1 <= share.at_once <= count
+    if share.workers <= cluster.fit(1, share.gpus, size):  # else one learner has fewer workers than asked for
+        assert share.workers <= cluster.fit(share.cpus, share.gpus, share.memory)
+    assert share.at_once == 1 or share.workers <= cluster.gpus or not cluster.gpus
     assert share.threads == share.cpus >= 1
 
 
 @pytest.mark.parametrize(
-    ("nodes", "workers", "expected", "at_once"),
+    ("nodes", "workers", "expected"),
     [
-        (LAPTOP, None, Share(1, 1, 0.0, 1), 2),
-        (((3, 0),), None, Share(1, 1, 0.0, 1), 3),
-        (((7, 0),), None, Share(1, 1, 0.0, 1), 7),
-        (LAPTOP, 2, Share(2, 1, 0.0, 1), 1),
-        (((3, 0), (1, 0)), 2, Share(2, 1, 0.0, 1), 2),
-        (((16, 0), (16, 0)), None, Share(1, 3, 0.0, 3), 10),
-        (((64, 8),), None, Share(1, 8, 1.0, 8), 8),
-        (((64, 8),), 4, Share(4, 8, 1.0, 8), 2),
-        (((64, 3),), None, Share(1, 21, 1.0, 21), 3),
-        (((16, 0), (4, 4)), None, Share(1, 1, 1.0, 1), 4),
-        (((4, 8),), None, Share(1, 1, 1.0, 1), 4),
+        (LAPTOP, None, Share(2, 1, 0.0, 1)),
+        (((3, 0),), None, Share(3, 1, 0.0, 1)),
+        (((7, 0),), None, Share(7, 1, 0.0, 1)),
+        (LAPTOP, 2, Share(2, 1, 0.0, 1, gang=2)),
+        (((3, 0), (1, 0)), 2, Share(4, 1, 0.0, 1, gang=2)),
+        (((16, 0), (16, 0)), None, Share(10, 3, 0.0, 3)),
+        (((64, 8),), None, Share(8, 8, 1.0, 8)),
+        (((64, 8),), 4, Share(8, 8, 1.0, 8, gang=4)),
+        (((64, 3),), None, Share(3, 21, 1.0, 21)),
+        (((64, 8),), 1, Share(8, 8, 1.0, 8)),
+        (((16, 0), (4, 4)), None, Share(4, 1, 1.0, 1)),
+        (((4, 8),), None, Share(4, 1, 1.0, 1)),
     ],
 )
-def test_shares_of_learners(nodes, workers, expected, at_once):
-    cluster = Cluster(nodes)
-    found, together = plan_learners(cluster, ResourcesConfig(), 10, asked=workers)
-    assert (without_memory(found), together) == (expected, at_once)
+def test_shares_of_learners(nodes, workers, expected):
+    assert without_memory(plan_learners(Cluster(nodes), ResourcesConfig(), 10, asked=workers)) == expected
+
+
+@given(NODES, st.integers(1, 20), st.sampled_from((None, 2)))
+def test_a_worker_with_a_gpu_leaves_the_cpus_of_other_gpus_alone(nodes, count, asked):
+    cluster = cluster_of(nodes, gpu_bytes=80 * GB)
+    assume(cluster.gpus)
+    beside = max(c / g for c, g in nodes if g)
+    assert plan_members(cluster, ResourcesConfig(), count).cpus <= max(beside, 1)
+    assert plan_learners(cluster, ResourcesConfig(), count, asked=asked).cpus <= max(beside, 1)
 
 
 # -- memory ----------------------------------------------------------------------------------------------------------
@@ -221,6 +231,7 @@ def test_what_fits_nowhere_is_one_sentence():
 MISSING = [
     (((0, 0),), {}, r"^no node has a CPU for workers \(1 node, 0 CPUs, 0 GPUs\)$"),
     ((), {}, r"^no node has a CPU for workers \(0 nodes, 0 CPUs, 0 GPUs\)$"),
+    ((), {"resources": {"label_selector": {"a": "b"}}}, r"^no node has resources\.label_selector \{'a': 'b'\}"),
     (
         BIG,
         {"resources": {"gpu": True}},
@@ -265,63 +276,7 @@ def test_enough_is_enough():
     assert not uses_gpu(ResourcesConfig(gpu=False), Cluster(((4, 2),)))
 
 
-# -- what Ray says ---------------------------------------------------------------------------------------------------
-
-
-def node(group: str = "", alive: bool = True, **resources: float) -> dict:
-    labels = {"ray.io/node-id": "c7", **({"ray.io/node-group": group} if group else {})}
-    has = {"object_store_memory": 1.0, **resources}
-    return {"Alive": alive, "NodeID": f"{group}{len(resources)}", "Resources": has, "Labels": labels}
-
-
-@pytest.fixture(autouse=True)
-def said_of_gpus(monkeypatch):
-    """What the drivers of GPUs say, by node; nothing at first."""
-    said: dict[str, float] = {}
-    monkeypatch.setattr(resources, "_bytes_of_gpus", {})
-    monkeypatch.setattr(resources, "_times_asked", Counter())
-    monkeypatch.setattr("raysed.cluster.nodes.ask_nodes", lambda _, nodes: {node: said.get(node) for node in nodes})
-    return said
-
-
-def test_a_ray_of_ones_own(monkeypatch):
-    """Its monitor reports like an autoscaler's, but nothing more will ever come."""
-    monkeypatch.setattr(ray, "nodes", lambda: [node(CPU=2.0, memory=7e9)])
-    assert current_cluster() == Cluster(((2.0, 0.0),), False, node_bytes=7e9)
-    assert str(current_cluster()) == "1 node, 2 CPUs, 0 GPUs"
-
-
-def test_a_launched_cluster_may_grow(monkeypatch, said_of_gpus):
-    nodes = [
-        node("head", memory=1e9),
-        node("workers", CPU=8.0, GPU=2.0, memory=60e9, **{"accelerator_type:A100-80G": 1.0}),
-        node("others", CPU=4.0, GPU=1.0, memory=30e9, **{"accelerator_type:T4": 1.0}),
-        node("workers", alive=False, CPU=99.0),
-    ]
-    said_of_gpus |= {"workers4": 85.8e9, "others4": 16e9}
-    monkeypatch.setattr(ray, "nodes", lambda: nodes)
-    there = ((0.0, 0.0), (8.0, 2.0), (4.0, 1.0))
-    assert current_cluster() == Cluster(there, True, node_bytes=30e9, gpu_bytes=16e9, gpu="T4")
-
-
-def test_a_gpu_whose_driver_says_nothing_counts_as_a_small_one(monkeypatch):
-    for kind in ({}, {"accelerator_type:A100": 1.0}):
-        monkeypatch.setattr(ray, "nodes", lambda kind=kind: [node(CPU=8.0, GPU=2.0, **kind)])
-        assert current_cluster().gpu_bytes == 8e9
-
-
-def test_every_node_is_asked_once_or_twice_and_all_new_ones_together(monkeypatch):
-    asked = []
-
-    def answers(question, nodes):
-        asked.append(nodes)
-        said = {"a2": 24e9, "b2": RuntimeError("no driver"), "c2": None}
-        return {node: said[node] for node in nodes}
-
-    monkeypatch.setattr("raysed.cluster.nodes.ask_nodes", answers)
-    monkeypatch.setattr(ray, "nodes", lambda: [node(name, CPU=8.0, GPU=2.0) for name in "abc"])
-    assert [current_cluster().gpu_bytes for _ in range(3)] == [8e9, 8e9, 8e9]
-    assert asked == [["a2", "b2", "c2"], ["c2"], []], "the silent one is asked once more"
+# -- what this machine says -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -339,12 +294,12 @@ def test_a_container_has_what_its_limits_say(tmp_path, monkeypatch):
     said = {"cpu.max": "150000 100000\n", "memory.max": "1000000000\n"}
     for file, text in said.items():
         (tmp_path / file).write_text(text)
-    whole, limits = local.this_machine(gpu=False), local._limits
-    monkeypatch.setattr(local, "_limits", lambda file: limits(file, tmp_path))
-    assert (local.this_machine(gpu=False).cpus, local.this_machine(gpu=False).node_bytes) == (1, 1e9)
+    whole, limits = this_machine(gpu=False), resources._limits
+    monkeypatch.setattr(resources, "_limits", lambda file: limits(file, tmp_path))
+    assert (this_machine(gpu=False).cpus, this_machine(gpu=False).node_bytes) == (1, 1e9)
     for file, text in {"cpu.max": "max 100000", "memory.max": "max"}.items():
         (tmp_path / file).write_text(text)
-    assert local.this_machine(gpu=False).cpus == whole.cpus and limits("none") == [math.inf]
+    assert this_machine(gpu=False).cpus == whole.cpus and limits("none") == [math.inf]
 
 
 def test_shares_as_text():

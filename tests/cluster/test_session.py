@@ -1,17 +1,27 @@
-"""The Ray of a run, where somebody has started it before."""
+"""The Ray of a run: which one is joined, or that one is started, and who gets in."""
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 import ray
+from started_jobs import wait_until
 
+from raysed import pipeline
 from raysed.cluster import session
+from raysed.config import make_config
 from raysed.errors import UserError
+
+from faults import free_port
 
 
 def test_a_ray_that_runs_already_gets_the_same_variables(monkeypatch):
@@ -20,9 +30,10 @@ def test_a_ray_that_runs_already_gets_the_same_variables(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "1")  # a user's own choice stays
     monkeypatch.setattr("ray.is_initialized", lambda: True)
-    with session.session("ray") as dashboard:
+    with session.session("ray") as said:
         found = {name: os.environ.get(name) for name in session.VARIABLES}
-    assert dashboard is None and found == {**session.VARIABLES, "RAY_AIR_NEW_OUTPUT": "1"}
+    assert said == ["Ray: the one that this process has started"]
+    assert found == {**session.VARIABLES, "RAY_AIR_NEW_OUTPUT": "1"}
 
 
 @pytest.mark.parametrize(
@@ -55,6 +66,122 @@ def test_a_cluster_that_does_not_answer_is_named_at_once(address, monkeypatch):
             pass
 
 
+@pytest.fixture
+def started(monkeypatch, tmp_path) -> list[str]:
+    """Where `ray.init` was asked to go, without doing it; Ray's temporary directory is `tmp_path`."""
+    places: list[str] = []
+
+    def init(address: str, **options: object) -> SimpleNamespace:
+        places.append(address)
+        return SimpleNamespace(address_info={"session_dir": str(tmp_path / "session")}, dashboard_url="127.0.0.1:8265")
+
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.init", init)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    return places
+
+
+@contextmanager
+def running(directory: Path) -> Iterator[str]:
+    """A server with an address in the file that `ray start` writes."""
+    (directory / "ray").mkdir(exist_ok=True)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        (directory / "ray/ray_current_cluster").write_text(address)
+        yield address
+
+
+def test_a_ray_that_runs_on_this_machine_is_joined_as_by_ray_init(started, monkeypatch, tmp_path):
+    with running(tmp_path) as address:
+        with session.session("ray") as said:
+            pass
+        assert said == [f"Ray: joined the one that runs on this machine at {address}, dashboard http://127.0.0.1:8265"]
+        monkeypatch.setenv("RAY_ADDRESS", "local")
+        with session.session("ray") as said:
+            pass
+        assert said == ["Ray: started on this machine, dashboard http://127.0.0.1:8265"]
+    assert started == ["auto", "local"]
+
+
+def test_a_ray_that_is_gone_is_not_joined_and_not_waited_for(started, monkeypatch, tmp_path):
+    with running(tmp_path) as address:
+        pass
+    with session.session("ray") as (gone, where):
+        pass
+    assert gone.startswith(f"Ray: the one at {address} does not answer and is not joined") and str(tmp_path) in gone
+    assert started == ["local"] and where.startswith("Ray: started on this machine")
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    with pytest.raises(UserError, match=f"^Ray cannot be used at '{address}'; start it"), session.session("ray"):
+        pass
+
+
+def test_another_users_ray_is_joined_only_if_it_is_named(started, monkeypatch, tmp_path):
+    with running(tmp_path) as address:
+        monkeypatch.setattr("os.geteuid", lambda: 12345)
+        with session.session("ray") as said:
+            pass
+        assert (
+            said[0] == f"Ray: the one at {address} belongs to another user and is not joined (--address auto joins it)"
+        )
+        monkeypatch.setenv("RAY_ADDRESS", "auto")
+        with session.session("ray") as said:
+            pass
+    assert started == ["local", "auto"] and said == [
+        f"Ray: joined the one that runs on this machine at {address}, dashboard http://127.0.0.1:8265"
+    ]
+
+
+def test_rays_logs_are_kept_up_to_a_size(started, monkeypatch, tmp_path):
+    """The newest, and of each its end."""
+    logs, kept = tmp_path / "session/logs", tmp_path / "run/logs/ray"
+    (logs / "old").mkdir(parents=True)
+    for second, (name, text) in enumerate({"a": "aaaa", "b": "123456", "c": "cc", "empty": ""}.items()):
+        (logs / name).write_text(text)
+        os.utime(logs / name, (second, second))
+    kept.mkdir(parents=True)
+    (kept / "earlier").write_text("of an earlier start")
+    monkeypatch.setattr(session, "_KEPT_LOG_BYTES", 4)
+    monkeypatch.setattr(session, "_KEPT_LOGS_BYTES", 7)
+    with session.session("ray", kept):
+        pass
+    assert {file.name: file.read_text() for file in kept.iterdir()} == {"c": "cc", "b": "3456", "a": "a"}
+
+
+SEVERAL_WORKERS = {"recipes": ["teachers-sed"], "teachers": ["bundled:encoder"], "sed": {"workers": 2}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "alone", "as_main_job"),
+    [
+        ({}, "local", "ray"),
+        ({"resources": {"engine": "ray"}}, "ray", "ray"),
+        ({"resources": {"engine": "local"}}, "local", "local"),
+        (SEVERAL_WORKERS, "ray", "ray"),
+    ],
+)
+def test_the_main_job_takes_ray_and_a_function_takes_one_that_it_is_given(changes, alone, as_main_job, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    config = make_config(changes)
+    assert [pipeline._engine_of(config, starts_ray)[0] for starts_ray in (False, True)] == [alone, as_main_job]
+    for variable, is_initialized in (("127.0.0.1:1", False), ("", True)):
+        monkeypatch.setenv("RAY_ADDRESS", variable)
+        monkeypatch.setattr("ray.is_initialized", lambda answer=is_initialized: answer)
+        assert pipeline._engine_of(config, starts_ray=False) == (as_main_job, [])
+
+
+def test_without_the_extra_the_main_job_says_how_to_install_it(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    for missing in ("ray", "deepspeed"):
+        monkeypatch.setattr("raysed.pipeline.find_spec", lambda name, missing=missing: name != missing or None)
+        engine, (said,) = pipeline._engine_of(make_config({}), starts_ray=True)
+        assert engine == "local" and said.startswith("Ray: not installed") and "pip install 'raysed[ray]'" in said
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    assert pipeline._engine_of(make_config({}), starts_ray=False) == ("local", [])
+
+
 @pytest.mark.cluster
 def test_a_signal_is_still_heard_when_ray_has_ended():
     """Ray's own handlers end with it, and with them those that it has replaced."""
@@ -72,19 +199,23 @@ except KeyboardInterrupt:
     interrupts.acknowledge()
     print("heard")
 """
-    done = subprocess.run([sys.executable, "-c", job], capture_output=True, text=True, timeout=300)
+    own = {**os.environ, "RAY_ADDRESS": "local"}
+    done = subprocess.run([sys.executable, "-c", job], env=own, capture_output=True, text=True, timeout=300)
     assert (done.stdout, done.returncode) == ("heard\n", 0), done.stderr
 
 
 @pytest.mark.cluster
 def test_who_has_no_token_gets_into_no_ray_that_starts_here(tmp_path):
-    """As another user, over the machine's address or the dashboard's; nor can others read the token."""
-    job = """
-import os, subprocess, sys, urllib.error, urllib.request
+    """As another user, over the machine's address or the dashboard's; nor can others read the token.
+
+    Its workers have the priority of this process.
+    """
+    job = r"""
+import os, re, subprocess, sys, urllib.error, urllib.request
 from pathlib import Path
 from raysed.cluster.session import session
 
-with session("ray") as dashboard:
+with session("ray") as said:
     import ray
 
     enter = f"import ray; ray.init({ray.get_runtime_context().gcs_address!r}); print('in')"
@@ -93,15 +224,17 @@ with session("ray") as dashboard:
     tried = subprocess.run([sys.executable, "-c", enter], env=stranger, capture_output=True, text=True)
     print(tried.stdout or "AuthenticationError: " in tried.stderr or tried.stderr)
     try:
-        urllib.request.urlopen(dashboard.split()[0] + "/api/jobs/", b'{"entrypoint": "id"}')
+        urllib.request.urlopen(re.search(r"http:\S+", said[-1])[0] + "/api/jobs/", b'{"entrypoint": "id"}')
     except urllib.error.HTTPError as error:
         print(error.code)
+    print(ray.get(ray.remote(lambda: os.nice(0)).remote()) == os.nice(0))
 print(oct((Path.home() / ".ray/auth_token").stat().st_mode)[-3:])
 """
-    own = {name: value for name, value in os.environ.items() if "AUTH" not in name} | {"HOME": str(tmp_path / "own")}
+    own = {name: value for name, value in os.environ.items() if "AUTH" not in name and name != "RAY_worker_niceness"}
+    own |= {"HOME": str(tmp_path / "own"), "RAY_ADDRESS": "local"}
     command = [sys.executable, "-c", job, str(tmp_path)]
     done = subprocess.run(command, env=own, capture_output=True, text=True, timeout=300)
-    assert (done.stdout, done.returncode) == ("True\n401\n600\n", 0), done.stderr
+    assert (done.stdout, done.returncode) == ("True\n401\nTrue\n600\n", 0), done.stderr
 
 
 @pytest.mark.parametrize(
@@ -126,16 +259,20 @@ def test_a_ray_that_could_not_ask_for_a_token_is_not_started(monkeypatch, tmp_pa
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_why_a_cluster_that_answers_cannot_be_used_is_said(host, monkeypatch):
-    def differs(**options: object) -> None:
-        raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.1.0")
+def test_a_ray_of_another_version_is_named_with_both_versions(host, monkeypatch):
+    def differs(*address: str, **options: object) -> None:
+        theirs, ours = (
+            f"was started with:\n    Ray: {version}\n    Python: 3.11.7\n" for version in ("2.1.0", "2.60.0")
+        )
+        raise RuntimeError(f"Version mismatch: The cluster {theirs}This process on node 10.0.0.1 {ours}")
 
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     monkeypatch.setattr("ray.init", differs)
     with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as server:
         address = f"{f'[{host}]' if ':' in host else host}:{server.getsockname()[1]}"
         monkeypatch.setenv("RAY_ADDRESS", address)
-        with pytest.raises(UserError, match=f"^Ray cannot be used at '{re.escape(address)}'; Version mismatch: .*"):
+        versions = "it has Ray 2.1.0 and Python 3.11.7, but this process Ray 2.60.0 and Python 3.11.7: install the same"
+        with pytest.raises(UserError, match=f"^Ray cannot be used at '{re.escape(address)}'; {versions}"):
             with session.session("ray"):
                 pass
 
@@ -151,3 +288,63 @@ def test_a_disk_that_is_full_under_rays_memory_is_said_in_a_sentence(ray_cluster
     with pytest.raises(UserError, match=r"^no disk space left for objects that Ray spills from memory; free"):
         with session.session("ray"):
             ray.get(fills.remote())
+
+
+JOIN = """
+import logging, sys
+from raysed.process import prepare_worker
+from raysed.cluster.session import session
+from raysed.errors import UserError
+
+def work():
+    said, handler = [], logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("raysed").addHandler(handler)
+    prepare_worker(1)
+    prepare_worker(1)
+    return said
+
+try:
+    with session("ray") as said:
+        import ray
+
+        print(*said, *ray.get(ray.remote(work).remote()), sep="\\n")
+except UserError as error:
+    print(error)
+"""
+
+
+@pytest.fixture
+def ray_of_a_user(short_path) -> Iterator[tuple[str, dict[str, str]]]:
+    """The address of a Ray as `ray start` starts it, which asks for a token, and the variables of its user."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    variables |= {"RAY_TMPDIR": str(short_path), "HOME": str(short_path / "home"), "RAY_AUTH_MODE": "token"}
+    token, file = short_path / "home/.ray/auth_token", short_path / "ray/ray_current_cluster"
+    token.parent.mkdir(parents=True)
+    token.write_text("0123456789abcdef" * 4)
+    options = f"--block --port=0 --ray-client-server-port={free_port()} --num-cpus=1 --include-dashboard=false"
+    command = [Path(sys.executable).with_name("ray"), "start", "--head", "--disable-usage-stats", *options.split()]
+    with subprocess.Popen(command, env=variables, stdout=subprocess.DEVNULL, start_new_session=True) as head:
+        wait_until(file.exists, head)
+        del variables["RAY_AUTH_MODE"]
+        yield file.read_text(), variables
+        os.killpg(head.pid, signal.SIGKILL)
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(400)
+def test_a_ray_of_this_machine_gets_the_token_unasked_and_its_workers_say_their_niceness(ray_of_a_user, tmp_path):
+    address, variables = ray_of_a_user
+
+    def join(**changes: str) -> list[str]:
+        done = subprocess.run(
+            [sys.executable, "-c", JOIN], env=variables | changes, capture_output=True, text=True, timeout=100
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    slow = "Ray gave this worker niceness 15, so other programs slow it down; start Ray with RAY_worker_niceness=0"
+    assert join() == [f"Ray: joined the one that runs on this machine at {address}, without a dashboard", slow]
+    assert join(RAY_ADDRESS=address) == [f"Ray: joined the cluster at {address}, without a dashboard", slow]
+    (refusal,) = join(HOME=str(tmp_path), RAY_NUM_REDIS_GET_RETRIES="1")  # one try to connect, not twenty
+    assert refusal.startswith(f"Ray cannot be used at '{address}'; it requires a token: set RAY_AUTH_MODE=token and")

@@ -1,24 +1,20 @@
 """Workers that stand still are ended; those that work or have ended well are left alone."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import ray
 
-import raysed.cluster.resources
-from raysed.cluster import distilling, watchdog
-from raysed.cluster.resources import Cluster, Share
+import raysed.cluster.machines
+from raysed.cluster import watchdog
 from raysed.cluster.watchdog import watched_tasks, watched_workers
 from raysed.errors import RunFailed
-from raysed.store.storage import Storage
+from raysed.resources import Cluster, Share
 
 SILENCE = 3.0
 SMALL = Share(3, 0.5, 0.0, threads=1)
@@ -33,7 +29,7 @@ def test_a_wait_for_a_node_has_a_cause_that_is_said(monkeypatch, caplog):
         (((0, 0),), on_cpus, 1),
         (((8, 0.25),), on_gpus, 1),
     ):
-        monkeypatch.setattr(raysed.cluster.resources, "current_cluster", lambda nodes=nodes: Cluster(nodes))
+        monkeypatch.setattr(raysed.cluster.machines, "current_cluster", lambda nodes=nodes: Cluster(nodes))
         with watched_workers(60, share, least):
             time.sleep(0.5)
     assert list(dict.fromkeys(caplog.messages)) == [
@@ -101,42 +97,9 @@ def test_tasks_with_a_gpu_share_few_processes_and_one_that_is_lost_is_run_again(
     assert len({process for _, process in results}) <= 3
 
 
-def test_a_controller_that_does_not_end_after_its_learners_is_not_waited_for(monkeypatch, caplog, tmp_path):
-    """As Ray Train's, when it is stopped after the last learner is published."""
-    monkeypatch.setattr(distilling, "_ENDING_S", 0.1)
-    trainer = SimpleNamespace(fit=lambda: time.sleep(600))
-    learner = SimpleNamespace(name="a", exists=lambda storage: True)
-    storage = Storage(str(tmp_path), "run")
-    note = {"step": 2, "total": 2, "loss": 0.5, "dev": None}
-    storage.write_text("train/notes/a/progress", json.dumps(note))
-    distilling._fit("distil a", [lambda attempt: trainer], [learner], storage)
-    assert "all learners are finished, but Ray Train has not ended" in caplog.text
-
-
-@pytest.mark.parametrize("failures", [2, 3])
-def test_a_training_whose_controller_fails_is_started_again(monkeypatch, caplog, tmp_path, failures):
-    """As where Ray Train, on a machine with too much to do, takes a living controller for dead."""
-    began = []
-
-    def fit() -> None:
-        if len(began) <= failures:
-            raise ray.train.ControllerError(RuntimeError("its placement group was removed"))
-
-    def trainer(attempt: int) -> SimpleNamespace:
-        began.append(attempt)
-        return SimpleNamespace(fit=fit)
-
-    monkeypatch.setattr(distilling, "_LOCAL_EVERY_S", 0.1)
-    learner = SimpleNamespace(name="a", exists=lambda storage: False)
-    expected = pytest.raises(RunFailed, match="placement group") if failures == 3 else nullcontext()
-    with expected:
-        distilling._fit("distil a", [trainer], [learner], Storage(str(tmp_path), "run"))
-    assert began == [0, 1, 2] and caplog.text.count("Ray Train failed; restarting it") == 2
-
-
 _WORKER = """
 import os, signal, sys, time
-from raysed.cluster.process import expect_no_progress, made_progress
+from raysed.process import expect_no_progress, made_progress
 from raysed.cluster.watchdog import Watchdog
 
 (how,) = sys.argv[1:]
@@ -170,32 +133,27 @@ def test_a_process_that_stands_still_is_ended_and_others_are_not(how):
 
 _WORK = """
 import sys, time
-from functools import partial
 from types import SimpleNamespace
 import ray.train
-from raysed.cluster import distilling, tuning
-from raysed.cluster.process import made_progress
-from raysed.cluster.resources import Share
-from raysed.cluster.work import Bench, Trial
-from raysed.config import ResourcesConfig
+from trainings import Scored, job
+from raysed.cluster import distilling
+from raysed.cluster.tuning import Prepared, train_member
+from raysed.cluster.watchdog import Watchdog
+from raysed.context import Context
+from raysed.process import made_progress
 from raysed.store.storage import Storage
 
-def stuck(*arguments):
-    made_progress()
-    time.sleep(60)
+class Stuck(Scored):
+    def run(self, until=None):
+        made_progress()
+        time.sleep(60)
 
 kind, place = sys.argv[1:]
-task = SimpleNamespace(name="a", settings={"seed": 1})
-bench = Bench(Storage(place, "run"), ResourcesConfig(stall_seconds=1), Share(1, 1, 0.0, 1))
-if kind == "learner":
-    context = SimpleNamespace(get_world_rank=lambda: 0, get_world_size=lambda: 1)
-    ray.train.get_context = lambda: context
-    distilling._fit = lambda title, trainers, *rest: distilling._work(*trainers[0].args)
-    distilling.distill([task], stuck, bench)
-else:
-    tuning.tune.with_parameters, tuning.tune.with_resources = partial, lambda train, resources: train
-    tuning.tune.Tuner = lambda train, **how: SimpleNamespace(fit=lambda: train({"member": "a"}))
-    tuning.train_members([Trial("ct", "a", [task], stuck, (9,), 1)], bench)
+stuck = job(place, "ct", 1, worker=Stuck)
+prepared = Prepared(Storage(place, "run"), Context(), Watchdog(60, stall=1), 1, {stuck.key: stuck})
+distilling.broadcast_from_rank_zero = lambda value: value
+ray.train.get_context = lambda: SimpleNamespace(get_world_rank=lambda: 0, get_world_size=lambda: 1)
+{"learner": distilling.distill_loop, "member": train_member}[kind](dict(stuck.config), prepared)
 """
 
 
@@ -203,6 +161,7 @@ else:
 def test_a_training_that_makes_no_step_is_ended(tmp_path, kind):
     """As a worker's process runs it, with Ray's own part left out."""
     command = [sys.executable, "-c", _WORK, kind, str(tmp_path)]
-    done = subprocess.run(command, timeout=60, capture_output=True, text=True)
+    place = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    done = subprocess.run(command, timeout=60, capture_output=True, text=True, env=place)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert "a: no step for 1 s; ending this process" in done.stderr
+    assert "ct/01: no step for 1 s; ending this process" in done.stderr

@@ -83,6 +83,7 @@ def test_a_table_of_several_files_has_the_batches_of_one(tmp_path, monkeypatch):
         writer.close(110)
         assert len(list(directory.glob("*.parquet"))) == files
         assert len(SentenceTable(directory)) == 110
+        assert TargetBatches(directory, 8, seed=3, held_out=True).rows == targets.rows_to_learn(110)  # what plans count
         batches, held_out = TargetBatches(directory, 8, seed=3, window=2, held_out=True), held_out_batches(directory, 8)
         made[per_file] = [*(batches(step) for step in range(20)), *held_out]
     for one, several in zip(made[64], made[2], strict=True):

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from transformers import AutoModel
 
-from raysed.cluster.work import Work
 from raysed.config import CalibrationConfig, CorpusConfig, EncoderConfig, FlowConfig, derive_seed
+from raysed.context import Context
 from raysed.data.graded import StsTask
 from raysed.data.pairs import PairRows, write_pairs
 from raysed.data.tokens import TokenTable, tokenize
 from raysed.errors import UserError
 from raysed.graph import Ref, Task
 from raysed.make import scores
+from raysed.make.inputs import Sentences
 from raysed.make.scores import draw, load_embeddings
-from raysed.make.work import Sentences
 from raysed.model.calibration import load_calibration
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_encoder
@@ -80,7 +80,7 @@ class TestArtefacts:
             "layers": list(x),
             "main": 0,
         }
-        Task(name, "", scores.calibration, {"x": 1}, settings, given).run(storage, Work())
+        Task(name, "", scores.calibration, {"x": 1}, settings, given).run(storage, Context())
         return storage, x
 
     def fitted(self, storage, layers, name="fitted"):

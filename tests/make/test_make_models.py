@@ -3,19 +3,19 @@
 import errno
 from dataclasses import replace
 
-import pyarrow.parquet as pq
 import pytest
 import ray
 from started_jobs import tiny_settings
 
-from raysed.cluster import process
-from raysed.cluster.work import Bench, Ended, Trial, Work
-from raysed.config import ResourcesConfig, make_config
+from raysed import process
+from raysed.cluster.blocks import BlockTables
+from raysed.config import make_config
+from raysed.context import Context, Outcome
 from raysed.data.parquet import SentenceTable
-from raysed.errors import UserError, last_line
-from raysed.graph import LISTS, CandidateResult, State
-from raysed.make.models import ensemble, grid_choice, train_member
-from raysed.make.targets import MeanBlocks, mean_targets
+from raysed.errors import RunFailed, UserError
+from raysed.graph import LISTS, BlocksRef, CandidateResult, State, Task
+from raysed.make.models import MemberTrainer, ensemble, grid_choice, train
+from raysed.make.targets import MeanBlocks
 from raysed.model.pretrained import load_checkpoint
 from raysed.plan.check import check
 from raysed.plan.graph import Plan
@@ -32,41 +32,29 @@ def test_a_member_and_a_learner_are_made_without_ray(tmp_path):
     state = State(plan.graph, storage)
     noted: list[float | None] = []
     for name in ("base/embeddings/00", "corpus", *MEMBERS):
-        state.task(name).run(storage, Work(report=lambda words: noted.append(process.last_progress)))
+        state.task(name).run(storage, Context(report=lambda entry: noted.append(process.last_progress)))
     assert len(noted) == len(set(noted) - {None}) == 24, "every update tells the watchdog that there is progress"
     assert process.last_progress is None, "and what follows has none"
-    state.task("ct/ensemble").run(storage, Work())
+    state.task("ct/ensemble").run(storage, Context())
     assert storage.entry(MEMBERS[0]).meta["kept_step"] > 0
     assert len((storage.fetch(MEMBERS[0]) / "history.jsonl").read_text().splitlines()) >= 3
 
     task = state.task("ct-sed/targets")
     inputs = task.resolve_inputs(storage)
     part = [(0, path) for path in inputs["teachers"]]  # all belong to the first and only table
-    mean = MeanBlocks({**inputs, "part": part, "counts": [len(part)]}, task.settings, Work())
-    corpus = SentenceTable(inputs["corpus"])
-    ((block, meta),) = mean.blocks(mean(corpus.rows(0, len(corpus), MeanBlocks.columns)))
-    pq.write_table(block, tmp_path / "block.parquet")
-    blocks = [(lambda: tmp_path / "block.parquet", meta)]
-    task.publish(storage, lambda out: mean_targets(out, {**inputs, "blocks": blocks}, task.settings, Work()))
+    mean = MeanBlocks({**inputs, "part": part, "counts": [len(part)]}, task.settings, Context())
+    corpus, columns = SentenceTable(inputs["corpus"]), (MeanBlocks.columns, MeanBlocks.kept)
+    tables = BlockTables("targets", "corpus", {task.name: task.depends}, *columns, len(corpus), 512)
+    tables.commit(storage, mean(corpus.rows(0, len(corpus), MeanBlocks.columns)))
+    blocks = BlocksRef(task.name, tables.count, tables.size, tables.rows)
+    replace(task, inputs={**task.inputs, "blocks": blocks}).run(storage, Context())
 
-    learner = state.task("ct-sed/learners/00").run(storage, Work())
+    learner = state.task("ct-sed/learners/00").run(storage, Context())
     assert learner.meta["steps"] > 0 and learner.meta["resumed_at"] == 0
     assert (
         load_checkpoint(storage.fetch("ct-sed/learners/00")).width == load_checkpoint(storage.fetch(MEMBERS[0])).width
     )
     assert ray.is_initialized() == was_there
-
-
-def test_a_member_whose_worker_is_lost_again_and_again_is_given_up(tmp_path):
-    """Unless there is a new checkpoint in between, which is one of `test_engines.py`."""
-    members = {**tiny_settings()["members"], "max_retries": 1}
-    plan = Plan(check(make_config(tiny_settings(recipes=["ct"], members=members, storage=str(tmp_path)))))
-    storage = Storage(str(tmp_path), "tiny")
-    task, bench = State(plan.graph, storage).task(MEMBERS[0]), Bench(storage, ResourcesConfig())
-    for _ in range(2):
-        task.checkpoints(storage).begin(bench.job)
-    reason = "its worker was lost 2 times without a new checkpoint in between"
-    assert train_member(task, 12, bench) == Ended(failed=(reason, False))
 
 
 def test_a_full_disk_is_no_member_that_can_be_left_out(tmp_path):
@@ -77,8 +65,8 @@ def test_a_full_disk_is_no_member_that_can_be_left_out(tmp_path):
     ]
     for outcome, more in ((ensemble, {}), (grid_choice, {"sts": None, "models": 2})):
         with pytest.raises(UserError, match=r"^ct/members/01: no space left$"):
-            outcome(tmp_path, {"members": members, "trained": {"steps": 1}}, {**settings, **more}, Work())
-    ensemble(tmp_path, {"members": [members[0], replace(members[1], is_mistake=False)]}, settings, Work())
+            outcome(tmp_path, {"members": members, "trained": {"steps": 1}}, {**settings, **more}, Context())
+    ensemble(tmp_path, {"members": [members[0], replace(members[1], is_mistake=False)]}, settings, Context())
 
 
 def test_members_without_one_to_go_on_from_are_not_counted(tmp_path):
@@ -91,15 +79,87 @@ def test_members_without_one_to_go_on_from_are_not_counted(tmp_path):
     ]
     settings = {"node": "nli-ct", "min_members": None, "is_used": True, "models": 2, "task": "dev"}
     settings |= {"bounds": {"a/0": 0.0, "a/1": 0.0, "b/0": 0.5, "b/1": 0.5}, "sts": make_config({}).sts}
-    assert ensemble(tmp_path, {"members": found[:2]}, settings, Work())[LISTS]["all"] == [("a/0", "x")]
+    assert ensemble(tmp_path, {"members": found[:2]}, settings, Context())[LISTS]["all"] == [("a/0", "x")]
     inputs = {"members": found, "trained": {"steps": 1, "stopped": []}}
-    assert grid_choice(tmp_path, inputs, settings, Work())[LISTS]["all"] == [("b/0", "y")]
+    assert grid_choice(tmp_path, inputs, settings, Context())[LISTS]["all"] == [("b/0", "y")]
+
+
+def test_a_training_stops_at_a_rung_and_goes_on(tmp_path):
+    """A rung that it has passed has the score of then, with no update, also once the model is published."""
+    plan = Plan(check(make_config(tiny_settings(recipes=["ct"], storage=str(tmp_path)))))
+    storage = Storage(str(tmp_path), "tiny")
+    state = State(plan.graph, storage)
+    for name in ("base/embeddings/00", "corpus"):
+        state.task(name).run(storage, Context())
+    task, context = state.task(MEMBERS[0]), Context()
+    first, second = (train(task, MemberTrainer, storage, context, until) for until in (4, 8))
+    assert (first.updates, second.updates) == (4, 4) and storage.entry(MEMBERS[0]) is None
+    last = train(task, MemberTrainer, storage, context)
+    assert last == Outcome(storage.entry(MEMBERS[0]).meta["dev"], 4)
+    assert train(task, None, storage, context, 4) == replace(first, updates=0)
+    assert train(task, None, storage, context) == Outcome()
+    assert not storage.names("checkpoints")
+
+
+# -- trainings that fail -----------------------------------------------------------------------------------------------
+
+
+class Broken:
+    """A training that fails with what its settings say."""
+
+    def __init__(self, inputs, settings, context):
+        raise settings["error"]
+
+
+def broken(tmp_path, error: Exception | None, max_retries: int = 1) -> tuple[Task, Storage]:
+    storage = Storage(str(tmp_path), "run")
+    return Task("ct/members/00", "", None, {}, {"error": error}, {"how": {"max_retries": max_retries}}), storage
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), UserError("no space left")])
-def test_an_error_of_the_storage_is_the_users_and_not_the_members(error):
-    def worker(*arguments):
-        raise error
+def test_what_the_user_can_fix_is_not_tried_again(tmp_path, error):
+    """Nor is an error of the storage, which tries again by itself."""
+    task, storage = broken(tmp_path, error)
+    assert train(task, Broken, storage, Context()) == Outcome(failure=str(error), is_mistake=True)
 
-    trial = Trial("ct", "ct/members/00", ["a task"], worker, (1,), 1)
-    assert trial.train(["a task"], 1, None) == [Ended(failed=(last_line(error), True))]
+
+def test_other_failures_are_raised_until_there_are_no_retries_left(tmp_path):
+    task, storage = broken(tmp_path, RuntimeError("Traceback\n  a line\nValueError: no loss"), max_retries=2)
+    context = Context()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no loss"):
+            train(task, Broken, storage, context)
+    assert train(task, Broken, storage, context) == Outcome(failure="ValueError: no loss")
+    with pytest.raises(RuntimeError, match="no loss"):  # another job has its own retries
+        train(task, Broken, storage, Context())
+    task, _ = broken(tmp_path, RunFailed("another job has taken over"), max_retries=2)
+    assert train(task, Broken, storage, Context()) == Outcome(failure="another job has taken over")
+
+
+def test_a_member_whose_worker_is_lost_again_and_again_is_given_up(tmp_path):
+    """Unless there is a new checkpoint in between, which is one of `test_engines.py`."""
+    task, storage = broken(tmp_path, None)
+    context = Context()
+    for _ in range(2):
+        task.checkpoints(storage).begin(context.job)
+    reason = "its worker was lost 2 times without a new checkpoint in between"
+    assert train(task, Broken, storage, context) == Outcome(failure=reason)
+
+
+def test_the_failure_of_one_worker_ends_all_that_train_the_model(tmp_path):
+    """It raises, as the others may wait for it; all start again, and rank 0 tells them what the first has recorded."""
+    task, storage = broken(tmp_path, UserError("no space left"), max_retries=5)
+    sent = [(0, None)]
+
+    def send(value):
+        sent[0] = value
+        return value
+
+    first = Context(world=2, job="this", broadcast=send)
+    second = Context(rank=1, world=2, job="this", broadcast=lambda value: sent[0])
+    with pytest.raises(UserError, match="no space left"):
+        train(task, Broken, storage, second)
+    failure = Outcome(failure="no space left", is_mistake=True)
+    assert train(task, Broken, storage, first) == failure == train(task, Broken, storage, second)
+    with pytest.raises(UserError, match="no space left"):  # another job tries again
+        train(task, Broken, storage, replace(first, job="next"))

@@ -5,12 +5,12 @@ import pytest
 import torch
 from torch import nn
 
-from raysed.cluster.work import Work
 from raysed.config import EncoderConfig, TeacherConfig
+from raysed.context import Context
 from raysed.data.tokens import tokenize
 from raysed.graph import Ref, Task
+from raysed.make.inputs import Sentences
 from raysed.make.scores import embeddings, mean_weights, teacher_embeddings
-from raysed.make.work import Sentences
 from raysed.model.pretrained import load_encoder, save_encoder
 from raysed.model.teacher import load_teacher
 from raysed.score.kinds.retrieval import Retrieval
@@ -37,10 +37,10 @@ def test_this_process_holds_one_member_at_a_time(run, request):
         storage.commit(name, lambda path: save_encoder(*load_encoder(encoder), path), {})
     most_alive = request.getfixturevalue("most_alive")  # from here on
     for name in names:
-        embed(name.replace("members", "embeddings"), Ref(name), encoder, sentences).run(storage, Work())
+        embed(name.replace("members", "embeddings"), Ref(name), encoder, sentences).run(storage, Context())
     assert most_alive() == 1
     assert all(np.load(storage.fetch(f"ct/embeddings/0{i}") / "layers-1.npy").shape == (30, 16) for i in range(4))
-    embed("ct/soup", [Ref(name) for name in names], encoder, sentences).run(storage, Work())
+    embed("ct/soup", [Ref(name) for name in names], encoder, sentences).run(storage, Context())
     assert most_alive() == 2, "one is still there while the next one is loaded"
     of_one = np.load(storage.fetch("ct/embeddings/00") / "layers-1.npy")
     np.testing.assert_array_equal(np.load(storage.fetch("ct/soup") / "layers-1.npy"), of_one, "they are all the same")
@@ -51,7 +51,7 @@ def test_this_process_holds_one_teacher_at_a_time(run, tiny_encoder_dir, most_al
     for length in (8, 12, 16):
         teacher = load_teacher(TeacherConfig(path=str(tiny_encoder_dir), max_length=length))
         inputs, name = {"teacher": teacher, "sentences": sentences}, f"teachers/embeddings/{length}"
-        entry = Task(name, "", teacher_embeddings, {"of": length}, {"layers": 1}, inputs).run(storage, Work())
+        entry = Task(name, "", teacher_embeddings, {"of": length}, {"layers": 1}, inputs).run(storage, Context())
         assert entry.meta["width"] == 16 and entry.meta["sentences_per_second"] > 0
         teacher.unload()
         del teacher, inputs
@@ -63,10 +63,10 @@ def test_texts_have_the_prompts_of_their_roles(run, tiny_encoder_dir):
     encoder, storage, _ = run
     evaluation = Evaluation([Retrieval("toy", ["a cat"], ["a cat", "a dog"], ["0", "1"], [{0: 1.0}])])
     sentences = Sentences(evaluation.sentences, None, evaluation, {"query": "the big ", "document": "on "})
-    embed("base/embeddings/00", None, encoder, sentences).run(storage, Work())
+    embed("base/embeddings/00", None, encoder, sentences).run(storage, Context())
     of_teacher = TeacherConfig(path=str(tiny_encoder_dir), max_length=20, query_prompt="we ", prompt="is ")
     inputs = {"teacher": load_teacher(of_teacher), "sentences": sentences}
-    Task("teachers/embeddings/00", "", teacher_embeddings, {}, {"layers": 1}, inputs).run(storage, Work())
+    Task("teachers/embeddings/00", "", teacher_embeddings, {}, {"layers": 1}, inputs).run(storage, Context())
     plain = load_teacher(TeacherConfig(path=str(tiny_encoder_dir), max_length=20))
     for name, texts in (
         ("base/embeddings/00", ["the big a cat", "on a cat", "on a dog"]),

@@ -1,7 +1,6 @@
 """The streamed mean of teachers against the plain one."""
 
 import os
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,19 +10,22 @@ import pyarrow.parquet as pq
 import pytest
 import ray.data
 import torch
+from ray.util.queue import Queue
 from transformers import AutoModel, BertConfig, BertModel
 
+import raysed.make.targets
 from raysed.cluster import streaming
-from raysed.cluster.blocks import Stream, blocks_of, make_missing, publish_here, stream_of
-from raysed.cluster.resources import Share
-from raysed.cluster.streaming import make_blocks
-from raysed.cluster.work import Work
+from raysed.cluster.blocks import BlockTables, Stream, chain_of, make_blocks_here
+from raysed.cluster.watchdog import watched_workers
 from raysed.config import EncoderConfig
-from raysed.data.targets import ROWS_PER_GROUP, TARGET_FILE, TargetWriter, with_column
-from raysed.data.tokens import SENTENCE_SCHEMA
+from raysed.context import Context, ignore
+from raysed.data.parquet import ROWS_PER_GROUP, BlockFiles, SentenceTable, matrix, with_column
+from raysed.data.targets import MEAN, TARGET_FILE, TargetWriter
+from raysed.data.tokens import SENTENCE_SCHEMA, TokenTable
 from raysed.errors import RunFailed, UserError
-from raysed.graph import Ref, Task
-from raysed.make.targets import MeanBlocks, block_rows, mean_targets, verify_targets
+from raysed.graph import BlocksRef, Ref, Task, resolve_input
+from raysed.make.targets import MeanBlocks, MeanOfTeachers, mean_targets, teacher_sum, verify_targets
+from raysed.resources import Share
 from raysed.store.storage import Storage
 
 VOCABULARY, WIDTH = 50, 16
@@ -79,22 +81,31 @@ def mean(storage: Storage, name: str, teachers: list[str], precision: str = "fp3
     return Task(name, name, mean_targets, {"teachers": teachers}, settings, inputs)
 
 
-def stream(storage: Storage, tasks: list[Task], worker: type = MeanBlocks, groups: int = 1) -> Stream:
-    rows = pq.read_metadata(storage.fetch("corpus") / "part-00000.parquet").num_rows
-    options = {"worker": worker, "title": "average"}
-    return stream_of(tasks, options, range(0, rows, block_rows(rows)), Work(token_budget=512), groups)
+SIZE = 256
 
 
 def average(storage: Storage, tasks: list[Task], worker: type = MeanBlocks, on_ray: Share | None = None) -> None:
     """Makes target tables, in this process or on Ray, there by as many groups of teachers as workers."""
-    flow = stream(storage, tasks, worker, groups=on_ray.workers if on_ray else 1)
+    rows, depends = len(SentenceTable(storage.fetch("corpus"))), {task.name: task.depends for task in tasks}
+    tables = BlockTables("average", "corpus", depends, worker.columns, worker.kept, rows, SIZE)
+    chain = chain_of(tasks, "average", on_ray.workers if on_ray else 1)
+    stream = Stream(tables, chain, worker, Context(token_budget=512))
     if on_ray:
-        make_blocks(flow, storage, on_ray, 300)
+        with watched_workers(300, on_ray) as watchdog:
+            streaming.make_blocks(stream, storage, on_ray, watchdog, Queue(actor_options={"num_cpus": 0}), ignore)
     else:
-        make_missing(flow, storage, "", partial(publish_here, flow, storage))
+        make_blocks_here(stream, storage, ignore)
     for task in tasks:
-        inputs = {**task.inputs, "blocks": blocks_of(flow, task, storage)}
-        Task(task.name, "", mean_targets, task.depends, task.settings, inputs).run(storage, Work())
+        inputs = {**task.inputs, "blocks": BlocksRef(task.name, tables.count, SIZE, rows)}
+        Task(task.name, "", mean_targets, task.depends, task.settings, inputs).run(storage, Context())
+
+
+def blocks_of(storage: Storage, name: str) -> BlockFiles:
+    return resolve_input(Ref(name), storage)
+
+
+def block_names(storage: Storage, name: str) -> list[str]:
+    return [entry.name.rpartition("/")[2] for entry in storage.entries(name)]
 
 
 def test_targets_are_verified_with_one_teacher_in_memory(tmp_path, request):
@@ -122,41 +133,112 @@ def test_the_streamed_mean_is_the_plain_mean(request, tmp_path, share, kind, mos
     ensembles = {"all": names, "two": names[1:]}
     average(storage, [mean(storage, *of, precision) for of in ensembles.items()], on_ray=share)
     for name, teachers in ensembles.items():
-        entry, directory = storage.finished(name, {"teachers": teachers}), storage.fetch(name)
-        table = pq.read_table(directory / TARGET_FILE)
+        blocks = blocks_of(storage, name)
+        table = blocks.read(0, 300)
         assert table.column_names == ["id", "input_ids", "target"]
-        assert (entry.meta["rows"], entry.meta["teachers"]) == (300, len(teachers))
+        assert storage.entry(name).meta["teachers"] == len(teachers)
+        assert blocks.shape == {"blocks": 2, "size": SIZE, "rows": 300}
         assert table["id"].to_pylist() == list(range(300))
         assert table["target"].type == pa.list_(kind, WIDTH)
-        found = np.stack(table["target"].to_numpy())
         expected = plain_mean(storage, teachers)
-        assert np.abs(found - expected).max() < most
-        assert np.allclose(np.load(directory / "mean.npy"), expected.mean(0), atol=most)
+        assert np.abs(matrix(table["target"]) - expected).max() < most
+        mean_D = np.load(blocks.directory / MEAN)
+        assert np.allclose(mean_D, matrix(table["target"]).mean(0, dtype=np.float64), atol=1e-9)
+        assert np.allclose(mean_D, expected.mean(0), atol=most)
+
+
+def sentences(storage: Storage) -> pa.Table:
+    return pq.read_table(storage.fetch("corpus"), columns=["id", "input_ids"])
+
+
+def plain_sum(storage: Storage, names: list[str], at_once: int = 1024) -> np.ndarray:
+    """One teacher after the other."""
+    table = sentences(storage)
+    parts = [TokenTable.from_arrow(table.slice(start, at_once)) for start in range(0, len(table), at_once)]
+    sums_BD = 0
+    for name in names:
+        embed = teacher_sum([storage.fetch(name)], None)
+        sums_BD = sums_BD + np.concatenate([embed(part) for part in parts])
+    return sums_BD
+
+
+@pytest.mark.parametrize("stages", [(4,), (2, 2), (1, 1, 1, 1), (4, 0)])
+def test_any_chain_of_stages_gives_the_plain_sum_and_mean(tmp_path, monkeypatch, stages):
+    """Bit for bit; the last stage may only divide."""
+    monkeypatch.setitem(raysed.make.targets._SENTENCES_AT_ONCE, "cpu", 17)
+    storage, names = run_with(tmp_path, teachers=4, sentences=50)
+    paths, table = [storage.fetch(name) for name in names], sentences(storage)
+    for count in stages[:-1]:
+        table = MeanOfTeachers([paths.pop(0) for _ in range(count)])(table)
+    summed, divided = MeanOfTeachers(paths)(table), MeanOfTeachers(paths, count=4)(table)
+    expected = plain_sum(storage, names, at_once=17)
+    assert np.array_equal(matrix(summed["target"]), expected)
+    assert np.array_equal(matrix(divided["target"]), expected / np.float32(4))
+
+
+@pytest.mark.parametrize("groups", [1, 2, 5])
+def test_tables_of_one_pass_have_the_mean_that_each_has_alone(tmp_path, groups):
+    storage, names = run_with(tmp_path, teachers=3, sentences=40)
+    tasks = [mean(storage, "all", names), mean(storage, "two", names[1:])]
+    table = sentences(storage)
+    for task, _ in chain_of(tasks, "average", groups):
+        table = MeanBlocks(task.resolve_inputs(storage), task.settings, Context())(table)
+    for index, some in enumerate((names, names[1:])):
+        expected = plain_sum(storage, some) / np.float32(len(some))
+        assert np.array_equal(matrix(table[f"target-{index}"]), expected)
+
+
+@pytest.mark.cluster
+def test_a_mean_is_a_stage_of_ray_data(ray_cluster, tmp_path):
+    """As its docstring shows, and in a chain."""
+    storage, names = run_with(tmp_path, teachers=3, sentences=40)
+    paths, expected = [storage.fetch(name) for name in names], plain_sum(storage, names) / np.float32(3)
+    rows = ray.data.read_parquet(str(storage.fetch("corpus")))
+    about = {"compute": ray.data.ActorPoolStrategy(size=1), "num_cpus": 0.3, "batch_format": "pyarrow"}
+    stage = {"fn_constructor_kwargs": {"count": 3}, **about}
+    whole = rows.map_batches(MeanOfTeachers, fn_constructor_args=(paths,), **stage)
+    chain = rows.map_batches(MeanOfTeachers, fn_constructor_args=(paths[:2],), **about)
+    chain = chain.map_batches(MeanOfTeachers, fn_constructor_args=(paths[2:],), **stage)
+    for dataset in (whole, chain):
+        found = dataset.to_pandas().sort_values("id")
+        assert np.array_equal(np.stack(found["target"]), expected)
+
+
+def test_a_mean_of_no_teachers_is_refused(tmp_path):
+    storage, _ = run_with(tmp_path, teachers=0, sentences=3)
+    with pytest.raises(UserError, match=r"^there are no teachers; name the directories of some models$"):
+        MeanOfTeachers([], count=1)(sentences(storage))
 
 
 def test_blocks_that_are_there_are_not_made_again(tmp_path):
     """Of 600 sentences in blocks of 256, one was made before the job was lost; its file tells whether it is used."""
     storage, names = run_with(tmp_path, teachers=1, sentences=600)
-    task = mean(storage, "ct-sed/targets", names)
-    block = stream(storage, [task]).block(task, 256)
-    expected = plain_mean(storage, names).astype(np.float32)
-    expected[256:512] = 7.0
+    task, block = mean(storage, "ct-sed/targets", names), "ct-sed/targets/000001"
+    meta = {"rows": 256, "size": SIZE, "sum": [7.0 * 256] * WIDTH}
 
     def write(path):
-        corpus = pq.read_table(storage.fetch("corpus"), columns=["id", "input_ids"]).slice(256, 256)
-        pq.write_table(with_column(corpus, "target", expected[256:512]), path / "block.parquet")
+        sevens = np.full((256, WIDTH), 7.0, np.float32)
+        pq.write_table(with_column(sentences(storage).slice(256, 256), "target", sevens), path / "block.parquet")
 
-    storage.commit(block, write, task.depends)
+    storage.commit(block, write, task.depends, meta)
     with pytest.raises(RuntimeError, match="is not the mean of its teachers"):  # so the block was taken as it was
         average(storage, [task])
-    starts = [int(entry.name[-9:]) for entry in storage.entries("ct-sed/targets.blocks")]
-    assert starts == [0, 256, 512]
+    assert block_names(storage, task.name) == ["000000", "000001", "000002"]
     storage.remove(block)
-    before = [entry.name for entry in storage.entries("ct-sed/targets.blocks")]
+    assert block_names(storage, task.name) == ["000000", "000002"]
     average(storage, [task])
-    found = np.stack(pq.read_table(storage.fetch("ct-sed/targets") / TARGET_FILE)["target"].to_numpy())
+    found = matrix(blocks_of(storage, task.name).read(0, 600)["target"])
     assert np.abs(found - plain_mean(storage, names)).max() < 1e-6
-    assert len(before) == 2
+
+
+def test_a_table_that_lacks_rows_is_refused(tmp_path):
+    """Whatever blocks say of themselves is compared with the sentences of the corpus."""
+    storage, names = run_with(tmp_path, teachers=1, sentences=60)
+    meta = {"rows": 40, "size": SIZE, "sum": [0.0] * WIDTH}
+    storage.commit("t/000000", lambda path: (path / "block.parquet").touch(), {}, meta)
+    inputs = {**mean(storage, "t", names).inputs, "blocks": BlocksRef("t", 1, SIZE, 60)}
+    with pytest.raises(RuntimeError, match="60 sentences were embedded, but the blocks have 40"):
+        Task("t", "", mean_targets, {}, {"precision": "fp32"}, inputs).run(storage, Context())
 
 
 @pytest.mark.cluster
@@ -180,7 +262,7 @@ def test_sentences_that_end_their_worker_each_time_are_named(ray_cluster, tmp_pa
     lost = "5 workers in a row were lost on them; they crash or run out of memory there"
     with pytest.raises(RunFailed, match=f"^{which}: {lost}$"):
         average(storage, [mean(storage, "ct-sed/targets", names)], Deadly, BY_ONE)
-    assert "256" not in {entry.name[-3:] for entry in storage.entries("ct-sed/targets.blocks")}
+    assert "000001" not in block_names(storage, "ct-sed/targets")
 
 
 @pytest.mark.cluster

@@ -5,8 +5,8 @@ import tracemalloc
 import pyarrow.parquet as pq
 import pytest
 
-from raysed.cluster.work import Work
 from raysed.config import CorpusConfig, EncoderConfig
+from raysed.context import Context
 from raysed.data.tokens import read_tokens
 from raysed.make.text import sentence_table, small_corpus
 from raysed.train.stages.sed import SedConfig
@@ -31,7 +31,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path, tiny_encoder_dir):
         table.mkdir()
         inputs = {"encoder": EncoderConfig(path=str(tiny_encoder_dir), max_length=16), "start": None}
         tracemalloc.start()
-        made = sentence_table(table, inputs, {"corpus": CorpusConfig(source=str(text)), "seed": 0}, Work())
+        made = sentence_table(table, inputs, {"corpus": CorpusConfig(source=str(text)), "seed": 0}, Context())
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert made["rows"] == pq.read_metadata(table / "part-00000.parquet").num_rows == count

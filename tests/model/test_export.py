@@ -23,7 +23,7 @@ from raysed.api import Result
 from raysed.config import EncoderConfig, FlowConfig
 from raysed.data.tokens import tokenize
 from raysed.errors import UserError
-from raysed.make.targets import teacher_sums
+from raysed.make.targets import teacher_sum
 from raysed.model.calibration import Flow
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
@@ -262,8 +262,8 @@ def test_own_code_is_kept_and_runs_where_it_is_trusted_only(make, tmp_path, monk
         storage.write_text("report.json", json.dumps(says))
         with nullcontext() if trusts else pytest.raises(ValueError, match="trust_remote_code"):
             np.testing.assert_allclose(Result(storage, trusts).model.encode(sentences), expected, atol=1e-5)
-    sums = teacher_sums([[storage.fetch("member")] * 2], None, **trusting)
-    np.testing.assert_allclose(sums(tokens)[0], 2 * expected, atol=1e-5)
+    sums = teacher_sum([storage.fetch("member")] * 2, None, **trusting)
+    np.testing.assert_allclose(sums(tokens), 2 * expected, atol=1e-5)
 
 
 def test_a_calibration_of_another_width_is_refused(make, tmp_path):

@@ -14,8 +14,10 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 from raysed import bundled
-from raysed.cluster.execute import make_executor
+from raysed.cluster.execute import ExecutionOptions, Executor
+from raysed.cluster.local import LocalBackend
 from raysed.config import dump_config, load_config, make_config, with_absolute_paths
+from raysed.context import ignore
 from raysed.data.tokens import pack, tokenize
 from raysed.errors import UserError
 from raysed.model.encoding import encode
@@ -189,8 +191,9 @@ def begun(inputs):
         few = {"ct": {"steps": 2}, "members": {"count": 1, "precision": "fp32"}, "sed": {"batch_size": 4, "epochs": 1}}
         alone = {"engine": "local", "cpus_per_member": 1, "concurrent_members": 1}
         plan = Plan(check(config(**{**few, "resources": alone, **settings})))
-        storage = Storage(str(inputs / "runs"), "run")
-        executor = make_executor(plan.graph, storage, plan.how("local"), lambda line: None)
+        storage, options = Storage(str(inputs / "runs"), "run"), ExecutionOptions(plan.config.resources, "local")
+        backend = LocalBackend(storage, options.resources, ignore)
+        executor = Executor(plan.graph, storage, options, backend, ignore)
 
         def make_up_to(last: str) -> None:
             for batch in plan.graph.batches():

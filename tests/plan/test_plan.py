@@ -5,7 +5,7 @@ import json
 import pytest
 
 from raysed.config import make_config
-from raysed.graph import LISTS, Candidates, State
+from raysed.graph import LISTS, Candidates, GangTraining, InDriver, Short, State, Training
 from raysed.plan.check import check
 from raysed.plan.graph import Plan
 from raysed.store.storage import Storage
@@ -40,9 +40,9 @@ def changed_by(tmp_path):
         storage, graph = Storage(str(tmp_path), run), Plan(check(make_config(settings))).graph
         state = State(graph, storage)
         for name, artefact in graph.artefacts.items():
-            if artefact.needs.is_outcome:
+            if artefact.is_outcome:
                 (tried,) = [value for value in artefact.inputs.values() if isinstance(value, Candidates)]
-                listed = [(member, state.fingerprint(member)) for member in tried.names]
+                listed = [(member.name, state.fingerprint(member)) for member in tried.artefacts]
                 lists = {"all": listed, "healthy": listed, "sound": listed, "probed": listed}
                 storage.commit(name, lambda out: None, state.task(name).depends, {LISTS: lists})
         return {name: state.task(name).fingerprint for name in graph.artefacts}
@@ -59,13 +59,14 @@ def merged(settings: dict, changes: dict) -> dict:
     return {**settings, **{k: {**settings.get(k, {}), **v} if isinstance(v, dict) else v for k, v in changes.items()}}
 
 
-def test_what_needs_another_artefact_of_its_batch_is_made_in_the_same_worker(settings):
-    """Others of a batch are made at the same time, on other machines of a cluster."""
+def test_what_needs_another_artefact_of_its_batch_is_made_after_it(settings):
+    """By the same worker, or in the driver; others of a batch are made at the same time, on machines of a cluster."""
     for batch in Plan(check(make_config(settings))).graph.batches():
-        group_of = {artefact.name: artefact.needs.group or artefact.name for artefact in batch}
-        for artefact in batch if batch[0].needs.by == "task" else ():
-            sources = [source for source in artefact.sources() if source in group_of]
-            assert {group_of[source] for source in sources} <= {group_of[artefact.name]}
+        for artefact in batch:
+            for source in set(batch) & set(artefact.sources()):
+                group = getattr(artefact.execution, "group", "")
+                is_after = isinstance(artefact.execution, Short) and group == source.execution.group != ""
+                assert is_after or isinstance(artefact.execution, InDriver), (artefact, source)
 
 
 LEARNERS, GRID = {"ct-sed", "sts-sed", "teachers-sed", "ct-sed-flow"}, {"sts", "sts-sed"}
@@ -142,8 +143,10 @@ def test_choices_depend_on_how_the_dev_task_is_put_together(settings, changed_by
 def test_members_of_a_depth_and_all_learners_train_at_the_same_time(settings):
     sed = {"sed": {"learners": 2}}
     batches = Plan(check(make_config(merged(settings, sed)))).graph.batches()
-    trained = {by: [len(batch) for batch in batches if batch[0].needs.by == by] for by in ("tune", "train")}
-    assert trained == {"tune": [10, 2], "train": [6]}
+    members, learners = (
+        [len(batch) for batch in batches if isinstance(batch[0].execution, kind)] for kind in (Training, GangTraining)
+    )
+    assert members == [10, 2] and learners == [6]
 
 
 def test_what_follows_from_queries_in_the_corpus_depends_on_their_words(tiny_encoder_dir, changed_by, tmp_path):

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModel, BertConfig, BertModel
 
-from raysed.cluster.resources import Cluster, Need
 from raysed.config import Config, find_config, load_config, make_config
 from raysed.data.tokens import TokenTable, pack
 from raysed.errors import UserError
@@ -19,6 +18,7 @@ from raysed.model.shape import Shape, shape_of, shape_of_model
 from raysed.plan.size import largest_need, plan_run, show_plan
 from raysed.recipe import parse_recipes
 from raysed.registry import stages
+from raysed.resources import Cluster, Need
 from raysed.train.memory import checkpoint_bytes, saved_per_token, training_need
 
 BASE = shape_of_model(BertConfig())
@@ -26,6 +26,7 @@ LARGE = shape_of_model(
     BertConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
 )
 GB = 1e9
+HERE = Cluster(((4.0, 0.0),), node_bytes=16 * GB)
 
 
 # -- sizes of encoders -----------------------------------------------------------------------------------------------
@@ -195,20 +196,21 @@ def test_the_queries_made_from_the_corpus_are_counted(tmp_path):
     given = [f"corpus.source={tmp_path}/tickets.txt", "sed.epochs=3", "sed.batch_size=10"]
     for texts, queries in (("null", 80), (20, 20)):  # a text that gives none is a query itself
         some = [*given, "search.queries=[titles, crops]", f"sed.sentences={texts}"]
-        shown = show_plan(load_config(find_config("distill"), some))
+        shown = show_plan(load_config(find_config("distill"), some), HERE)
         (updates,) = re.findall(r"teachers-sed +\d+ learners? +([\d,]+)", shown)
         assert int(updates) == queries // (10 // 4) * 3, "of two queries, with their own text and two others each"
 
 
-def test_the_sentences_of_the_corpus_are_counted(tmp_path, monkeypatch):
-    """On this machine, as asked for, though a cluster is named that does not answer."""
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+def test_the_sentences_of_the_corpus_are_counted(tmp_path):
     lines = [f"Ticket {n} says that nothing works." for n in range(640)]
     (tmp_path / "tickets.txt").write_text("\n".join([*lines, *lines[:5]]))
-    config = load_config(
-        find_config("quickstart"),
-        [f"corpus.source={tmp_path}/tickets.txt", "corpus.sentences=null", "resources.engine=local"],
-    )
-    (updates,) = re.findall(r"ct-sed +\d+ learners? +([\d,]+)", show_plan(config))
-    assert re.search(r"^storage: about [\d.]+ [MG]B: ", show_plan(config), re.MULTILINE)
+    given = [f"corpus.source={tmp_path}/tickets.txt", "corpus.sentences=null"]
+    config = load_config(find_config("quickstart"), given)
+    shown = show_plan(config, HERE)
+    (updates,) = re.findall(r"ct-sed +\d+ learners? +([\d,]+)", shown)
+    assert shown.startswith("plan of quickstart for 1 node") and "4 CPUs" in shown.splitlines()[0]
+    assert re.search(r"^storage: about [\d.]+ [MG]B: ", shown, re.MULTILINE)
     assert int(updates) == 640 // config.sed.batch_size * config.sed.epochs
+    shown = show_plan(load_config(find_config("quickstart"), [*given, "sed.keep=best_on_held_out"]), HERE)
+    (updates,) = re.findall(r"ct-sed +\d+ learners? +([\d,]+)", shown)
+    assert int(updates) == int(608 // config.sed.batch_size * config.sed.epochs), "a twentieth is held out"

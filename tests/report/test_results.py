@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from raysed.cluster.work import Work
 from raysed.config import CorpusConfig, EncoderConfig
+from raysed.context import Context
 from raysed.make.text import sentence_table
 from raysed.report.results import RunResults
 from raysed.store.storage import Storage
@@ -20,7 +20,7 @@ def test_a_model_is_looked_at_on_many_sentences_wherever_the_corpus_is_cut(tmp_p
     storage = Storage(str(tmp_path), "run")
     settings = {"corpus": CorpusConfig(source=str(text)), "seed": 0}
     storage.commit(
-        "corpus", lambda path: sentence_table(path, inputs, settings, Work()), {}, {"report": {"kept": count}}
+        "corpus", lambda path: sentence_table(path, inputs, settings, Context()), {}, {"report": {"kept": count}}
     )
     job = SimpleNamespace(needs_corpus=True, evaluation=SimpleNamespace(sentences=["a cat", "a dog"]))
     for seed in range(10):

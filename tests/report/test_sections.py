@@ -48,7 +48,7 @@ def test_lower_bounds():
         ({0.3: [79.0], 0.4: [70.0]}, {"stopped": [0.4]}, "on dev, 79.00."),
         (
             {0.0: [79.0], 0.5: [80.0], 0.6: [50.0]},
-            {"stopped": [0.6], "scheduler": "asha"},
+            {"stopped": [0.6], "scheduler": "halving"},
             "Bounds that fell behind were stopped early: 3,000 updates were made instead of 6,000 (50%).",
         ),
         ({0.0: [79.0], 0.5: [80.0], 0.6: [50.0]}, {"stopped": [0.6]}, "| stopped after update 1,200 |"),

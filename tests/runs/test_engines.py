@@ -17,10 +17,10 @@ import yaml
 from safetensors.torch import load_file
 from started_jobs import ALONE, artefact, digest, manifest, start_job, tiny_settings, wait_until
 
-import raysed.cluster.on_ray
+import raysed.cluster.execute
 import raysed.pipeline
-from raysed.cluster.resources import Cluster, plan_learners
 from raysed.config import make_config
+from raysed.resources import plan_learners
 from raysed.store.checkpoints import Checkpoints
 from raysed.store.storage import Storage
 
@@ -103,7 +103,7 @@ def run_of_ray(ray_cluster, finished_run, tmp_path_factory) -> Path:
     (state / "checkpoint_manager_snapshot.json").write_text("{")  # of an earlier start, which Ray Train must not read
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(raysed.pipeline, "Storage", FaultyStorage)
-        patch.setattr(raysed.cluster.on_ray, "plan_learners", two_lanes)
+        patch.setattr(raysed.cluster.execute, "plan_learners", two_lanes)
         ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
         sed = {**tiny_settings()["sed"], "learners": 2, "max_retries": 0}
         run(storage, "ray", sed=sed, members={**tiny_settings()["members"], "max_retries": 0})
@@ -112,8 +112,7 @@ def run_of_ray(ray_cluster, finished_run, tmp_path_factory) -> Path:
 
 
 def two_lanes(*arguments):
-    share, _ = plan_learners(*arguments)
-    return replace(share, cpus=1), 2
+    return replace(plan_learners(*arguments), workers=2, cpus=1)
 
 
 @pytest.mark.cluster
@@ -127,50 +126,12 @@ def test_ray_goes_on_with_what_one_process_has_begun_and_makes_the_same(run_of_r
 def test_learners_train_at_the_same_time_and_ray_train_has_their_metrics(run_of_ray):
     weights = {digest(artefact(run_of_ray, f"ct-sed/learners/{index:02d}")) for index in range(2)}
     assert len(weights) == 2
-    lanes = {path.name: ray.train.Result.from_path(str(path)) for path in (run_of_ray / "train").glob("ct-sed*")}
-    assert sorted(result.metrics["learner"][-2:] for result in lanes.values()) == ["00", "01"]
-    for result in lanes.values():
-        name = result.metrics["learner"]
-        assert result.metrics["step"] == result.metrics["total"]
-        place = json.loads((Path(result.checkpoint.path) / "learner.json").read_text())["place"]
-        assert Path(place) == artefact(run_of_ray, name)
-
-
-SEVERAL, ONE = {}, {"recipes": ["base-whiten"]}
-DISTIL = {"recipes": ["teachers-sed"], "teachers": ["bundled:encoder"]}
-
-
-@pytest.mark.parametrize(
-    ("changes", "node", "engine"),
-    [
-        (SEVERAL, (8, 0), "local"),
-        (SEVERAL, (8, 1), "ray"),
-        ({"resources": {"gpu": False}}, (8, 0), "local"),
-        (SEVERAL, (64, 0), "ray"),
-        (ONE, (64, 1), "local"),
-        (ONE, (8, 2), "ray"),
-        (DISTIL, (64, 1), "local"),
-        ({**DISTIL, "sed": {"learners": 2}}, (8, 1), "ray"),
-        ({**DISTIL, "sed": {"workers": 2}}, (8, 0), "ray"),
-        ({**ONE, "resources": {"engine": "ray"}}, (8, 0), "ray"),
-        ({"resources": {"engine": "local"}}, (64, 8), "local"),
-    ],
-)
-def test_ray_is_taken_where_it_gains_more_than_it_takes_to_start(changes, node, engine, monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr("raysed.cluster.local.this_machine", lambda gpu: Cluster((node,)))
-    monkeypatch.setattr("ray.is_initialized", lambda: False)
-    assert raysed.pipeline._engine_of(make_config(changes)) == engine
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    asked = changes.get("resources", {}).get("engine")
-    assert raysed.pipeline._engine_of(make_config(changes)) == (asked or "ray")
-
-
-def test_ray_without_deepspeed_is_not_taken_unasked(monkeypatch):
-    monkeypatch.setattr("raysed.cluster.local.this_machine", lambda gpu: Cluster(((64, 8),)))
-    for missing in ("ray", "deepspeed"):
-        monkeypatch.setattr("raysed.pipeline.find_spec", lambda name, missing=missing: name != missing or None)
-        assert raysed.pipeline._engine_of(make_config({})) == "local"
+    assert {path.name for path in (run_of_ray / "train").glob("ct-sed*")} == {f"ct-sed-learners-0{i}" for i in range(2)}
+    for index in range(2):
+        result = ray.train.Result.from_path(str(run_of_ray / f"train/ct-sed-learners-0{index}"))
+        assert result.metrics["step"] == result.metrics["total"] and result.metrics["loss"] > 0
+        place = json.loads((Path(result.checkpoint.path) / "learner.json").read_text())["path"]
+        assert place == result.metrics["path"] and Path(place) == artefact(run_of_ray, f"ct-sed/learners/0{index}")
 
 
 def test_without_ray_a_job_that_is_stopped_says_so(tmp_path):

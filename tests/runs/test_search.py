@@ -12,8 +12,8 @@ from started_jobs import artefact, small_tasks
 
 import raysed
 from raysed import bundled
-from raysed.cluster.work import Work
 from raysed.config import make_config
+from raysed.context import Context
 from raysed.data.candidates import CANDIDATES, NONE
 from raysed.errors import UserError
 from raysed.make import fidelity as make_fidelity
@@ -98,7 +98,7 @@ def test_few_queries_are_compared_in_a_large_corpus(result, settings, monkeypatc
     inputs = {name: artefact(run_of(settings), name) for name in ("corpus", "teachers-sed/targets")}
     inputs |= {"targets": inputs["teachers-sed/targets"], "encoder": make_config(settings).encoder}
     inputs["model"] = artefact(run_of(settings), "teachers-sed/learners/00")
-    found = make_fidelity.learner_fidelity(tmp_path, inputs, {"layers": 1}, Work())
+    found = make_fidelity.learner_fidelity(tmp_path, inputs, {"layers": 1}, Context())
     assert (found["documents"], found["queries"], found["asked_by"]) == (100, 100, "queries")
 
 

@@ -7,15 +7,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from started_jobs import artefact, small_tasks
+from started_jobs import artefact, executor_of, small_tasks
 
 import raysed
-from raysed.cluster.blocks import block_file
-from raysed.cluster.execute import Executor, make_executor
-from raysed.cluster.local import LocalExecutor
+from raysed.cluster.execute import Executor
+from raysed.cluster.local import LocalBackend
 from raysed.config import make_config
 from raysed.data.targets import TARGET_FILE
 from raysed.errors import UserError
+from raysed.graph import BLOCK_FILE, GangTraining
 from raysed.model.teacher import load_teacher
 from raysed.model.teachers.python import given_objects, settings_of
 from raysed.plan.artefacts import facts_of
@@ -69,9 +69,9 @@ def targets(directory: Path) -> tuple[list[str], np.ndarray]:
 def combined(settings: dict) -> tuple[Executor, Plan, list[str]]:
     """Makes all of a run that comes before its learners; returns what was said, too."""
     plan, said = Plan(check(make_config(settings))), []
-    executor = make_executor(plan.graph, Storage(settings["storage"], settings["run"]), plan.how("local"), said.append)
+    executor = executor_of(plan, Storage(settings["storage"], settings["run"]), said.append)
     for batch in plan.graph.batches():
-        if batch[0].needs.by == "train":
+        if isinstance(batch[0].execution, GangTraining):
             break
         executor.make(batch)
     return executor, plan, said
@@ -91,7 +91,7 @@ def test_a_function_teaches_and_is_not_taken_for_another(settings, tmp_path):
     for function, blocks in ((by_letters, 1), (other, 1), (by_letters, 0)):
         asked.clear()
         combined(settings(teachers=[settings_of(function, given_objects)], sed={"head": "keep"}))
-        assert asked.count(300) == blocks, "the corpus has one block"
+        assert asked.count(256) == asked.count(44) == blocks, "the corpus has two blocks"
         sentences, x_ND = targets(tmp_path / "runs" / "taught")
         expected_ND = function(sentences)
         norms_N1 = np.maximum(np.linalg.norm(expected_ND, axis=1, keepdims=True), 1e-12)
@@ -102,7 +102,7 @@ def test_another_teacher_or_combination_asks_nobody_twice(settings, tmp_path, ca
     directory = tmp_path / "runs/taught"
     teachers = combined(settings())[1].config.teachers
     first = rows_of(directory)
-    assert len(first) == 2
+    assert len(first) == 4
 
     sentences, target_ND = targets(directory)
     unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (load_teacher(t).embed(sentences) for t in teachers)]
@@ -117,14 +117,14 @@ def test_another_teacher_or_combination_asks_nobody_twice(settings, tmp_path, ca
     with caplog.at_level("INFO", "raysed"):
         combined(settings(teachers=[*settings()["teachers"], str(file)]))
     second = rows_of(directory)
-    assert first.items() < second.items() and len(second) == 3
+    assert first.items() < second.items() and len(second) == 6
     assert "not scored: vectors has no embeddings for the evaluation's sentences" in caplog.messages
 
     combined(settings(combination={"weights": [1.0, 2.0]}))
     assert rows_of(directory) == second
     before = targets(directory)[1]
 
-    damaged, deleted = sorted(first)
+    damaged, *_, deleted = sorted(first)
     (artefact(directory, damaged.removeprefix("manifest/").removesuffix(".json")) / "block.parquet").write_text("")
     (directory / deleted).unlink()
     combined(settings(combination={"weights": [2.0, 1.0]}))
@@ -149,15 +149,15 @@ def test_another_teacher_or_combination_asks_nobody_twice(settings, tmp_path, ca
 def test_blocks_of_a_text_that_was_given_up_are_not_taken_for_those_of_another(settings, tmp_path, monkeypatch):
     """A run of other sentences is stopped when their blocks are there; the first sentences get their own vectors."""
     combined(settings())
-    make = LocalExecutor._make_groups
+    do = LocalBackend.map
 
-    def stop(executor, title, *rest, **named):
-        if title == "join":
+    def stop(backend, jobs, *rest):
+        if jobs[0].name.startswith("teachers/rows/"):
             raise KeyboardInterrupt
-        make(executor, title, *rest, **named)
+        do(backend, jobs, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(LocalExecutor, "_make_groups", stop)
+        patch.setattr(LocalBackend, "map", stop)
         with pytest.raises(KeyboardInterrupt):
             combined(settings(seed=1))
     other = {"combination": {"weights": [1.0, 2.0], "turn": False}}
@@ -170,7 +170,7 @@ def test_another_encoder_to_learn_asks_nobody_twice(settings, tmp_path):
     directory, kinds = tmp_path / "runs/taught", ("rows", "embeddings")
     combined(settings())
     first = [rows_of(directory, kind) for kind in kinds]
-    assert [len(rows) for rows in first] == [2, 2]
+    assert [len(rows) for rows in first] == [4, 2]
     combined(settings(encoder={"model_kwargs": {"num_hidden_layers": 2}, "layers": 1}))
     assert [rows_of(directory, kind) for kind in kinds] == first
 
@@ -206,7 +206,8 @@ def test_members_of_the_run_are_a_teacher_beside_one_from_outside(settings, tmp_
     _, plan, _ = combined(mixed)
     directory = tmp_path / "runs/taught"
     sentences, target_ND = targets(directory)
-    mean_ND = np.array(pq.read_table(artefact(directory, "ct-sed/targets") / TARGET_FILE)["target"].to_pylist())
+    blocks = [pq.read_table(artefact(directory, f"ct-sed/targets/{index:06d}") / BLOCK_FILE) for index in range(2)]
+    mean_ND = np.array(pa.concat_tables(blocks)["target"].to_pylist())
     parts = [load_teacher(plan.config.teachers[0]).embed(sentences), mean_ND]
     unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in parts]
     expected_NN = unit[0] @ unit[0].T / 4 + unit[1] @ unit[1].T * 3 / 4
@@ -225,7 +226,7 @@ def test_members_of_the_run_are_a_teacher_beside_one_from_outside(settings, tmp_
 def test_a_file_that_lacks_a_sentence_of_the_corpus_is_named(settings, tmp_path):
     file = tmp_path / "vectors.parquet"
     pq.write_table(pa.table({"sentence": ["a cat"], "embedding": [[1.0, 2.0]]}), file)
-    with pytest.raises(UserError, match=r"vectors.parquet has no embedding for 300 of 300 sentences, such as"):
+    with pytest.raises(UserError, match=r"vectors.parquet has no embedding for 256 of 256 sentences, such as"):
         combined(settings(teachers=[str(file)]))
 
 
@@ -345,7 +346,7 @@ def test_a_teacher_in_8_bits_is_near_itself_and_says_so(settings, tmp_path):
         _, plan, said = combined(settings(run=run, resources=resources, teachers=settings()["teachers"][1:]))
         storage = Storage(str(tmp_path / "runs"), run)
         found = [f"teachers/rows/{teacher.identity}/000000" for teacher in plan.job.teachers]
-        files[precision] = [pq.read_table(block_file(storage, name)) for name in found]
+        files[precision] = [pq.read_table(storage.fetch(name) / BLOCK_FILE) for name in found]
     for index, (exact, found) in enumerate(zip(*files.values(), strict=True)):
         x_ND, y_ND = (np.array(table["target"].to_pylist()) for table in (exact, found))
         cosines_N = (x_ND * y_ND).sum(1) / np.linalg.norm(x_ND, axis=1) / np.linalg.norm(y_ND, axis=1)

@@ -7,21 +7,21 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import ray
-from started_jobs import ALONE, ONE_LAYER, artefact, small_tasks
+from started_jobs import ALONE, ONE_LAYER, artefact, executor_of, small_tasks
 
 import raysed.pipeline
-from raysed.cluster.blocks import BlockWorker, publish_here
-from raysed.cluster.execute import make_executor
+from raysed.cluster.blocks import StreamStage
 from raysed.config import Config, make_config
+from raysed.data.parquet import SentenceTable
 from raysed.errors import UserError
-from raysed.make.text import VIEWS_FILE
+from raysed.graph import BLOCK_FILE
 from raysed.plan.check import check
 from raysed.plan.graph import Plan
 from raysed.store.storage import Storage
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("blank_pictures")]
 
-SENTENCES = 1100  # three blocks, the last one of 76
+SENTENCES = 1100  # five blocks, the last one of 76
 
 
 def settings(storage: Path, **changes) -> dict:
@@ -87,7 +87,7 @@ def test_each_kind_is_one_table_that_stages_share(finished):
     assert table.column_names == ["id", "sentence1", "sentence2", "input_ids1", "input_ids2"]
     originals = pq.read_table(storage / "views/corpus", columns=["sentence"]).column("sentence").to_pylist()
     pairs = list(zip(*(table.column(f"sentence{side}").to_pylist() for side in (1, 2))))
-    rewritten = [(row["first"], row["second"]) for row in text(artefact(storage / "views", "views/mlm.text"))]
+    rewritten = [(row["first"], row["second"]) for row in text(Storage(str(storage), "views"))]
     assert [first for first, _ in rewritten] == originals and 0.8 * SENTENCES < len(table) <= SENTENCES
     assert pairs == [(first, second) for first, second in rewritten if first != second]
     assert (
@@ -187,48 +187,56 @@ def corpus(finished, tmp_path):
     return storage
 
 
-def made(storage: Storage) -> Path:
-    """Makes the text of the views, and nothing else; returns where it lies."""
+def made(storage: Storage) -> list[dict]:
+    """Makes the text of the views, and nothing else; returns it."""
     config = make_config(settings(Path(storage.location), recipes=["bsl"], views={"mlm_rate": 0.2}))
     plan = Plan(check(config.model_copy(update={"bsl": config.bsl.model_copy(update={"views": ["mlm"]})})))
-    executor = make_executor(plan.graph, storage, plan.how("local"), lambda line: None)
-    executor.make([plan.graph.artefacts["views/mlm.text"]])
-    return storage.fetch("views/mlm.text")
+    executor_of(plan, storage).make([plan.graph.artefacts["views/mlm.text"]])
+    return text(storage)
 
 
-def text(directory: Path) -> list:
-    return pq.read_table(directory / VIEWS_FILE).to_pylist()
+def text(storage: Storage) -> list[dict]:
+    blocks, columns = storage.names("views/mlm.text"), ["id", "first", "second"]
+    return [
+        row for name in blocks for row in pq.read_table(storage.fetch(name) / BLOCK_FILE, columns=columns).to_pylist()
+    ]
 
 
 def test_views_are_the_same_whatever_else_their_process_has_made(corpus, monkeypatch):
     """On Ray several workers make blocks, in any order; here a new one makes each, the last one first."""
-    alone = text(made(corpus))
+    alone = made(corpus)
     share = float((corpus.fetch("views/mlm.text") / "counts.txt").read_text().split("(")[1].split(" %")[0])
     corpus.remove("views/mlm.text")
 
-    def publish(stream, storage, places, on_block):
-        for place in reversed(places):
-            publish_here(ray.cloudpickle.loads(ray.cloudpickle.dumps(stream)), storage, [place], on_block)
+    def make_blocks(stream, storage, on_block):
+        tables, sentences = stream.tables, SentenceTable(storage.fetch("corpus"))
+        for place in reversed(tables.missing(storage)):
+            rows = tables.read(storage, sentences, place)
+            stage = StreamStage(ray.cloudpickle.loads(ray.cloudpickle.dumps(stream)), 0, storage)
+            tables.commit(storage, stage(rows))
 
-    monkeypatch.setattr("raysed.cluster.local.publish_here", publish)
-    assert len(alone) == SENTENCES and alone == text(made(corpus)) and share == pytest.approx(20, abs=2)
+    monkeypatch.setattr("raysed.cluster.local.make_blocks_here", make_blocks)
+    assert len(alone) == SENTENCES and alone == made(corpus) and share == pytest.approx(20, abs=2)
 
 
 def test_blocks_that_are_there_are_not_made_again(corpus, monkeypatch):
-    """Stopped after two of three blocks, it makes the third."""
-    asked, original = [], BlockWorker.__call__
+    """Stopped after two of five blocks, it makes the others; one that comes first has the same sentences, too."""
+    asked, original = [], StreamStage.__call__
 
-    def stopped(worker, table):
-        asked.append(table["id"][0].as_py())
+    def stopped(stage, rows):
+        asked.append(rows["id"][0].as_py())
         if len(asked) == 3:
             raise KeyboardInterrupt
-        return original(worker, table)
+        return original(stage, rows)
 
-    monkeypatch.setattr(BlockWorker, "__call__", stopped)
+    monkeypatch.setattr(StreamStage, "__call__", stopped)
     with pytest.raises(KeyboardInterrupt):
         made(corpus)
-    assert len(corpus.entries("views/mlm.text.blocks")) == 2
-    whole = text(made(corpus))
-    assert asked == [0, 512, 1024, 1024]
+    assert len(corpus.entries("views/mlm.text")) == 2
+    corpus.remove("views/mlm.text/000000")  # as where several workers make them
+    for name, value in {"_SMALLEST_BLOCK": 64, "_BLOCKS_PER_WORKER": 16}.items():  # as with more of them
+        monkeypatch.setattr(f"raysed.cluster.blocks.{name}", value)
+    whole = made(corpus)
+    assert asked == [0, 256, 512, 0, 512, 768, 1024]
     corpus.remove("views/mlm.text")
-    assert text(made(corpus)) == whole and not corpus.entries("views/mlm.text.blocks")
+    assert made(corpus) == whole and len(corpus.names("views/mlm.text")) > 5

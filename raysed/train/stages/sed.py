@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from raysed.train.loop import TrainingLoop
 
 
+BEST_ON_HELD_OUT = "best_on_held_out"
+"""Value of `sed.keep`."""
 TEMPERATURE = 0.07
 """Divisor of cosines in `contrastive`."""
 _NEVER = -1e4
@@ -233,6 +235,7 @@ class _Sed(Stage):
     sentences_per_row = 1
 
     def set_up_worker(self, settings: SedConfig, start: Start, rank: int = 0, world: int = 1) -> TrainingLoop:
+        from raysed.data.parquet import directory_of
         from raysed.data.targets import MEAN, TargetBatches, held_out_batches
         from raysed.model.head import START, VARIANCE
         from raysed.model.precision import uses_bf16
@@ -240,15 +243,16 @@ class _Sed(Stage):
         from raysed.train.loop import TrainingLoop
 
         targets, on_gpu = start.data["targets"], start.encoder.transformer.device.type == "cuda"
+        beside = directory_of(targets)
         heads = ()
         if settings.head == "drop":
-            heads = np.load(targets / START), np.load(targets / VARIANCE)
+            heads = np.load(beside / START), np.load(beside / VARIANCE)
         elif settings.head:
-            start.encoder.set_head(np.load(targets / START))
+            start.encoder.set_head(np.load(beside / START))
         about = settings.dropout, settings.losses, settings.widths
         objective = Distillation(start.encoder, *about, *heads, temperature=settings.temperature)
-        offset = np.load(targets / MEAN) if settings.target == "centred_mean" else None
-        holds_out = settings.keep == "best_on_held_out"
+        offset = np.load(beside / MEAN) if settings.target == "centred_mean" else None
+        holds_out = settings.keep == BEST_ON_HELD_OUT
         some = {"rank": rank, "world": world, "offset": offset, "held_out": holds_out}
         if "candidates" in start.data:
             from raysed.data.candidates import CandidateBatches

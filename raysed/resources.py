@@ -1,14 +1,19 @@
-"""Divide what the machines have into workers, actors and fractions of GPUs; only `current_cluster` asks Ray.
+"""Divide what the machines have into workers, actors and fractions of GPUs.
 
 Requests that can never be scheduled are refused here: Ray would let them wait forever without an error.
 """
 
 import logging
 import math
+import os
 import subprocess
 import sys
-from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
 
 from raysed.config import ResourcesConfig
 from raysed.errors import UserError
@@ -42,6 +47,20 @@ class Need:
 
 
 @dataclass(frozen=True)
+class Demand:
+    """What a run can use at the same time, for which an autoscaling cluster grows.
+
+    Attributes:
+        need: of the largest member.
+    """
+
+    need: Need = Need()
+    members: int = 1
+    learners: int = 0
+    learner_workers: int | None = None
+
+
+@dataclass(frozen=True)
 class Cluster:
     """What the machines have at the moment.
 
@@ -50,6 +69,7 @@ class Cluster:
         node_bytes: memory that a run may use on the smallest node.
         gpu_bytes: memory of the smallest GPU.
         gpu: Ray's accelerator type of the smallest GPU; empty if unknown.
+        free: CPUs and GPUs that no other job uses; None: all.
     """
 
     nodes: tuple[tuple[float, float], ...]
@@ -57,6 +77,7 @@ class Cluster:
     node_bytes: float = 64e9
     gpu_bytes: float = 8e9
     gpu: str = ""
+    free: tuple[float, float] | None = None
 
     @property
     def cpus(self) -> float:
@@ -80,7 +101,11 @@ class Cluster:
         (3, 2)
         """
         room = _times(self.node_bytes, memory) if memory else math.inf
-        return sum(min(_times(c, cpus), _times(g, gpus) if gpus else math.inf, room) for c, g in self.nodes)
+        fit = sum(min(_times(c, cpus), _times(g, gpus) if gpus else math.inf, room) for c, g in self.nodes)
+        if self.free and fit:  # at least one, which waits for the others
+            free_cpus, free_gpus = self.free
+            fit = max(1, min(fit, _times(free_cpus, cpus), _times(free_gpus, gpus)))
+        return fit
 
     def __str__(self) -> str:
         return f"{len(self.nodes)} node{'s' * (len(self.nodes) != 1)}, {self.cpus:g} CPUs, {self.gpus:g} GPUs"
@@ -93,6 +118,8 @@ class Share:
     Attributes:
         gpus: a fraction if several workers share a GPU.
         memory: bytes of host memory to request from Ray; 0: no request.
+        gang: workers that train one model together.
+        accelerator_type, label_selector: see `raysed.config.ResourcesConfig`.
     """
 
     workers: int
@@ -100,12 +127,32 @@ class Share:
     gpus: float
     threads: int
     memory: int = field(default=0, repr=False)
+    gang: int = field(default=1, repr=False)
+    accelerator_type: str | None = field(default=None, repr=False)
+    label_selector: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def at_once(self) -> int:
+        """Models that train at the same time."""
+        return self.workers // self.gang
 
     @property
     def resources(self) -> dict[str, float]:
         """What each worker requests from Ray."""
         asked = {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory}
+        if self.gpus and self.accelerator_type:
+            asked[f"accelerator_type:{self.accelerator_type}"] = 0.001
         return {name: amount for name, amount in asked.items() if amount}
+
+    @property
+    def remote_options(self) -> dict[str, Any]:
+        """The same as options of a task or an actor."""
+        found: dict[str, Any] = {"num_cpus": self.cpus, "num_gpus": self.gpus}
+        if self.memory:
+            found["memory"] = self.memory
+        if self.gpus and self.accelerator_type:
+            found["accelerator_type"] = self.accelerator_type
+        return found | ({"label_selector": dict(self.label_selector)} if self.label_selector else {})
 
     @property
     def device(self) -> str:
@@ -117,46 +164,12 @@ class Share:
         return f"{self.workers} at a time, {self.cpus:g} CPU{gpu} each"
 
 
-def current_cluster() -> Cluster:
-    """Return what the connected Ray cluster has; GPUs of unknown memory count as 8 GB each."""
-    import ray
-
-    from raysed.cluster.nodes import ask_nodes
-
-    alive = [node for node in ray.nodes() if node["Alive"]]
-    has = [node["Resources"] for node in alive]
-    memory = [node.get("memory", Cluster.node_bytes) for node in has if node.get("CPU")]
-    with_gpu = {node["NodeID"]: node["Resources"] for node in alive if node["Resources"].get("GPU")}
-    question = ray.remote(num_cpus=0, max_retries=0)(smallest_gpu_here)
-    silent = [name for name in with_gpu if name not in _bytes_of_gpus and _times_asked[name] < _MOST_QUESTIONS]
-    _times_asked.update(silent)
-    said = ask_nodes(question, silent)
-    sizes = {name: 0.0 if isinstance(size, Exception) else size for name, size in said.items()}
-    _bytes_of_gpus.update({name: size for name, size in sizes.items() if size is not None})  # others are asked again
-    gpus = []
-    for name, node in with_gpu.items():
-        kinds = (key.partition(":")[2] for key in node if key.startswith("accelerator_type:"))
-        gpus.append((_bytes_of_gpus.get(name) or Cluster.gpu_bytes, next(kinds, "")))
-    gpu_bytes, kind = min(gpus, default=(Cluster.gpu_bytes, ""))
-    return Cluster(
-        nodes=tuple((node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in has),
-        # Cluster launchers and Kubernetes label every node with its group; nodes started by hand have no such label.
-        autoscaling=any(node.get("Labels", {}).get("ray.io/node-group") for node in alive),
-        node_bytes=min(memory, default=Cluster.node_bytes),
-        gpu_bytes=gpu_bytes,
-        gpu=kind,
-    )
-
-
-_MOST_QUESTIONS = 2  # to a node that does not answer, which may be busy with starting
-_bytes_of_gpus: dict[str, float] = {}  # the smallest GPU's by node ID, cached because the cluster is polled
-_times_asked: Counter[str] = Counter()
-
-
 def unmet_requirement(cluster: Cluster, res: ResourcesConfig, learner_workers: int | None = None) -> str | None:
     """Return a sentence about the first fixed setting that the cluster cannot meet; None if it meets all."""
     gpu = uses_gpu(res, cluster)
     cpus, gpus, workers = res.cpus_per_member or 1, res.gpus_per_member or float(gpu), learner_workers or 1
+    if not cluster.nodes and (res.label_selector or res.accelerator_type):
+        return f"no node has resources.label_selector {res.label_selector}, or resources.accelerator_type; change them"
     if cluster.largest_cpus < 1:
         return f"no node has a CPU for workers ({cluster})"
     if res.gpu and not cluster.gpus:
@@ -245,17 +258,20 @@ def plan_teachers(cluster: Cluster, res: ResourcesConfig, count: int, teacher_by
         weights = math.ceil(count / groups) * teacher_bytes
         beside = max(1, min(_MAX_ACTORS, int(cpus), int(_GPU_PART * memory // (weights + _PASS_BYTES))))
         part = math.floor(1000 / beside) / 1000
-        return Share(places // groups * beside, min(cpus, 1.0), part, threads=1), groups
+        on_node = max(1, int(max((g for _, g in cluster.nodes), default=1)) * beside)
+        held = int(min(PROCESS_BYTES + weights, cluster.node_bytes / on_node))
+        return Share(places // groups * beside, min(cpus, 1.0), part, threads=1, memory=held), groups
     threads = max(1, int(cpus))
-    actors = int(memory / 2 // (PROCESS_BYTES + math.ceil(count / groups) * teacher_bytes))
-    actors = max(1, min(actors, threads))
-    return Share(places // groups * actors, math.floor(1000 * cpus / actors) / 1000, 0.0, threads // actors), groups
+    held = PROCESS_BYTES + math.ceil(count / groups) * teacher_bytes
+    actors = max(1, min(int(memory / 2 // held), threads))
+    share, held = math.floor(1000 * cpus / actors) / 1000, int(min(held, memory / actors))
+    return Share(places // groups * actors, share, 0.0, threads // actors, held), groups
 
 
 def plan_learners(
     cluster: Cluster, res: ResourcesConfig, count: int, need: Need | None = None, asked: int | None = None
-) -> tuple[Share, int]:
-    """Plan the training workers of learners; return the share of one learner, and how many train at the same time.
+) -> Share:
+    """Plan the training workers of learners.
 
     Each worker gets its own GPU or a part of the CPUs. On CPUs, as many learners run in parallel as divide their number
     evenly, because threads that share a small batch wait for each other. Several workers per learner exchange gradients
@@ -265,16 +281,37 @@ def plan_learners(
     need = need or Need()
     if problem := too_large(cluster, res, need):
         raise UserError(f"{problem}, or share it among GPUs with sed.workers and sed.zero_stage: 2")
-    gpus, workers = (1.0 if uses_gpu(res, cluster) else 0.0), asked or 1
+    gpus, gang = (1.0 if uses_gpu(res, cluster) else 0.0), asked or 1
     if gpus:
-        at_once = min(count, max(1, cluster.fit(1, gpus, need.host) // workers))
-        cpus = _whole_cpus(cluster, at_once * workers, gpus, need.host)
+        at_once = min(count, max(1, cluster.fit(1, gpus, need.host) // gang))
+        cpus = _whole_cpus(cluster, at_once * gang, gpus, need.host)
     else:
         room = max(1, cluster.fit(1, gpus, need.host))
-        beside = 1 if asked else next(n for n in range(min(count, room), 0, -1) if count % n == 0)
-        cpus = _whole_cpus(cluster, beside * workers, gpus, need.host)
-        at_once = min(count, max(1, cluster.fit(cpus, gpus, need.host) // workers))
-    return Share(workers, cpus, gpus, cpus, int(need.host)), at_once
+        parallel = 1 if asked else next(n for n in range(min(count, room), 0, -1) if count % n == 0)
+        cpus = _whole_cpus(cluster, parallel * gang, gpus, need.host)
+        at_once = min(count, max(1, cluster.fit(cpus, gpus, need.host) // gang))
+    return Share(at_once * gang, cpus, gpus, cpus, int(need.host), gang)
+
+
+def _limits(file: str, below: Path = Path("/sys/fs/cgroup")) -> list[float]:
+    """Return what a container's limit (cgroup v2) says in numbers; infinity where there is none."""
+    try:
+        return [math.inf if word == "max" else float(word) for word in (below / file).read_text().split()]
+    except (OSError, ValueError):
+        return [math.inf]
+
+
+def this_machine(gpu: bool | None = None) -> Cluster:
+    """Return what this machine has, without its GPUs if `gpu` is False."""
+    import torch
+
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    gpus = 0 if gpu is False else torch.cuda.device_count()
+    memory = psutil.virtual_memory().available
+    quota, period, *_ = [*_limits("cpu.max"), 1]
+    cpus, memory = max(1, int(min(cpus, quota / period))), min(memory, *_limits("memory.max"))
+    gpu_bytes = (gpus and smallest_gpu_here()) or Cluster.gpu_bytes
+    return Cluster(((float(cpus), float(gpus)),), node_bytes=memory, gpu_bytes=gpu_bytes)
 
 
 def smallest_gpu_here() -> float:
@@ -298,6 +335,12 @@ def members_per_gpu(gpu_bytes: float, need: Need) -> int:
 
 
 def _whole_cpus(cluster: Cluster, workers: int, gpus: float, memory: float = 0.0) -> int:
-    """Return the most CPUs per worker, at least 1, if `workers` run at once, or as many as memory allows."""
-    most, workers = range(int(cluster.largest_cpus), 1, -1), min(workers, cluster.fit(1, gpus, memory))
+    """Return the most CPUs per worker, at least 1, if `workers` run at once, or as many as memory allows.
+
+    With a GPU, or a part of one, that is at most its share of the node's CPUs: the others belong to its other GPUs.
+    """
+    most = cluster.largest_cpus
+    if gpus:
+        most = max((c / g * gpus for c, g in cluster.nodes if g), default=1.0)
+    most, workers = range(int(most), 1, -1), min(workers, cluster.fit(1, gpus, memory))
     return next((cpus for cpus in most if cluster.fit(cpus, gpus, memory) >= workers), 1)

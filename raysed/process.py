@@ -1,9 +1,14 @@
 """Process-wide settings, made when work starts; importing this package makes none."""
 
 import ctypes
+import functools
 import gc
+import logging
 import os
+import sys
 import time
+
+log = logging.getLogger(__name__)
 
 PROGRAM_LIMITS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 """Environment variables for the number of cached programs: oneDNN's own, and torch's for what wraps them."""
@@ -50,6 +55,7 @@ def prepare_worker(threads: int) -> None:
     from threadpoolctl import threadpool_limits
 
     prepare_process()
+    _warn_of_niceness()
     torch.set_num_threads(threads)
     threadpool_limits(threads)  # for NumPy
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -58,8 +64,18 @@ def prepare_worker(threads: int) -> None:
             mallopt(option, _KEPT_BYTES)
 
 
-def return_memory() -> None:
-    """Give back what `prepare_worker` lets this process keep; best while it waits for work."""
-    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if malloc_trim:
-        malloc_trim(0)
+@functools.cache
+def _warn_of_niceness() -> None:
+    """Say once if Ray gave this worker a low priority, as it does by default."""
+    ray, niceness = sys.modules.get("ray"), os.getpriority(os.PRIO_PROCESS, 0)
+    if ray and ray.is_initialized() and niceness > 0 and os.environ.get("RAY_worker_niceness") != "0":
+        remedy = "start Ray with RAY_worker_niceness=0"
+        log.warning("Ray gave this worker niceness %d, so other programs slow it down; %s", niceness, remedy)
+
+
+def preemption_warned() -> bool:
+    """Whether Ray has announced that the machine of this Train worker will go, which older ones cannot."""
+    import ray.train
+
+    ask = getattr(ray.train, "get_preemption_info", None)
+    return ask is not None and ask() is not None

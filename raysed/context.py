@@ -1,0 +1,91 @@
+"""Where and how makers compute, and what comes of a training. Nothing here changes a result, or knows Ray."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from raysed.config import EncodePrecision
+from raysed.errors import RunFailed, UserError
+from raysed.store.metrics import MetricsLog
+
+if TYPE_CHECKING:
+    from raysed.graph import Task
+    from raysed.store.checkpoints import Checkpoints
+    from raysed.store.storage import Storage
+
+MAX_RESTARTS = 100
+"""Restarts of one training for any reason; `max_retries` counts only those without a new checkpoint in between."""
+
+
+def ignore(*arguments: Any) -> None:
+    """Do nothing. Defaults of a context are no lambdas, so that it can be sent to other processes."""
+
+
+def never() -> bool:
+    """Return False."""
+    return False
+
+
+def identity(value: Any) -> Any:
+    """Return the value."""
+    return value
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a maker, or a worker that trains, knows of the place where it runs.
+
+    Attributes:
+        token_budget: tokens per forward pass; None: the device's default.
+        precision: of embeddings that become targets.
+        rank: of this worker among the `world` that train one model; rank 0 writes.
+        job: distinguishes the starts of trainings in this job from those in earlier ones.
+        report: takes a history entry of a training: step, total, loss and dev.
+        warned: whether this machine is about to be preempted.
+        broadcast: returns rank 0's value to all workers.
+        task, checkpoints, log: of the training in progress, see `training`.
+    """
+
+    device: str = "cpu"
+    token_budget: int | None = None
+    precision: EncodePrecision = "fp32"
+    rank: int = 0
+    world: int = 1
+    job: str = field(default_factory=lambda: uuid.uuid4().hex)
+    report: Callable[[Mapping[str, Any]], None] = ignore
+    warned: Callable[[], bool] = never
+    broadcast: Callable[[Any], Any] = identity
+    task: Task | None = None
+    checkpoints: Checkpoints | None = None
+    log: MetricsLog | None = None
+
+    @contextmanager
+    def training(self, task: Task, storage: Storage) -> Iterator[Context]:
+        """Yield the context of an artefact's training; on rank 0, its log is open within the block."""
+        with nullcontext() if self.rank else MetricsLog(storage, task.name) as log:
+            yield replace(self, task=task, checkpoints=task.checkpoints(storage), log=log)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of one worker's attempt at a training.
+
+    Attributes:
+        score: on the dev task so far.
+        updates: made in this attempt.
+        failure: an error that no restart would fix; None otherwise.
+        is_mistake: whether the user can fix it.
+    """
+
+    score: float | None = None
+    updates: int = 0
+    failure: str | None = None
+    is_mistake: bool = False
+
+    def error(self) -> Exception:
+        """Return the failure, to be raised."""
+        return (UserError if self.is_mistake else RunFailed)(self.failure)

@@ -1,0 +1,128 @@
+"""The part of the graph that external teachers need: their embeddings, scores and combined targets."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from raysed.data.candidates import candidates_summary
+from raysed.graph import Artefact, ExternalInput, Short
+from raysed.make.candidates import candidates
+from raysed.make.scores import teacher_embeddings
+from raysed.make.targets import (
+    TeacherRows,
+    choice_of_teachers,
+    combined_embeddings,
+    combined_targets,
+    teacher_in_int8,
+    worth_of_teachers,
+)
+from raysed.model.int8 import int8_summary
+from raysed.model.teacher import Teacher
+from raysed.plan.artefacts import (
+    COMBINED_EMBEDDINGS,
+    TEACHER_SCORES,
+    TEACHER_SELECTION,
+    ScoredModel,
+    teachers_left_out,
+)
+from raysed.plan.requirements import CORPUS
+from raysed.recipe import SED, TEACHERS
+from raysed.score.ensemble import by_title, summary_lines
+from raysed.store.storage import Entry
+
+if TYPE_CHECKING:
+    from raysed.plan.graph import Plan
+
+log = logging.getLogger(__name__)
+
+
+def add_teachers(plan: Plan) -> dict[int, Artefact]:
+    """Add the embeddings of the evaluation by teachers; members of this run follow in `_targets`."""
+    found = {}
+    for index, teacher in enumerate(plan.job.teachers):
+        if index in plan.job.unscored:
+            log.info("not scored: %s has no embeddings for the evaluation's sentences", teacher.title)
+        elif not teacher.is_made_by_run:
+            source = ExternalInput(teacher.identity, teacher, [teacher.watched])
+            inputs = {"teacher": source, "sentences": plan.sentences}
+            found[index] = add_teacher(plan, index, teacher_embeddings, inputs)
+    return found
+
+
+def add_teacher(plan: Plan, index: int, make: Any, inputs: Mapping[str, Any]) -> Artefact:
+    """Add the embeddings of the evaluation by one teacher."""
+    layers, name = plan.config.encoder.layers, f"{TEACHERS}/embeddings/{index:02d}"
+    title, label = f"embeddings by {plan.job.teachers[index].title}", f"{TEACHERS}/members/{index:02d}"
+    model = ExternalInput(label, label)
+    plan.scored[TEACHERS].append(ScoredModel(TEACHERS, "member", index, name, (layers,), model=model))
+    return plan.graph.add(Artefact(name, title, "teachers", make, inputs, {"layers": layers}))
+
+
+def combine_teachers(plan: Plan, embedded: tuple[Artefact, ...], means: Mapping[int, Artefact], start: Any) -> Artefact:
+    """Add the teachers' scores, their combined target, and its embeddings of the evaluation's sentences."""
+    config, job, sed, add, stage = plan.config, plan.job, plan.config.sed, plan.graph.add, "combination"
+    choice = _score_teachers(plan, embedded) if len(job.teachers) > 1 and not job.unscored else None
+    inputs = {f"teacher {i}": means.get(i) or _rows(plan, i, teacher) for i, teacher in enumerate(job.teachers)}
+    own = type(sed)(widths=sed.widths, head=sed.head, target_precision=sed.target_precision)
+    settings = {"combination": config.combination, "widths": list(job.widths), "sed": own}
+    if config.combination.leave_out and choice:
+        inputs["choice"] = choice
+    inputs |= {"corpus": plan.table[CORPUS], "encoder": plan.encoder, "start": start}
+    about = {"execution": Short(on_cpus=True), "is_intermediate": True}
+    name, title = f"{TEACHERS}-{SED}/targets", "targets of the teachers"
+    targets = add(Artefact(name, title, stage, combined_targets, inputs, settings, **about))
+    if config.search.enabled:
+        settings = {"search": config.search.mining_settings(), "target_precision": sed.target_precision}
+        lines = lambda entry: [f"search: {candidates_summary(entry.meta)}"]  # noqa: E731
+        given = {"corpus": plan.table[CORPUS], "targets": targets}
+        name, title = f"{TEACHERS}-{SED}/candidates", "candidates for the queries"
+        made = Artefact(name, title, stage, candidates, given, settings, **about, lines=lines)
+        plan.table["candidates"] = add(made)
+    if not job.unscored:
+        kept = {"targets": targets, "embeddings": embedded}, {"layers": config.encoder.layers}
+        title = "embeddings by all teachers together"
+        add(Artefact(COMBINED_EMBEDDINGS, title, stage, combined_embeddings, *kept))
+    return targets
+
+
+def _score_teachers(plan: Plan, embedded: tuple[Artefact, ...]) -> Artefact | None:
+    """Add the teachers' scores, alone and together, and the choice of the best on the dev task; return that."""
+    evaluation, how, choice = plan.config.evaluation, plan.config.combination, None
+    # The settings that change cosines.
+    settings = {"combination": type(how)(how=how.how, weights=how.weights, balance=how.balance)}
+    execution = Short(TEACHER_SCORES, on_cpus=True)
+    if plan.dev:
+        inputs, title = {"embeddings": embedded, "dev": plan.dev}, "choice of teachers"
+        made = TEACHER_SELECTION, title, "teachers", choice_of_teachers, inputs, settings
+        choice = plan.graph.add(Artefact(*made, execution=execution))
+    inputs = {"embeddings": embedded, "sentences": plan.sentences, "choice": choice}
+    tasks = plan.job.evaluation.tasks
+    ways = {name: getattr(tasks[name], "aggregation", None) for name in evaluation.report_tasks()}
+    settings |= {"tasks": ways, "layers": plan.config.encoder.layers}
+    made = TEACHER_SCORES, "scores of the teachers, alone and together", "teachers", worth_of_teachers
+    plan.graph.add(Artefact(*made, inputs, settings, execution=execution, lines=partial(_teacher_lines, plan)))
+    return choice
+
+
+def _rows(plan: Plan, index: int, teacher: Teacher) -> Artefact:
+    """Add the corpus as embedded by an external teacher."""
+    precision, int8 = plan.config.resources.encode_precision, None
+    source = ExternalInput(teacher.identity, teacher.config, [teacher.watched])
+    if precision == "int8" and teacher.is_model:
+        inputs, title = {"corpus": plan.table[CORPUS], "teacher": source}, f"8-bit weights of {teacher.title}"
+        lines = lambda entry: [int8_summary(teacher.title, entry.meta)]  # noqa: E731
+        made = f"{TEACHERS}/int8/{index:02d}", title, "teachers", teacher_in_int8, inputs
+        int8 = plan.graph.add(Artefact(*made, execution=Short(), lines=lines))
+    return plan.graph.add(TeacherRows(teacher, source, plan.table[CORPUS], precision, int8))
+
+
+def _teacher_lines(plan: Plan, entry: Entry) -> Iterator[str]:
+    yield from summary_lines(by_title(entry.meta, [teacher.title for teacher in plan.job.teachers]))
+    chosen, how = entry.meta.get("chosen"), plan.config.combination
+    if chosen and len(chosen) < len(plan.job.teachers) and not how.leave_out:
+        yield "All teachers are distilled; combination.leave_out: true distils only the best on the dev task."
+    for name, reason in teachers_left_out(plan.job, entry).items():
+        yield f"left out: {name}: {reason}"

@@ -1,0 +1,187 @@
+"""Learners as runs of Ray Train: their outcomes, what they report, and controllers that fail or do not end."""
+
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import ray
+import ray.train
+import trainings
+from ray.util.queue import Queue
+from trainings import job, starts
+
+from raysed import interrupts
+from raysed.cluster import distilling
+from raysed.cluster.distilling import run_learners
+from raysed.cluster.tuning import Prepared
+from raysed.cluster.watchdog import Watchdog
+from raysed.config import Config
+from raysed.context import Context
+from raysed.resources import Share
+from raysed.store.storage import Storage
+
+TWO = Share(2, 1, 0.0, 1)
+
+
+def learner(marks: Path, node: str, behaves: str = "", steps: int = 9):
+    made = job(marks, node, 0, score=50, behaves=behaves, rungs=(0,), is_gang=True)
+    made.task.settings.update(steps=steps, sed=Config().sed)
+    return made
+
+
+def distil(place: Path, jobs: list, events, share: Share = TWO) -> tuple[dict, list]:
+    """Trains learners; returns their outcomes and the rows that they have reported."""
+    outcomes, rows = {}, []
+
+    def on_event(name: str, event: dict) -> None:
+        if "outcome" in event:
+            assert name not in outcomes, "an outcome is reported once"
+            outcomes[name] = event["outcome"]
+        else:
+            rows.append((name, event["step"], event["dev"]))
+
+    prepared = Prepared(Storage(str(place), "run"), Context(), Watchdog(60), 1, {})
+    run_learners("the/run", jobs, share, prepared, events, on_event)
+    return outcomes, rows
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_each_learner_is_a_run_with_its_settings_and_its_path_as_checkpoint(ray_cluster, tmp_path, monkeypatch):
+    results, fit = {}, distilling.TorchTrainer.fit
+    marks = tmp_path / "marks"
+    marks.mkdir()
+
+    def kept(trainer):
+        result = fit(trainer)
+        results[trainer.train_loop_config["node"]] = trainer.train_loop_config, result
+        return result
+
+    monkeypatch.setattr(distilling.TorchTrainer, "fit", kept)
+    ray.cloudpickle.register_pickle_by_value(trainings)
+    jobs = [learner(marks, "ct-sed", "lost"), learner(marks, "mlm-sed", "wrong")]
+    try:
+        outcomes, rows = distil(tmp_path, jobs, Queue(actor_options={"num_cpus": 0}))
+    finally:
+        ray.cloudpickle.unregister_pickle_by_value(trainings)
+    assert {name: (each.failure, each.is_mistake) for name, each in outcomes.items()} == {
+        "ct-sed/00": (None, False),
+        "mlm-sed/00": ("a planted mistake", True),
+    }
+    assert starts(marks) == {"ct-sed-00": [9, 9], "mlm-sed-00": [9]}
+    assert rows == [("ct-sed/00", 9, 59)]
+    config, result = results["ct-sed"]
+    assert (config["run"], config["seed"], config["sed"]["keep"]) == ("the/run", 0, Config().sed.keep)
+    with result.checkpoint.as_directory() as directory:
+        assert str(tmp_path / "run/ct-sed/00") in Path(directory, "learner.json").read_text()
+    assert (tmp_path / "run/train/ct-sed-00").is_dir(), "a run is named after its learner"
+
+
+class Events:
+    """Stands in for the queue that workers write to."""
+
+    def __init__(self):
+        self.entries = []
+
+    def get(self, timeout: float) -> object:
+        time.sleep(0.05)
+        return self.get_nowait()
+
+    def get_nowait(self) -> object:
+        if not self.entries:
+            raise distilling.queue.Empty
+        return self.entries.pop(0)
+
+
+@pytest.fixture
+def trainer_of(monkeypatch):
+    """Puts a function in the place of Ray Train's `fit`; it takes the job, how often that failed, and the events."""
+
+    def replace(fit) -> None:
+        def trainer(made, run, share, prepared, events, attempt):
+            return SimpleNamespace(fit=lambda: fit(made, attempt, events))
+
+        monkeypatch.setattr(distilling, "_trainer", trainer)
+
+    return replace
+
+
+def test_rows_are_passed_on_in_their_order_and_learners_train_as_many_at_once_as_planned(tmp_path, trainer_of):
+    at_work, most = [], []
+
+    def fit(made, attempt, events):
+        at_work.append(made.name)
+        most.append(len(at_work))
+        time.sleep(0.1)
+        rows = [{"step": step, "total": 4, "loss": 1.0, "dev": None} for step in (1, 2)]
+        events.entries.append((made.name, {**rows[-1], "rows": rows}))
+        events.entries.append((made.name, {"path": "there"}))
+        at_work.remove(made.name)
+
+    trainer_of(fit)
+    jobs = [learner(tmp_path, f"{name}-sed") for name in "abcde"]
+    outcomes, rows = distil(tmp_path, jobs, Events())
+    assert outcomes.keys() == {each.name for each in jobs} and max(most) == 2
+    assert [row for row in rows if row[0] == "a-sed/00"] == [("a-sed/00", 1, None), ("a-sed/00", 2, None)]
+
+
+@pytest.mark.parametrize("failures", [2, 3])
+def test_a_training_whose_controller_fails_is_started_again(tmp_path, caplog, trainer_of, failures):
+    """As where Ray Train, on a machine with too much to do, takes a living controller for dead."""
+    began = []
+
+    def fit(made, attempt, events):
+        began.append(attempt)
+        if len(began) <= failures:
+            raise ray.train.ControllerError(RuntimeError("its placement group was removed"))
+        events.entries.append((made.name, {"path": "there"}))
+
+    trainer_of(fit)
+    outcomes, _ = distil(tmp_path, [learner(tmp_path, "ct-sed")], Events())
+    assert began == [0, 1, 2] and caplog.text.count("Ray Train failed; restarting it") == failures
+    assert ("placement group" in (outcomes["ct-sed/00"].failure or "")) == (failures == 3)
+
+
+def test_an_error_of_one_learner_is_its_outcome_and_others_go_on(tmp_path, trainer_of):
+    def fit(made, attempt, events):
+        if made.name == "ct-sed/00":
+            raise ray.train.TrainingFailedError("Traceback\nRuntimeError: no node has what a worker asks for")
+        events.entries.append((made.name, {"path": "there"}))
+
+    trainer_of(fit)
+    jobs = [learner(tmp_path, "ct-sed"), learner(tmp_path, "mlm-sed")]
+    outcomes, _ = distil(tmp_path, jobs, Events(), Share(1, 1, 0.0, 1))
+    assert outcomes["ct-sed/00"].failure == "RuntimeError: no node has what a worker asks for"
+    assert outcomes["mlm-sed/00"].failure is None
+
+
+def test_after_a_signal_no_controller_is_started_again(tmp_path, trainer_of, monkeypatch):
+    began = []
+
+    def fit(made, attempt, events):
+        began.append(attempt)
+        raise ray.train.ControllerError(RuntimeError("ended"))
+
+    monkeypatch.setattr(interrupts, "received_signal", lambda: 2)
+    trainer_of(fit)
+    distil(tmp_path, [learner(tmp_path, "ct-sed")], Events())
+    assert began == [0]
+
+
+def test_a_controller_that_does_not_end_after_its_learners_is_not_waited_for(tmp_path, caplog, trainer_of, monkeypatch):
+    """As Ray Train's, when it is stopped after the last learner is published."""
+    over = threading.Event()
+
+    def fit(made, attempt, events):
+        events.entries.append((made.name, {"path": "there"}))
+        over.wait(60)
+
+    monkeypatch.setattr(distilling, "_ENDING_S", 0.1)
+    trainer_of(fit)
+    outcomes, _ = distil(tmp_path, [learner(tmp_path, "ct-sed")], Events())
+    over.set()
+    assert outcomes["ct-sed/00"].failure is None
+    assert "all learners are finished, but Ray Train has not ended" in caplog.text

@@ -1,0 +1,108 @@
+"""Trainings that learn nothing: they score, fail, or lose their process as their settings say."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from raysed.cluster.halving import Halving
+from raysed.cluster.jobs import TrainingJob
+from raysed.errors import RunFailed, UserError
+from raysed.graph import Task
+from raysed.make.models import Trainer
+from raysed.train.selection import TrainingResult
+
+
+class Scored(Trainer):
+    """Makes `steps` updates, after each of which it scores `score` and the number of the update.
+
+    `behaves`: `lost` loses the process at its first start, `lost always` at each; `wrong` and `taken` raise errors that
+    no restart would mend.
+    """
+
+    def __init__(self, inputs, settings, context):
+        self.inputs, self.settings, self.context = inputs, settings, context
+        self.setup = SimpleNamespace(plan=SimpleNamespace(steps=settings["steps"]))
+
+    def run(self, until: int | None = None) -> TrainingResult:
+        """Makes updates from the newest checkpoint on; notes each start."""
+        task, behaves = self.context.task, self.settings["behaves"]
+        marks = Path(self.settings["marks"], task.name.replace("/", "-"))
+        with marks.open("a") as file:
+            file.write(f"{until or self.settings['steps']} ")
+        if behaves == "wrong":
+            raise UserError("a planted mistake")
+        if behaves == "taken":
+            raise RunFailed("another job has taken the run over")
+        if behaves == "lost always" or (behaves == "lost" and len(marks.read_text().split()) == 1):
+            if os.getpid() == self.settings["driver"]:
+                raise RuntimeError("lost")
+            os.kill(os.getpid(), signal.SIGKILL)
+        newest = self.context.checkpoints.newest()
+        done, stop = newest[0] if newest else 0, until or self.settings["steps"]
+        history = [{"step": step, "dev": {"": self.settings["score"] + step}} for step in range(1, max(done, stop) + 1)]
+        if stop > done:
+            score = self.settings["score"] + stop
+            self.context.report({"step": stop, "total": self.settings["steps"], "loss": 0.5, "dev": score})
+            self.context.checkpoints.save(stop, lambda out: (out / "state").touch())
+        score = history[-1]["dev"][""]
+        return TrainingResult(history, "", stop, score, resumed_at=done, steps=max(done, stop))
+
+    def write(self, out: Path, result: TrainingResult) -> dict[str, Any]:
+        """Writes a file, the history and facts."""
+        (out / "model").write_text(self.context.task.name)
+        (out / "history.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in result.history))
+        return {"dev": result.score, "sentences": result.steps}
+
+
+def job(
+    marks: Path,
+    node: str,
+    seed: int,
+    bound: float | None = None,
+    score: float = 0.0,
+    behaves: str = "",
+    rungs: Sequence[int] = (9,),
+    worker: type = Scored,
+    **about: Any,
+) -> TrainingJob:
+    """Returns one training; it notes its starts below `marks`."""
+    name = f"{node}/{'' if bound is None else f'{bound:g}/'}{seed:02d}"
+    settings = {"steps": rungs[-1], "score": score, "behaves": behaves, "marks": str(marks), "driver": os.getpid()}
+    task = Task(name, name, Scored, {"name": name}, settings, {"how": {"max_retries": 1}})
+    return TrainingJob(task, worker, {"node": node, "lower_bound": bound, "seed": seed}, rungs, **about)
+
+
+def grid(
+    marks: Path,
+    node: str,
+    scores: dict[float, Sequence[float]],
+    rungs: Sequence[int],
+    statistic: Callable,
+    reduction: int = 2,
+    behaves: dict[tuple[float, int], str] | None = None,
+) -> list[TrainingJob]:
+    """Returns the trainings of a node's grid: `scores` by bound, one for each seed."""
+    behaves = behaves or {}
+    places = [(bound, seed, score) for bound, of_seeds in scores.items() for seed, score in enumerate(of_seeds)]
+    jobs = [job(marks, node, s, b, score, behaves.get((b, s), ""), rungs) for b, s, score in places]
+    groups = {bound: [job.key for job in jobs if job.config["lower_bound"] == bound] for bound in scores}
+    halving = Halving(groups, rungs, reduction, min(map(len, scores.values())), statistic)
+    return [TrainingJob(job.task, job.worker, job.config, rungs, halving) for job in jobs]
+
+
+def starts(marks: Path) -> dict[str, list[int]]:
+    """Returns up to which update each training was started, by name."""
+    return {path.name: list(map(int, path.read_text().split())) for path in sorted(marks.iterdir())}
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    """Waits until something is so."""
+    until = time.monotonic() + seconds
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert condition()

@@ -1,0 +1,86 @@
+"""A table in blocks reads like the same table in one directory."""
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raysed.data.parquet import ROWS_PER_GROUP, BlockFiles, RowGroups, SentenceTable
+from raysed.data.targets import TARGET_FILE, TargetBatches, held_out_batches, with_column
+
+MOST = 2 * ROWS_PER_GROUP + 1
+SIZES = [256, 512, 1024, 2048, 4096]
+COLUMNS = ("id", "input_ids", "target")
+
+
+def table(rows: int) -> pa.Table:
+    tokens = pa.array([[index % 50, index % 7] for index in range(rows)], pa.list_(pa.int32()))
+    targets_ND = np.random.default_rng(0).normal(size=(rows, 2)).astype(np.float32)
+    return with_column(pa.table({"id": np.arange(rows), "input_ids": tokens}), "target", targets_ND)
+
+
+def in_directory(rows: pa.Table, place: Path) -> Path:
+    pq.write_table(rows, place / TARGET_FILE, row_group_size=ROWS_PER_GROUP)
+    return place
+
+
+def in_blocks(rows: pa.Table, place: Path, size: int, known: bool = True) -> BlockFiles:
+    paths = []
+    for start in range(0, len(rows), size):
+        paths.append(place / f"{start}.block")
+        pq.write_table(rows.slice(start, size), paths[-1])
+    return BlockFiles(place, [partial(Path, path) for path in paths], [], size, len(rows) if known else None)
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    return lambda: tmp_path_factory.mktemp("table")
+
+
+@settings(max_examples=30)
+@given(st.sampled_from(SIZES), st.integers(0, 16), st.integers(-1, 1), st.booleans(), st.data())
+def test_rows_and_row_groups_do_not_depend_on_the_size_of_blocks(places, size, blocks, more, known, data):
+    count = min(max(blocks * size + more, 1), MOST)
+    rows = table(count)
+    one, cut = in_directory(rows, places()), in_blocks(rows, places(), size, known)
+    assert cut.shape == {"blocks": -(-count // size), "size": size, "rows": count}
+    groups, expected = RowGroups(cut), RowGroups(one)
+    assert groups.sizes.tolist() == expected.sizes.tolist()
+    assert set(groups.sizes[:-1]) <= {ROWS_PER_GROUP}
+    for group in range(len(groups.sizes)):
+        assert groups.read(group, COLUMNS) == expected.read(group, COLUMNS)
+
+    start = data.draw(st.integers(0, count - 1))
+    stop = data.draw(st.integers(start + 1, min(count, start + 5000)))
+    found, plain = SentenceTable(cut), SentenceTable(one)
+    assert len(found) == len(plain) == count
+    assert found.rows(start, stop, COLUMNS) == plain.rows(start, stop, COLUMNS) == rows.slice(start, stop - start)
+    assert np.array_equal(found.column("id"), np.arange(count)) and found.column("of") is None
+
+
+@pytest.mark.parametrize("size", [256, 4096])
+def test_a_learner_reads_the_same_batches(places, size):
+    rows = table(ROWS_PER_GROUP + 700)
+    sources = in_directory(rows, places()), in_blocks(rows, places(), size)
+    one, cut = (TargetBatches(source, 300, seed=1, window=1, held_out=True) for source in sources)
+    held_out = [held_out_batches(source, 64) for source in sources]
+    pairs = [(one(step), cut(step)) for step in (0, 1, one.per_epoch)] + list(zip(*held_out, strict=True))
+    for expected, found in pairs:
+        assert np.array_equal(found.ids, expected.ids) and found.targets.equal(expected.targets)
+
+
+def test_only_blocks_with_wanted_rows_are_fetched(places):
+    fetched, blocks = [], in_blocks(table(1000), places(), 256)
+
+    def fetch(number: int) -> Path:
+        fetched.append(number)
+        return blocks.files[number]()
+
+    files = [partial(fetch, number) for number in range(len(blocks.files))]
+    assert len(BlockFiles(None, files, [], 256, 1000).read(256, 700)) == 512
+    assert fetched == [1, 2]
