@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import ray.train
-from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig, UserCallback
+from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
 from ray.train.collective import broadcast_from_rank_zero
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.util.queue import Queue
 
 from raysed import interrupts
-from raysed.cluster.events import drain
+from raysed.cluster.events import Reports, drain
 from raysed.cluster.jobs import OnEvent, TrainingJob, key_of
 from raysed.cluster.tuning import Prepared
 from raysed.context import MAX_RESTARTS, Outcome
@@ -128,19 +128,9 @@ def _trainer(job: TrainingJob, run: str, share: Share, prepared: Prepared, event
             name=f"{name}-{attempt}" if attempt else name,  # a retry must not resume from Ray Train's state
             storage_path=prepared.storage.uri(_STATE),
             failure_config=FailureConfig(max_failures=MAX_RESTARTS),
-            callbacks=[_Reports(job.name, events)],
+            callbacks=[Reports(job.name, events)],
         ),
     )
-
-
-class _Reports(UserCallback):
-    """Passes what rank 0 reports on to the driver; it is called in Ray Train's controller."""
-
-    def __init__(self, name: str, events: Queue):
-        self._name, self._events = name, events
-
-    def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None) -> None:
-        self._events.put((self._name, metrics[0]))
 
 
 # -- in a worker -----------------------------------------------------------------------------------------------------

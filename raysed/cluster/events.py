@@ -1,10 +1,14 @@
-"""What workers tell the driver, through a queue of Ray."""
+"""What workers tell the driver, through a queue of Ray.
+
+Ray Train's controller imports this file, so it imports no torch: that would cost each learner seconds.
+"""
 
 import queue
 from contextlib import suppress
 from typing import Any
 
 import ray
+from ray.train import Checkpoint, UserCallback
 from ray.util.queue import Queue
 
 
@@ -16,3 +20,14 @@ def drain(events: Queue, patience: float = 0.0) -> list[tuple[str, dict[str, Any
         while True:
             found.append(events.get_nowait())
     return found
+
+
+class Reports(UserCallback):
+    """Passes what rank 0 reports on to the driver; it is called in Ray Train's controller."""
+
+    def __init__(self, name: str, events: Queue):
+        self._name, self._events = name, events
+
+    def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None) -> None:
+        """Put the metrics into the queue."""
+        self._events.put((self._name, metrics[0]))
