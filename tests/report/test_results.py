@@ -1,13 +1,15 @@
 """What a report is made of, beside scores."""
 
+import importlib.metadata
 from types import SimpleNamespace
 
 import pytest
 
+import raysed
 from raysed.config import CorpusConfig, EncoderConfig
 from raysed.context import Context
 from raysed.make.text import sentence_table
-from raysed.report.results import RunResults
+from raysed.report.results import RunResults, versions
 from raysed.store.storage import Storage
 
 
@@ -28,3 +30,13 @@ def test_a_model_is_looked_at_on_many_sentences_wherever_the_corpus_is_cut(tmp_p
         found = RunResults(job, storage, [], None).sample_sentences()
         assert len(found) == len(set(found)) == least
         assert set(found) <= {*text.read_text().splitlines(), "a cat", "a dog"}
+
+
+def test_versions_are_known_where_raysed_came_with_a_job_and_is_not_installed(monkeypatch):
+    def version(name: str) -> str:
+        if name == "raysed":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "1"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    assert versions()["raysed"] == raysed.__version__
