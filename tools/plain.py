@@ -31,7 +31,7 @@ LEFT_OUT = {
     r"^make ": "it installs into .venv; jobs and benchmarks are the commands",
     r"^git clone |^\. \.venv/": "the checkout and the environment are others",
     r"^ray |^kubectl |^export RAY_AUTH_MODE": "it needs a cluster",
-    r"^GROUP=|^aws |^echo ": "it needs an account",
+    r"^GROUP=|^aws |^echo |^\$QUOTA ": "it needs an account",
     r"^GF_SERVER_HTTP_ADDR=": "it serves pages until it is stopped",
     r"^python tools/bundled_encoder\.py|^python benchmarks/bundled_head\.py": "it writes the bundled encoder",
     r"^\.venv/bin/python benchmarks/": "it measures for minutes",
@@ -44,7 +44,13 @@ LEFT_OUT = {
     r"^nvidia-cuda-mps-control": "it needs a GPU",
 }
 """Why commands that match do not run."""
-SUBSTITUTES = {r"^ray job submit .*? -- ": "", r"s3://(BUCKET|bucket)/": "", r"\b(NAME|kubernetes)\b": "quickstart"}
+SUBSTITUTES = {
+    r"^ray job submit .*? -- ": "",
+    r"^uv run --no-project --with-requirements \S+ ": "python ",  # the libraries are there, uv may not be
+    r" --set resources\.gpu=true": "",
+    r"s3://(BUCKET|bucket)/": "",
+    r"\b(NAME|kubernetes)\b": "quickstart",
+}
 _TASKS = " --set evaluation.tasks.everyday-dev=dev.csv --set evaluation.tasks.everyday-test=test.csv"
 _TRAINS = _TASKS + " --allow-worse --set corpus.sentences=150 --set sed.epochs=1 --set sed.learners=1"
 _TRAINS_MEMBERS = _TRAINS + " --set members.count=2 --set ct.steps=2 --set recipes=[ct-sed-flow] --set flow.epochs=1"
