@@ -71,11 +71,3 @@ def _warn_of_niceness() -> None:
     if ray and ray.is_initialized() and niceness > 0 and os.environ.get("RAY_worker_niceness") != "0":
         remedy = "start Ray with RAY_worker_niceness=0"
         log.warning("Ray gave this worker niceness %d, so other programs slow it down; %s", niceness, remedy)
-
-
-def preemption_warned() -> bool:
-    """Whether Ray has announced that the machine of this Train worker will go, which older ones cannot."""
-    import ray.train
-
-    ask = getattr(ray.train, "get_preemption_info", None)
-    return ask is not None and ask() is not None

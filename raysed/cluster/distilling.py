@@ -32,7 +32,7 @@ from raysed.cluster.tuning import Prepared
 from raysed.context import MAX_RESTARTS, Outcome
 from raysed.errors import last_line
 from raysed.make.models import train
-from raysed.process import preemption_warned, prepare_worker
+from raysed.process import prepare_worker
 from raysed.resources import Share
 
 log = logging.getLogger(__name__)
@@ -111,10 +111,9 @@ def _lane(
 
 def _trainer(job: TrainingJob, run: str, share: Share, prepared: Prepared, events: Queue, attempt: int) -> TorchTrainer:
     name = job.name.replace("/", "-")
-    settings = {key: value for key, value in job.task.settings["sed"].model_dump(mode="json").items()}
     return TorchTrainer(
         partial(distill_loop, prepared=prepared),
-        train_loop_config={"run": run, **job.config, "sed": settings},
+        train_loop_config={"run": run, **job.config, "sed": job.task.settings["sed"].model_dump(mode="json")},
         scaling_config=ScalingConfig(
             # Fewer than planned after nodes are lost, and all again when others join.
             num_workers=(1, share.gang) if share.gang > 1 else 1,
@@ -172,7 +171,7 @@ def distill_loop(config: dict[str, Any], prepared: Prepared | None = None) -> No
         rank=rank,
         world=world,
         report=report,
-        warned=preemption_warned,
+        warned=_is_warned,
         broadcast=broadcast_from_rank_zero,
     )
     with prepared.watchdog.guard(job.name):
@@ -186,3 +185,9 @@ def distill_loop(config: dict[str, Any], prepared: Prepared | None = None) -> No
         path = storage.uri(storage.entry(job.name).place) if rank == 0 else ""
         Path(directory, "learner.json").write_text(json.dumps({"learner": job.name, "path": path}))
         ray.train.report({**latest, "path": path}, Checkpoint.from_directory(directory) if rank == 0 else None)
+
+
+def _is_warned() -> bool:
+    """Return whether Ray has announced that the machine of this worker will go, which older ones cannot."""
+    ask = getattr(ray.train, "get_preemption_info", None)
+    return ask is not None and ask() is not None

@@ -357,10 +357,8 @@ class Executor:
         """Train learners, each with its own workers."""
         workers, machines = self._options.learner_workers, self._backend.machines()
         share = self._share(plan_learners(machines, self._resources, len(batch), self._memory(wanted[:1]), workers))
-        jobs, line = (
-            [self._job(each, (0,)) for each in wanted],
-            TrainingLine(f"distil {wanted[0].stage}", "learners", len(wanted)),
-        )
+        jobs = [self._job(each) for each in wanted]
+        line = TrainingLine(f"distil {wanted[0].stage}", "learners", len(wanted))
         failures: dict[str, Outcome] = {}
 
         def on_event(name: str, event: Mapping[str, Any]) -> None:
@@ -374,7 +372,7 @@ class Executor:
         done = [entry for artefact in wanted if (entry := self.state.entry(artefact))]
         emit(sentences=sum(entry.meta["sentences"] for entry in done))
         for name, outcome in failures.items():
-            raise (UserError if outcome.is_mistake else RunFailed)(f"{name}: {outcome.failure}")
+            raise replace(outcome, failure=f"{name}: {outcome.failure}").error()
         if len(done) < len(wanted):
             missing = next(artefact.name for artefact in wanted if not self.state.entry(artefact))
             raise RunFailed(f"{missing} ended without a result; see its log at {self._storage.uri('train')}")

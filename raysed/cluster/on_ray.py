@@ -57,11 +57,17 @@ class RayBackend:
                 log.warning("storage %s must be a directory that all nodes share; otherwise use a URI", place)
         if demand or self._planned is None:
             return self._planned or current_cluster(self._resources)
-        now = self._planned if self._planned.autoscaling else current_cluster(self._resources)
+        left = self._left()
+        is_planned = left is self._planned  # by an autoscaler; or the stage waits, and logs for what
+        return left if is_planned else replace(left, free=free_resources())
+
+    def _left(self) -> Cluster:
+        """Return what is left of the planned cluster, or that if it is too little."""
+        if self._planned is None or self._planned.autoscaling:
+            return self._planned or current_cluster(self._resources)
+        now = current_cluster(self._resources)
         is_enough = now.largest_cpus >= 1 and (now.gpus > 0 or not uses_gpu(self._resources, self._planned))
-        if not is_enough:
-            return self._planned  # the stage waits, and logs for what
-        return now if now.autoscaling else replace(now, free=free_resources())
+        return now if is_enough else self._planned
 
     def map(self, jobs: Sequence[ShortJob | TrainingJob], share: Share, context: Context, on_event: OnEvent) -> None:
         """Do jobs: members as trials of Tune, learners as runs of Train, and short ones as tasks.
@@ -71,7 +77,7 @@ class RayBackend:
         share = self._selecting(share)
         seconds, stall, run = self._resources.silence_seconds, self._resources.stall_seconds, self._storage.uri("")
         if isinstance(jobs[0], ShortJob):
-            here = self.machines()
+            here = self._left()
             if not uses_gpu(self._resources, here) and len(here.nodes) == 1:
                 for job in jobs:
                     on_event(job.name, {"failed": job.run(self._storage, context)})

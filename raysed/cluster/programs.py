@@ -109,7 +109,7 @@ class Program:
     def prepare(self, artefact: Artefact) -> Prepared:
         """Make what a training needs, except other trainings, and return all that a worker needs for it."""
         task, execution = self.completed(artefact), artefact.execution
-        rungs = self._rungs(execution) if isinstance(execution, Training) else (0,)
+        rungs = self._rungs(execution) if isinstance(execution, Training) else ()
         job = TrainingJob(task, execution.worker, execution.config, rungs)
         watchdog = Watchdog(self._resources.silence_seconds, self._resources.stall_seconds)
         return Prepared(self.storage, self.context(), watchdog, _threads(), {job.key: job})

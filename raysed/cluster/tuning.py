@@ -6,7 +6,6 @@ newest checkpoint there and publishes its artefact there. Tune's results and log
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from raysed.cluster.watchdog import Watchdog
 from raysed.context import MAX_RESTARTS, Context, Outcome
 from raysed.errors import last_line
 from raysed.make.models import train
+from raysed.model.pretrained import read_history
 from raysed.process import prepare_worker
 from raysed.resources import Share
 from raysed.store.storage import Storage
@@ -209,8 +209,7 @@ def train_member(config: dict[str, Any], prepared: Prepared | None = None) -> No
         raise outcome.error()
     entry = storage.entry(job.name)
     if entry and not latest["step"]:  # it was trained before
-        for line in (storage.fetch(job.name) / "history.jsonl").read_text().splitlines():
-            row = json.loads(line)
+        for row in read_history(storage.fetch(job.name)):
             scores = row.get("dev", {}).values()
             latest |= {"step": row["step"], "total": row["step"], "loss": row.get("loss")}
             latest["dev"] = max(scores, default=latest["dev"])

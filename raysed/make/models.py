@@ -32,7 +32,7 @@ from raysed.graph import (
 from raysed.make.inputs import Named, layers_file
 from raysed.model.encoder import Encoder
 from raysed.model.head import fold
-from raysed.model.pretrained import load_start, write_checkpoint
+from raysed.model.pretrained import load_start, read_history, write_checkpoint
 from raysed.model.prompts import with_prompts
 from raysed.process import expect_no_progress, made_progress
 from raysed.recipe import last_stage
@@ -181,8 +181,7 @@ def train(task: Task, trainer: type[Trainer], storage: Storage, context: Context
 
 def _score_of(storage: Storage, task: Task, until: int) -> float | None:
     """Return the score that a published training had after an update."""
-    lines = (storage.fetch(task.name) / "history.jsonl").read_text().splitlines()
-    return TrainingResult(history=[json.loads(line) for line in lines]).score_by(until)
+    return TrainingResult(history=read_history(storage.fetch(task.name))).score_by(until)
 
 
 # -- members ---------------------------------------------------------------------------------------------------------

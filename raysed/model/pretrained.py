@@ -252,6 +252,9 @@ def save_encoder(
     unused.save_pretrained(path)
 
 
+_HISTORY = "history.jsonl"
+
+
 def write_checkpoint(
     encoder: Encoder,
     tokenizer: PreTrainedTokenizerBase,
@@ -264,7 +267,12 @@ def write_checkpoint(
     if encoder.head:
         save_head(encoder.head_weight(), path)
     (path / "raysed.json").write_text(json.dumps(description, indent=1, sort_keys=True))
-    (path / "history.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in history))
+    (path / _HISTORY).write_text("".join(json.dumps(entry) + "\n" for entry in history))
+
+
+def read_history(path: Path) -> list[dict[str, Any]]:
+    """Return the training's history that `write_checkpoint` has written, an entry per logged step."""
+    return [json.loads(line) for line in (path / _HISTORY).read_text().splitlines()]
 
 
 def check_encoder(config: EncoderConfig) -> int:

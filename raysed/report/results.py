@@ -1,7 +1,6 @@
 """A finished run, as the sections of the report read it. Only this file of the report knows where artefacts are."""
 
 import importlib.metadata
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ from raysed.make.scores import load_embeddings
 from raysed.model.calibration import CalibrationMap, load_calibration
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
-from raysed.model.pretrained import load_start
+from raysed.model.pretrained import load_start, read_history
 from raysed.model.prompts import Prompts, learner_prompts, with_prompts
 from raysed.plan.artefacts import Facts, ScoredModel
 from raysed.plan.check import Job
@@ -254,8 +253,7 @@ class RunResults:
 
     def history(self, name: str) -> list[dict[str, Any]]:
         """Return a training's records: `step` and, where measured, `loss`, `dev` (x100) and others."""
-        lines = (self.storage.fetch(name) / "history.jsonl").read_text().splitlines()
-        entries = [json.loads(line) for line in lines]
+        entries = read_history(self.storage.fetch(name))
         return [{**entry, "dev": max(entry["dev"].values()) if "dev" in entry else None} for entry in entries]
 
     def sample_sentences(self) -> list[str]:
