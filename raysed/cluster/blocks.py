@@ -112,11 +112,13 @@ class Stream:
 
     Attributes:
         chain: for each stage of actors, its task, and a label for people.
+        places: of the blocks that may be missing.
         worker: class that makes a block, as a stage of the chain: `worker(inputs, settings, context)` is called with
             rows of the corpus; of the last stage's result, some columns are the block.
     """
 
     tables: BlockTables
+    places: Sequence[Place]
     chain: Sequence[tuple[Task, str]]
     worker: Any
     context: Context
@@ -170,7 +172,7 @@ def make_blocks_here(stream: Stream, storage: Storage, on_block: Callable[[int, 
     """Make the missing blocks in this process; `on_block` takes rows that are done, and that were made now."""
     tables, stage = stream.tables, StreamStage(stream, 0, storage)
     corpus = SentenceTable(storage.fetch(tables.corpus))
-    for place in tables.missing(storage):
+    for place in stream.places:
         if len(rows := tables.read(storage, corpus, place)):
             tables.commit(storage, stage(rows))
         on_block(place["stop"] - place["start"], len(rows))

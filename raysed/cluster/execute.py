@@ -410,7 +410,8 @@ class Executor:
             done, made = done + event["rows"], made + event["made"]
             progress.update(done, f"{done:,} of {rows:,} sentences")
 
-        self._backend.stream(Stream(tables, links, worker, self._context(share)), share, on_event)
+        if left:
+            self._backend.stream(Stream(tables, left, links, worker, self._context(share)), share, on_event)
         emit(sentences=made)
         progress.close(f"{rows:,} sentences")
         self.record_blocks(group, tables)

@@ -37,8 +37,9 @@ VARIABLES = {
 """Settings of Ray's libraries for every process of a run; the user's own values win."""
 _JOINED_VARIABLES = {"RAY_TRAIN_ENABLE_STATE_TRACKING": "1"}
 """For a Ray that was there before: its dashboard then shows the learners, at the cost of one actor that stays."""
-_STARTED_VARIABLES = {"RAY_worker_niceness": "0"}
-"""For a Ray that starts here: with Ray's default, 15, workers would get a thirtieth of a core that others use."""
+_STARTED_VARIABLES = {"RAY_worker_niceness": "0", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
+"""For a Ray that starts here. With Ray's default niceness, 15, workers would get a thirtieth of a core that others use.
+This machine is not taken away, so learners need no process that watches for it."""
 _OWN = "local"
 """The address by which Ray starts anew, even beside another that runs here."""
 _START_OPTIONS = {"include_dashboard": None, "dashboard_host": "127.0.0.1"}

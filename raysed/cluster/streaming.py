@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ import ray
 from ray.data import Datasink
 from ray.util.queue import Queue
 
-from raysed.cluster.blocks import BlockTables, Place, Stream, StreamStage
+from raysed.cluster.blocks import BlockTables, Stream, StreamStage
 from raysed.cluster.events import drain
 from raysed.cluster.watchdog import Watchdog
 from raysed.data.parquet import SentenceTable
@@ -40,10 +40,9 @@ def make_blocks(
         for name, event in drain(events):
             on_event(name, event)
 
-    if places := stream.tables.missing(storage):
-        with _settings_of_ray_data(), repeating(pass_on, 1.0, patience=10.0):
-            _write(stream, places, storage, share, watchdog, events)
-        pass_on()
+    with _settings_of_ray_data(), repeating(pass_on, 1.0, patience=10.0):
+        _write(stream, storage, share, watchdog, events)
+    pass_on()
 
 
 @contextmanager
@@ -68,10 +67,8 @@ def _settings_of_ray_data() -> Iterator[None]:
             setattr(context, name, value)
 
 
-def _write(
-    stream: Stream, places: Sequence[Place], storage: Storage, share: Share, watchdog: Watchdog, events: Queue
-) -> None:
-    about, tables = {"batch_format": "pyarrow", "batch_size": None}, stream.tables
+def _write(stream: Stream, storage: Storage, share: Share, watchdog: Watchdog, events: Queue) -> None:
+    about, tables, places = {"batch_format": "pyarrow", "batch_size": None}, stream.tables, stream.places
     rows = ray.data.from_items(list(places), override_num_blocks=len(places)).map_batches(
         ReadSentences,
         fn_constructor_args=(tables, storage, watchdog, events),

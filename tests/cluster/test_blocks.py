@@ -61,10 +61,10 @@ def tables_of(sentences: list[str], is_keyed: bool = False, kept: tuple = Length
     return BlockTables("rows", "corpus", depends, Lengths.columns, kept, len(sentences), SIZE, is_keyed)
 
 
-def stream_of(marks: Path, tables: BlockTables, **behaves: str) -> Stream:
+def stream_of(storage: Storage, marks: Path, tables: BlockTables, **behaves: str) -> Stream:
     settings = {"marks": str(marks), **{int(first): what for first, what in behaves.items()}}
     task = Task("rows", "rows", Lengths, {}, settings, {})
-    return Stream(tables, [(task, "the teacher a")], Lengths, Context())
+    return Stream(tables, tables.missing(storage), [(task, "the teacher a")], Lengths, Context())
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def make(request, tmp_path, storage):
         save_corpus(storage, sentences)
         marks.write_text("")
         events: list[tuple[int, int]] = []
-        stream = stream_of(marks, tables_of(sentences, is_keyed))
+        stream = stream_of(storage, marks, tables_of(sentences, is_keyed))
         make_them(stream, storage, lambda rows, made: events.append((rows, made)))
         made = sorted(map(int, marks.read_text().split()))
         return made, sum(rows for rows, _ in events), sum(count for _, count in events)
@@ -134,11 +134,11 @@ def test_a_block_that_exists_is_not_made_again(make, storage):
 def test_a_lost_actor_is_replaced_and_an_error_ends_the_stream_with_what_it_says(ray_cluster, tmp_path, storage):
     marks, tables = tmp_path / "marks", tables_of(TEXT)
     with pytest.raises(UserError, match=r"^teachers: sentence 3 cannot be embedded$"):
-        on_ray(stream_of(marks, tables, **{"3": "wrong"}), storage, print)
+        on_ray(stream_of(storage, marks, tables, **{"3": "wrong"}), storage, print)
     with pytest.raises(RunFailed, match=r"^rows: RuntimeError: a planted mistake$"):
-        on_ray(stream_of(marks, tables, **{"3": "breaks"}), storage, print)
+        on_ray(stream_of(storage, marks, tables, **{"3": "breaks"}), storage, print)
     marks.write_text("")
-    on_ray(stream_of(marks, tables, **{"3": "lost"}), storage, print)
+    on_ray(stream_of(storage, marks, tables, **{"3": "lost"}), storage, print)
     assert marks.read_text().split().count("3") == 2 and not tables.missing(storage)
     assert "MakeBlocks" in (tmp_path / "run/logs/data/rows.txt").read_text(), "where time was spent is kept"
     assert not list(storage.names("checkpoints")), "what counts the losses of a block is gone with the stream"

@@ -89,7 +89,7 @@ def average(storage: Storage, tasks: list[Task], worker: type = MeanBlocks, on_r
     rows, depends = len(SentenceTable(storage.fetch("corpus"))), {task.name: task.depends for task in tasks}
     tables = BlockTables("average", "corpus", depends, worker.columns, worker.kept, rows, SIZE)
     chain = chain_of(tasks, "average", on_ray.workers if on_ray else 1)
-    stream = Stream(tables, chain, worker, Context(token_budget=512))
+    stream = Stream(tables, tables.missing(storage), chain, worker, Context(token_budget=512))
     if on_ray:
         with watched_workers(300, on_ray) as watchdog:
             streaming.make_blocks(stream, storage, on_ray, watchdog, Queue(actor_options={"num_cpus": 0}), ignore)

@@ -210,7 +210,7 @@ def test_views_are_the_same_whatever_else_their_process_has_made(corpus, monkeyp
 
     def make_blocks(stream, storage, on_block):
         tables, sentences = stream.tables, SentenceTable(storage.fetch("corpus"))
-        for place in reversed(tables.missing(storage)):
+        for place in reversed(stream.places):
             rows = tables.read(storage, sentences, place)
             stage = StreamStage(ray.cloudpickle.loads(ray.cloudpickle.dumps(stream)), 0, storage)
             tables.commit(storage, stage(rows))
