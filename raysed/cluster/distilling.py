@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
-import queue
 import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -55,13 +53,10 @@ def run_learners(
     """
     prepared.storage.remove(_STATE)  # our state is in the manifest; Ray Train must not resume from its own
     prepared = replace(prepared, jobs={job.key: job for job in jobs})
-    waiting, errors = queue.SimpleQueue[TrainingJob](), dict[str, BaseException]()
-    for job in jobs:
-        waiting.put(job)
-    lanes = range(min(share.at_once, len(jobs)))
-    threads = [threading.Thread(target=_lane, args=(waiting, run, share, prepared, events, errors)) for _ in lanes]
+    slots, errors = threading.Semaphore(share.at_once), dict[str, BaseException]()
+    arguments = slots, run, share, prepared, events, errors
+    threads = [threading.Thread(target=_fit, args=(job, *arguments), daemon=True) for job in jobs]
     for thread in threads:
-        thread.daemon = True
         thread.start()
     done, done_at = set[str](), time.monotonic()
 
@@ -86,27 +81,26 @@ def run_learners(
         on_event(name, {"outcome": Outcome(failure=last_line(errors[name]))})
 
 
-def _lane(
-    waiting: queue.SimpleQueue[TrainingJob],
+def _fit(
+    job: TrainingJob,
+    slots: threading.Semaphore,
     run: str,
     share: Share,
     prepared: Prepared,
     events: Queue,
     errors: dict[str, BaseException],
 ) -> None:
-    """Train learners one after the other, while some wait."""
-    with suppress(queue.Empty):
-        while True:
-            job = waiting.get_nowait()
-            for attempt in range(_MAX_CONTROLLERS):
-                try:
-                    _trainer(job, run, share, prepared, events, attempt).fit()
-                    break
-                except BaseException as error:  # handed to the main thread
-                    errors[job.name] = error
-                    if not isinstance(error, ray.train.ControllerError) or interrupts.received_signal() is not None:
-                        break
-                    log.warning("%s: Ray Train failed; restarting it: %s", job.name, last_line(error))
+    """Train a learner once there is a slot."""
+    with slots:
+        for attempt in range(_MAX_CONTROLLERS):
+            try:
+                _trainer(job, run, share, prepared, events, attempt).fit()
+                return
+            except BaseException as error:  # handed to the main thread
+                errors[job.name] = error
+                if not isinstance(error, ray.train.ControllerError) or interrupts.received_signal() is not None:
+                    return
+                log.warning("%s: Ray Train failed; restarting it: %s", job.name, last_line(error))
 
 
 def _trainer(job: TrainingJob, run: str, share: Share, prepared: Prepared, events: Queue, attempt: int) -> TorchTrainer:

@@ -1,5 +1,6 @@
 """Learners as runs of Ray Train: their outcomes, what they report, and controllers that fail or do not end."""
 
+import queue
 import threading
 import time
 from pathlib import Path
@@ -92,7 +93,7 @@ class Events:
 
     def get_nowait(self) -> object:
         if not self.entries:
-            raise distilling.queue.Empty
+            raise queue.Empty
         return self.entries.pop(0)
 
 
