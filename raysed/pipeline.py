@@ -2,8 +2,8 @@
 
     corpus -> tokens -> views -> members -> teacher mean -> learner -> calibration -> evaluation -> export
 
-`plan` turns the configuration into a graph of artefacts, and checks all it can before any training. `execute` makes the
-missing artefacts, so the same command continues a run that was stopped at any point. `publish` writes the report and
+`check` refuses what cannot work before any training, and `Plan` turns the configuration into a graph of artefacts.
+`execute` makes the missing artefacts, so the same command continues a run that was stopped at any point. `publish` writes the report and
 the model.
 """
 

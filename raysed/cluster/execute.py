@@ -56,11 +56,15 @@ Engine = Literal["ray", "local"]
 
 
 class Backend(Protocol):
-    """Where jobs are done.
+    """Where jobs are done. It places and repeats work; what is made, and in which order, the executor decides.
+
+    The jobs publish artefacts themselves. What is lost with a worker, the backend does again; a maker's error ends the
+    stage, and a training that fails for good has that as its outcome. No wait is silent: a backend logs what it waits
+    for, and ends workers that hang (`resources.silence_seconds`, `resources.stall_seconds`).
 
     Attributes:
         where: name of the place, for people.
-        share: what the run's own process may use; None: the CPU.
+        share: what the run's own process may use; None: what is planned for the machines.
     """
 
     where: str
@@ -70,10 +74,14 @@ class Backend(Protocol):
         """Return the machines to plan for; with a demand, wait for more, and refuse what can never be met."""
 
     def map(self, jobs: Sequence[ShortJob | TrainingJob], share: Share, context: Context, on_event: OnEvent) -> None:
-        """Do jobs of one kind."""
+        """Do jobs, all short, all trainings by one worker, or all by gangs, and return when all have ended.
+
+        A training runs to each of its `rungs` in turn. At all but the last the backend tells `job.halving` its score,
+        or that it has failed, and goes on, waits or stops as `Halving.goes_on` says.
+        """
 
     def stream(self, stream: Stream, share: Share, on_event: OnEvent) -> None:
-        """Make the missing blocks of a stream."""
+        """Make and commit the missing blocks of a stream."""
 
     def close(self) -> None:
         """End what was started."""
@@ -147,7 +155,7 @@ class Executor:
         self._resources = options.resources
         self.state = State(graph, storage)
         self.cluster, self._is_gathered = backend.machines(), False
-        self._trained: dict[str, dict[str, Any]] = {}
+        self._training_facts: dict[str, dict[str, Any]] = {}  # by node, for the artefact that chooses among its models
         if not self.cluster.autoscaling:
             self.gather()
 
@@ -193,7 +201,7 @@ class Executor:
             models, node = [each for each in artefact.sources() if self.state.task(each)], artefact.settings["node"]
             if not any(map(self.state.entry, models)):
                 raise UserError(f"no model of {node} exists; train them first")
-            self.training_jobs(node, models, is_open=True)
+            self.training_jobs(node, models, is_undecided=True)
         if self.state.task(artefact):
             self.make([artefact])
 
@@ -240,7 +248,7 @@ class Executor:
     def _task(self, artefact: Artefact, **more: Any) -> Task:
         task = self.state.task(artefact)
         if artefact.is_outcome:
-            more |= {"trained": self._trained.get(artefact.settings["node"])}
+            more |= {"trained": self._training_facts.get(artefact.settings["node"])}
         return replace(task, inputs={**task.inputs, **more})
 
     def _share(self, planned: Share) -> Share:
@@ -296,10 +304,10 @@ class Executor:
         jobs, count = [], 0
         for node, members in by_node.items():
             (outcome,) = [user for user in self._graph.users(members[0]) if user.is_outcome]
-            is_open = self.state.entry(outcome) is None
+            is_undecided = self.state.entry(outcome) is None
             # Finished members count too: one that is trained again gets as many threads as before.
-            count += len(members) if is_open else len(self.state.listed(outcome))
-            jobs.append(self.training_jobs(node, members, is_open))
+            count += len(members) if is_undecided else len(self.state.listed(outcome))
+            jobs.append(self.training_jobs(node, members, is_undecided))
         jobs = [job for job in chain(*zip_longest(*jobs)) if job]
         if not jobs:
             return
@@ -323,17 +331,20 @@ class Executor:
         for node, halving in {job.config["node"]: job.halving for job in jobs if job.halving}.items():
             for bound, (reached, scores) in halving.stopped.items():
                 stopped = {"lower_bound": bound, "updates": reached, "scores": scores}
-                self._trained[node]["stopped"].append(stopped)
+                self._training_facts[node]["stopped"].append(stopped)
 
-    def training_jobs(self, node: str, members: Sequence[Artefact], is_open: bool) -> list[TrainingJob]:
-        """Return the trainings of a node: what is missing, or with halving all of them, which are compared again."""
+    def training_jobs(self, node: str, members: Sequence[Artefact], is_undecided: bool) -> list[TrainingJob]:
+        """Return the trainings of a node: what is missing, or with halving all of them, which are compared again.
+
+        With an ensemble or a bound that is already chosen (not `is_undecided`), nothing is compared.
+        """
         execution: Training = members[0].execution
         rows = {name: self.state.entry(table).meta["rows"] for name, table in execution.tables.items()}
         steps, halving = execution.updates(rows), None
-        if is_open:
-            self._trained[node] = {"steps": steps, "stopped": []}
+        if is_undecided:
+            self._training_facts[node] = {"steps": steps, "stopped": []}
         wanted = [artefact for artefact in members if self.state.is_wanted(artefact)]
-        if is_open and wanted and execution.halving:
+        if is_undecided and wanted and execution.halving:
             # High bounds, mostly the better ones, go first.
             wanted = sorted(members, key=lambda member: -member.settings["lower_bound"])
             jobs = [self._job(member, (steps,)) for member in wanted]

@@ -15,8 +15,13 @@ from raysed.store.progress import Progress
 from raysed.store.storage import Storage
 
 OnEvent = Callable[[str, Mapping[str, Any]], None]
-"""Takes the name of a job and what became known of it: a history entry (step, total, loss, dev) of a training; its
-`outcome`; by artefact, why makers `failed`; or the `rows` of a block that were `made`."""
+"""Takes the name of a job and an event, which is one of:
+
+- a history entry of a training: `step`, `total`, `loss`, `dev` (None between evaluations); any number;
+- `outcome`, an `Outcome`: the end of a training, exactly once, also if halving has stopped it;
+- `failed`: the end of a short job; why some of its artefacts could not be made, by name;
+- `rows` and `made`: of a block that exists now, and how many of them were made for it; once per block.
+"""
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ class Program:
         """Return how the bounds of a grid are compared; nothing if all models exist."""
         self.completed(grid[0])
         grid = [member for member in grid if self._executor.state.task(member)]
-        return [job.halving for job in self._executor.training_jobs(node, grid, is_open=True)[:1]]
+        return [job.halving for job in self._executor.training_jobs(node, grid, is_undecided=True)[:1]]
 
 
 def _key(artefact: Artefact) -> tuple[str, float | None, int]:
