@@ -3,8 +3,8 @@
     corpus -> tokens -> views -> members -> teacher mean -> learner -> calibration -> evaluation -> export
 
 `check` refuses what cannot work before any training, and `Plan` turns the configuration into a graph of artefacts.
-`execute` makes the missing artefacts, so the same command continues a run that was stopped at any point. `publish` writes the report and
-the model.
+`execute` makes the missing artefacts, so the same command continues a run that was stopped at any point. `publish`
+writes the report and the model.
 """
 
 from __future__ import annotations
