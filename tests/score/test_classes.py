@@ -47,7 +47,7 @@ def test_clear_topics_are_found_and_noise_is_not(kind):
     rng = np.random.default_rng(0)
     task = texts_of(rng, kind)
     evaluation = Evaluation([task])
-    clear, noise = (evaluation.score(embeddings(rng, task, n))["topics"][task.main] for n in (0.3, 100.0))
+    clear, noise = (evaluation.score(embeddings(rng, task, n)).metrics["topics"][task.main] for n in (0.3, 100.0))
     assert clear == pytest.approx(100) and noise < 60
 
 

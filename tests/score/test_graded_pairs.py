@@ -71,7 +71,7 @@ def test_scores_equal_the_slow_reference_under_every_aggregation(aggregation):
     evaluation = Evaluation(tasks, aggregation)
     vectors = rng.normal(size=(len(evaluation.sentences), 5))
     of = dict(zip(evaluation.sentences, vectors))
-    metrics = evaluation.score(vectors.astype(np.float32))
+    metrics = evaluation.score(vectors.astype(np.float32)).metrics
     for task in tasks:
         parts = []
         for first, second, gold in task.subsets.values():
@@ -122,11 +122,11 @@ def test_what_tells_no_pairs_apart_has_no_score():
     """Constant and zero embeddings; and pairs of equal sentences, which rounding must not rank."""
     evaluation = Evaluation([random_task(np.random.default_rng(0), [12])])
     for value in (0.0, 0.1):
-        metrics = evaluation.score(np.full((len(evaluation.sentences), 3), value))["toy"]
+        metrics = evaluation.score(np.full((len(evaluation.sentences), 3), value)).metrics["toy"]
         assert (metrics["spearman"], metrics["pearson"]) == (None, None)
     words = [f"w{i}" for i in range(50)]
     evaluation = Evaluation([StsTask("toy", {"all": (words, words, np.arange(50.0))})])
-    assert evaluation.score(np.random.default_rng(0).normal(size=(50, 7)))["toy"]["spearman"] is None
+    assert evaluation.score(np.random.default_rng(0).normal(size=(50, 7))).metrics["toy"]["spearman"] is None
 
 
 def test_embeddings_that_are_not_finite_are_refused_by_sentence():
