@@ -1,6 +1,6 @@
 """Score models side by side with each other and with lexical baselines, as `raysed evaluate` shows them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -60,8 +60,8 @@ def _row(name: str, description: str, layers: list[Any], scores: ModelScores) ->
     return {**about, "metrics": scores.metrics, "outcomes": scores.outcomes}
 
 
-def _tracked(title: str, items: Sequence[Any]) -> Iterable[Any]:
-    return track(title, items, [item if isinstance(item, str) else " by ".join(item) for item in items], part_done)
+def _tracked(title: str, names: list[str]) -> Iterator[str]:
+    return track(title, names, names, part_done)
 
 
 # What is printed ----------------------------------------------------------------------------------------------------

@@ -36,6 +36,8 @@ Embeddings = np.ndarray | Mapping[str, np.ndarray]
 calibrations, a matrix by task with a row for each of `Evaluation.rows`."""
 Outcomes = Mapping[str, np.ndarray]
 """One model's outcomes by task."""
+Each = Callable[[list[str]], Iterable[str]]
+"""Iterates over the names of steps and may show progress."""
 
 
 @dataclass(frozen=True)
@@ -111,24 +113,21 @@ class Evaluation:
             )
         return self.tasks[task].outcome(x_UD)
 
-    def score(self, embeddings: Embeddings, each: Callable[[list[str]], Iterable[str]] = iter) -> ModelScores:
-        """Score one model; matrices by task only on the tasks that they cover.
-
-        `each` iterates over the names of the tasks and may show progress.
-        """
+    def score(self, embeddings: Embeddings, each: Each = iter) -> ModelScores:
+        """Score one model on all tasks; matrices by task, only on those that they cover."""
         found = ModelScores()
         for name in each([name for name in self.tasks if not isinstance(embeddings, Mapping) or name in embeddings]):
             found.add(self.tasks[name], self.outcome(embeddings, name))
         return found
 
-    def score_baselines(
-        self, each: Callable[[list[tuple[str, str]]], Iterable[tuple[str, str]]] = iter
-    ) -> dict[str, ModelScores]:
-        """Score the lexical baselines, which need no model, by name; `each` iterates over (task, baseline)."""
-        outcomes = {(task.name, name): make for task in self.tasks.values() for name, make in task.lexical().items()}
-        found = {name: ModelScores() for name in BASELINES}
-        for task, name in each(list(outcomes)):
-            found[name].add(self.tasks[task], outcomes[task, name]())
+    def score_baselines(self, each: Each = iter) -> dict[str, ModelScores]:
+        """Score the lexical baselines, which need no model, by name."""
+        outcomes, found = {}, {name: ModelScores() for name in BASELINES}
+        for task in self.tasks.values():
+            outcomes |= {f"{task.name} by {name}": (name, task, make) for name, make in task.lexical().items()}
+        for step in each(list(outcomes)):
+            name, task, make = outcomes[step]
+            found[name].add(task, make())
         return {name: scores for name, scores in found.items() if scores.outcomes}
 
     def score_between(self, x_UD: np.ndarray, y_UD: np.ndarray, tasks: Iterable[str]) -> float | None:
