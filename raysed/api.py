@@ -418,23 +418,24 @@ def _sources(dev: Any, tasks: Any, directory: str) -> dict[str, str]:
     from raysed.data.given import is_path, is_row, source_of
     from raysed.score.tasks import task_name
 
-    unnamed: list[Any] = []
-    if not isinstance(tasks, Mapping):
+    given: list[tuple[str, Any, bool]] = [] if dev is None else [("dev", dev, False)]
+    if isinstance(tasks, Mapping):
+        given += [(name, task, True) for name, task in tasks.items()]
+    elif tasks is not None:
         is_one = is_path(tasks) or hasattr(tasks, "to_parquet") or not isinstance(tasks, Iterable)
-        unnamed = [] if tasks is None else [tasks] if is_one else list(tasks)
-        unnamed = [unnamed] if unnamed and is_row(unnamed[0]) else unnamed
-        tasks = {}
-    given = [*([("dev", dev)] if dev is not None else []), *tasks.items()]
-    # A task that chooses the model is not scored a second time as one that does not.
-    is_dev = lambda task: is_path(task) and is_path(dev) and Path(task) == Path(dev)  # noqa: E731
-    given += [(f"task-{place}", task) for place, task in enumerate(unnamed, 1) if not is_dev(task)]
+        listed = [tasks] if is_one else list(tasks)
+        listed = [listed] if listed and is_row(listed[0]) else listed
+        for place, task in enumerate(listed, 1):
+            # A task that chooses the model is not scored a second time as one that does not.
+            if not (is_path(task) and is_path(dev) and Path(task) == Path(dev)):
+                given.append((f"task-{place}", task, False))
     found: dict[str, str] = {}
-    for name, task in given:
+    for name, task, is_named in given:
         check_task_name(name)
         source, *more = source_of(task, f"{directory}/{quote(name, safe='')}.parquet", f"task {name}")
         if more:
             raise UserError(f"task {name}: a list of files is not one task; pass each file as a separate task")
-        if is_path(task) and name not in tasks:
+        if is_path(task) and not is_named:
             name = task_name(source, found)
         if name in found:
             raise UserError(f"two tasks are called {name}; pass a mapping from names to tasks")

@@ -26,8 +26,8 @@ Row = dict[str, Any]
 def score_model(name: str, evaluation: Evaluation, sentences: Sequence[str], config: Config) -> Row:
     """Score one model, embedding each sentence of the evaluation once; `sentences` need no labels."""
     device = "cuda" if config.resources.gpu is not False and torch.cuda.is_available() else "cpu"
-    options = {"token_budget": config.resources.encode_token_budget, "device": device}
-    model = load_model(name, (config.encoder.layers,), config.encoder.max_length, **options)
+    encoder, budget = config.encoder, config.resources.encode_token_budget
+    model = load_model(name, (encoder.layers,), encoder.max_length, token_budget=budget, device=device)
     print(f"{name}: {model.description}")
     scores = ModelScores()
     if evaluation.tasks:

@@ -73,7 +73,9 @@ def job(arguments: argparse.Namespace) -> None:
     evaluation = without_seen(Evaluation.load(config.evaluation, config.seed), config.evaluation, {})
     evaluation = _known_to_all(evaluation, teachers)
     asked: list[tuple[Role, str]] = list(zip(evaluation.roles, evaluation.sentences))
-    sample = [("", text) for text in survey_corpus(CorpusConfig(source=texts)).sample] if texts else asked
+    sample: list[tuple[Role, str]] = asked
+    if texts:
+        sample = [("", text) for text in survey_corpus(CorpusConfig(source=texts)).sample]
     sample = [each for each in sample if all(teacher.knows([each[1]]) for teacher in teachers)]
     sample = sample[:: 1 + len(sample) // MOST_SENTENCES]
     if not evaluation.tasks and len(sample) < FEWEST_SENTENCES:

@@ -71,11 +71,14 @@ def embeddings(out: Path, inputs: Named, settings: Named, context: Context) -> N
     """Embed sentences with one encoder, or several ones' mean weights, at every pooling; refuse non-finite results."""
     sentences, config = inputs["sentences"], inputs["encoder"]
     models = inputs["model"] if isinstance(inputs["model"], list) else [inputs["model"]]
+    loaded = (load_checkpoint(path, config.trust_remote_code) for path in models)
+    weights = mean_weights(loaded) if len(models) > 1 else None  # before the encoder: memory has two models at most
     encoder, tokenizer = load_start(config, models[0])
-    if len(models) > 1:
-        encoder.load_state_dict(mean_weights(load_checkpoint(path, config.trust_remote_code) for path in models))
-    if (tokens := sentences.tokens) is None:
-        texts = with_prompts(sentences.texts, sentences.roles, sentences.prompts)
+    if weights:
+        encoder.load_state_dict(weights)
+    evaluation, tokens = sentences.evaluation, sentences.tokens
+    if tokens is None:
+        texts = with_prompts(evaluation.sentences, evaluation.roles, sentences.prompts)
         tokens = tokenize(tokenizer, texts, config.max_length)
     results = encode(encoder.to(context.device), tokens, settings["layers"], context.token_budget)
     for layers, x_UD in zip(settings["layers"], results):
@@ -112,7 +115,8 @@ def mean_weights(models: Iterable[nn.Module]) -> dict[str, torch.Tensor]:
 def teacher_embeddings(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Embed sentences with an external teacher, and measure its speed; refuse non-finite results."""
     teacher: Teacher = inputs["teacher"]
-    x_UD, speed = embed_by(teacher, inputs["sentences"].texts, inputs["sentences"].roles)
+    evaluation = inputs["sentences"].evaluation
+    x_UD, speed = embed_by(teacher, evaluation.sentences, evaluation.roles)
     np.save(out / layers_file(settings["layers"]), x_UD)
     about = {"parameters": teacher.parameters, "width": x_UD.shape[1]}
     return {**about, "sentences_per_second": None if teacher.is_stored else speed}

@@ -64,7 +64,7 @@ class TestArtefacts:
         rows = np.array([evaluation.sentences.index(sentence) for sentence in own.sentences])
         given = {
             "embeddings": Ref("base/embeddings/00"),
-            "sentences": Sentences(evaluation.sentences, None, evaluation),
+            "sentences": Sentences(evaluation, None),
             "dev": DevTask(own, None, rows, 2),
             "encoder": EncoderConfig(),
             "model": None,
@@ -119,7 +119,7 @@ class TestArtefacts:
             calibration = fit_calibration(stages, x_ND, FlowConfig(batch_size=8), None, derive_seed(5, task))
             alone = Evaluation([evaluation.tasks[task]])
             order = [evaluation.sentences.index(sentence) for sentence in alone.sentences]
-            expected = alone.score(calibration.transform(x["first_last"][order]))[task]
+            expected = alone.score(calibration.transform(x["first_last"][order])).metrics[task]
             assert scores[task]["spearman"] == pytest.approx(expected["spearman"], abs=1e-6)
             assert scores[task]["pearson"] == pytest.approx(expected["pearson"], abs=1e-3)
         mean = mean_embeddings([found, {task: 3 * x_UD for task, x_UD in found.items()}])
