@@ -1,7 +1,6 @@
 """Score models side by side with each other and with lexical baselines, as `raysed evaluate` shows them."""
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,9 @@ from raysed.model.prompts import embed_by_role
 from raysed.report.scores import display_name
 from raysed.report.sections.unlabelled import neighbours_table, unlabelled_table
 from raysed.score.intervals import Difference, interval, resample
-from raysed.score.kinds.classification import part_done
 from raysed.score.tasks import Evaluation, ModelScores, main_score, mean_score
 from raysed.score.unlabelled import LABELS_ADVICE, unlabelled_scores
-from raysed.store.progress import Progress, steps, track
+from raysed.store.progress import Progress, steps
 from raysed.store.text import Table, number
 
 Row = dict[str, Any]
@@ -41,7 +39,8 @@ def score_model(name: str, evaluation: Evaluation, sentences: Sequence[str], con
 
         x_UD = embed_by_role(embed, evaluation.sentences, evaluation.roles)
         progress.close()
-        scores = evaluation.score(x_UD, partial(_tracked, f"score {name}"))
+        with steps(f"score {name}", len(evaluation.tasks)) as begin:
+            scores = evaluation.score(x_UD, begin)
     row = _row(name, model.description, list(model.poolings), scores)
     if sentences:
         with steps(f"score {name} without labels", 1):
@@ -51,17 +50,15 @@ def score_model(name: str, evaluation: Evaluation, sentences: Sequence[str], con
 
 def score_baselines(evaluation: Evaluation) -> list[Row]:
     """Score the lexical baselines, which need no model."""
-    found = evaluation.score_baselines(partial(_tracked, "score lexical baselines"))
+    count = sum(len(task.lexical()) for task in evaluation.tasks.values())
+    with steps("score lexical baselines", count) as begin:
+        found = evaluation.score_baselines(begin)
     return [_row(display_name(name, "baseline"), "lexical baseline", [], scores) for name, scores in found.items()]
 
 
 def _row(name: str, description: str, layers: list[Any], scores: ModelScores) -> Row:
     about = {"model": name, "description": description, "layers": layers}
     return {**about, "metrics": scores.metrics, "outcomes": scores.outcomes}
-
-
-def _tracked(title: str, names: list[str]) -> Iterator[str]:
-    return track(title, names, names, part_done)
 
 
 # What is printed ----------------------------------------------------------------------------------------------------

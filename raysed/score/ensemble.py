@@ -67,7 +67,7 @@ class Ensemble:
             scores = {subset: {column: self._mean(subset, of) for column, of in columns.items()} for subset in shown}
             self._begin("intervals")
             for seed, (kind, of) in enumerate(kinds.items()):  # each kind has its own draws
-                outcomes = {subset: [self._outcomes(subset, of)] for subset in shown}
+                outcomes = {some: [{name: self._scored(some, name).outcomes[name] for name in of}] for some in shown}
                 draws[kind] = resample(self._evaluation, outcomes, of, seed=seed)
         share = {kind: len(of) / len(tasks) for kind, of in kinds.items()}
         draws["mean"] = {subset: sum(share[kind] * draws[kind][subset] for kind in kinds) for subset in shown}
@@ -87,9 +87,6 @@ class Ensemble:
 
     def _mean(self, subset: Subset, tasks: Sequence[str]) -> float | None:
         return mean_score({name: self._scored(subset, name).metrics[name] for name in tasks}, tasks)
-
-    def _outcomes(self, subset: Subset, tasks: Sequence[str]) -> dict[str, np.ndarray]:
-        return {name: self._scored(subset, name).outcomes[name] for name in tasks}
 
     def _scored(self, subset: Subset, task: str) -> ModelScores:
         if (subset, task) not in self._scores:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from raysed.config import EvaluationConfig, Layers, Role, TaskConfig, stable_hash
+from raysed.context import ignore
 from raysed.data.graded import StsTask
 from raysed.data.rows import first_filled_line
 from raysed.data.sources import ending, local_file
@@ -36,8 +37,6 @@ Embeddings = np.ndarray | Mapping[str, np.ndarray]
 calibrations, a matrix by task with a row for each of `Evaluation.rows`."""
 Outcomes = Mapping[str, np.ndarray]
 """One model's outcomes by task."""
-Each = Callable[[list[str]], Iterable[str]]
-"""Iterates over the names of steps and may show progress."""
 
 
 @dataclass(frozen=True)
@@ -113,21 +112,22 @@ class Evaluation:
             )
         return self.tasks[task].outcome(x_UD)
 
-    def score(self, embeddings: Embeddings, each: Each = iter) -> ModelScores:
-        """Score one model on all tasks; matrices by task, only on those that they cover."""
+    def score(self, embeddings: Embeddings, begin: Callable[[str], None] = ignore) -> ModelScores:
+        """Score one model, on matrices by task only what they cover; `begin` is called with the name of each task."""
         found = ModelScores()
-        for name in each([name for name in self.tasks if not isinstance(embeddings, Mapping) or name in embeddings]):
-            found.add(self.tasks[name], self.outcome(embeddings, name))
+        for name, task in self.tasks.items():
+            if not isinstance(embeddings, Mapping) or name in embeddings:
+                begin(name)
+                found.add(task, self.outcome(embeddings, name))
         return found
 
-    def score_baselines(self, each: Each = iter) -> dict[str, ModelScores]:
+    def score_baselines(self, begin: Callable[[str], None] = ignore) -> dict[str, ModelScores]:
         """Score the lexical baselines, which need no model, by name."""
-        outcomes, found = {}, {name: ModelScores() for name in BASELINES}
+        found = {name: ModelScores() for name in BASELINES}
         for task in self.tasks.values():
-            outcomes |= {f"{task.name} by {name}": (name, task, make) for name, make in task.lexical().items()}
-        for step in each(list(outcomes)):
-            name, task, make = outcomes[step]
-            found[name].add(task, make())
+            for name, outcome in task.lexical().items():
+                begin(f"{task.name} by {name}")
+                found[name].add(task, outcome())
         return {name: scores for name, scores in found.items() if scores.outcomes}
 
     def score_between(self, x_UD: np.ndarray, y_UD: np.ndarray, tasks: Iterable[str]) -> float | None:
