@@ -172,11 +172,11 @@ class Classification(LabelledTask):
         if self.scored.all():
             folds = probes.stratified_folds(labels_N, self._seed, FOLDS)
         fits, done = len(folds) * count * len(grid), itertools.count(1)  # up to half a minute each
-        on_fit = lambda: report_part(next(done) / fits)  # noqa: E731
         for rows, held_out in folds:
             train = Labelled(features[rows], labels_N[rows])
             parts = train.folds(seed, min(count, int(np.bincount(train.labels).max())))  # so that every fold has a text
-            predicted_N[held_out] = probes.classify(train, features[held_out], grid, parts, on_fit).predicted
+            found = probes.classify(train, features[held_out], grid, parts, lambda: report_part(next(done) / fits))
+            predicted_N[held_out] = found.predicted
         report_part(0.0)  # few texts of a class make fewer folds
         return predicted_N[self.scored]
 
