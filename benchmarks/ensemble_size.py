@@ -93,13 +93,14 @@ def measured(members: list[Path], learners: Mapping[int, list[Path]]) -> dict[st
     groups = {f"ensembles of {n}": [np.mean([x_MND[i] for i in g], axis=0) for g in of] for n, of in GROUPS.items()}
     groups |= {f"learners of {n}": [embedded(path, texts) for path in paths] for n, paths in learners.items()}
     groups = {"members": x_MND, **groups}
-    outcomes = {name: [evaluation.outcomes(x_ND) for x_ND in group] for name, group in groups.items()}
+    scored = {name: [evaluation.score(x_ND) for x_ND in group] for name, group in groups.items()}
+    outcomes = {name: [of.outcomes for of in group] for name, group in scored.items()}
     columns = {"stsb-test": ("stsb-test",), "years": YEARS, "trecqa": ("trecqa",)}
     found: dict[str, dict[str, list[float]]] = {name: {} for name in groups}
     for seed, (column, tasks) in enumerate(columns.items()):
         draws = resample(evaluation, outcomes, tasks, seed=seed)
-        for name, group in outcomes.items():
-            scores = [mean_score(evaluation.score_outcomes({t: of[t] for t in tasks}), tasks) for of in group]
+        for name, group in scored.items():
+            scores = [mean_score(of.metrics, tasks) for of in group]
             of_one = draws["learners of 1"] if name.startswith("learners") else draws["members"]
             found[name][column] = [float(np.mean(scores)), *map(float, interval(draws[name] - of_one))]
     return found

@@ -30,7 +30,7 @@ from raysed.model.load import load_model
 from raysed.model.teacher import load_teacher
 from raysed.process import prepare_process
 from raysed.score.intervals import interval, resample
-from raysed.score.lexical import TF_IDF, baselines
+from raysed.score.lexical import TF_IDF
 from raysed.score.tasks import Evaluation, Outcomes, mean_score
 from raysed.store.storage import Storage
 from raysed.store.text import Table, number
@@ -212,7 +212,7 @@ def draw_speed(models: Mapping[str, Sequence[Path]], directory: Path, picture: P
         else:
             points[name] = (rate(load_model(str(models[name][0]), (1,), 64).embed, sentences), mean)
     vectorizer = TfidfVectorizer(sublinear_tf=True).fit(evaluation.sentences)
-    words = baselines(evaluation)[TF_IDF]
+    words = evaluation.score_baselines()[TF_IDF].outcomes
     points[TF_IDF] = (rate(vectorizer.transform, sentences), mean_of_kinds(evaluation, words))
     rows = [[name, f"{speed:,.0f}", number(mean)] for name, (speed, mean) in points.items()]
     print(Table(["model", "sentences/s", "mean"], rows).markdown())
@@ -288,7 +288,8 @@ def outcomes_of(paths: Sequence[Path], evaluation: Evaluation, directory: Path) 
     file = directory / f"{'+'.join('-'.join(path.parts[-2:]) for path in paths)}.npz"
     if not file.exists():
         embeddings = [embedded(path, tuple(evaluation.sentences)) for path in paths]
-        np.savez(file, **evaluation.outcomes(side_by_side(embeddings, is_unit=len(paths) > 1).astype(np.float32)))
+        x_UD = side_by_side(embeddings, is_unit=len(paths) > 1).astype(np.float32)
+        np.savez(file, **evaluation.score(x_UD).outcomes)
     with np.load(file) as found:
         return dict(found)
 
@@ -302,8 +303,7 @@ def embedded(path: Path, sentences: tuple[str, ...]) -> np.ndarray:
 
 def score(evaluation: Evaluation, outcomes: Outcomes, tasks: Sequence[str]) -> float:
     """Returns the mean score over some tasks, x100."""
-    metrics = evaluation.score_outcomes({name: outcomes[name] for name in tasks})
-    return mean_score(metrics, tasks)
+    return mean_score({name: evaluation.tasks[name].metrics(outcomes[name]) for name in tasks}, tasks)
 
 
 def with_spread(scores: Sequence[float]) -> str:

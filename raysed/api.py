@@ -10,7 +10,9 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import quote
 
@@ -39,9 +41,6 @@ class Scores(dict[str, dict[str, Any]]):
         columns = list(dict.fromkeys(column for row in self.values() for column in row))
         cells = {column: lambda name, column=column: _cell(self[name].get(column)) for column in columns}
         return Table.of(self, {"": str, **cells}).plain()
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{self}</pre>"
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return a data frame with one row per name; needs pandas."""
@@ -131,9 +130,6 @@ class Result:
 
     def __repr__(self) -> str:
         return f"{self.directory}\n{self.scores}"
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{self}</pre>"
 
 
 @contextmanager
@@ -268,67 +264,67 @@ def distill(
         ... )
         >>> result.model.encode("The printer is out of paper.")  # doctest: +SKIP
     """
+    arguments = dict(locals())
     from raysed.model.teachers.python import given_objects
 
     given_objects.clear()  # which may have those of `distillation`
-
-    trained = {"keep_layers": keep_layers, "static": static, "search": search, "queries": queries}
-    about = {"dev": dev, "tasks": tasks, "run": run, "storage": storage, "settings": settings, "verbose": verbose}
     try:
-        return run_config(distillation(teachers, sentences, learner, **trained, **about), verbose, take_over)
+        return run_config(distillation(**arguments), verbose, take_over)
     finally:
         given_objects.clear()
 
 
-def distillation(
-    teachers: Any,
-    sentences: Any = None,
-    learner: str | None = None,
-    *,
-    keep_layers: int | Sequence[int] | None = None,
-    static: bool = False,
-    search: bool = False,
-    queries: Any = None,
-    dev: Any = None,
-    tasks: Any = (),
-    run: str = "distilled",
-    storage: str = "runs",
-    settings: Mapping[str, Any] | None = None,
-    verbose: bool = False,
-) -> Config:
+def distillation(*arguments: Any, **named: Any) -> Config:
     """Return the configuration that `distill` runs for the same arguments."""
     from raysed.data.given import source_of
-    from raysed.model.teacher import default_learner
     from raysed.model.teachers.python import given_objects, settings_of
 
-    make_config({"run": run, "storage": storage})  # before anything is written there
-    defaults = load_config(find_config("distill"))
-    blocks = [settings_of(teacher, given_objects) for teacher in _as_list(teachers)]
+    bound = signature(distill).bind(*arguments, **named)
+    bound.apply_defaults()
+    given = SimpleNamespace(**bound.arguments)
+    own: dict[str, Any] = {"run": given.run, "storage": given.storage}
+    make_config(own)  # before anything is written there
+    defaults, has_dev = load_config(find_config("distill")), given.dev is not None
+    blocks = [settings_of(teacher, given_objects) for teacher in _as_list(given.teachers)]
     paths = [block.get("path", "") for block in blocks]
-    encoder: dict[str, Any] = {"path": learner} if learner else default_learner(paths)
-    if static and keep_layers is not None:
-        raise UserError("keep_layers is for transformers, but static makes a table of vectors; leave one of them out")
-    if static:
-        encoder = {"path": encoder["path"], "static": {}}
-    elif isinstance(keep_layers, int) and encoder["path"] not in paths:
-        encoder["model_kwargs"] = {"num_hidden_layers": keep_layers}
-    elif keep_layers is not None:
-        encoder["keep_layers"] = keep_layers if isinstance(keep_layers, int) else list(keep_layers)
-    own: dict[str, Any] = {"run": run, "storage": storage, "teachers": blocks, "encoder": encoder}
+    own |= {"teachers": blocks, "encoder": _learner(given.learner, given.keep_layers, given.static, paths)}
     if any(path.startswith(PYTHON) for path in paths) and not os.environ.get("RAY_ADDRESS"):
         own["resources"] = {"engine": "local"}
-    given = f"{os.path.expanduser(storage)}/{run}/given"
-    if sentences is not None:
-        own["corpus"] = {"source": source_of(sentences, f"{given}/sentences.parquet", "sentences")}
-    if search or queries is not None:
-        own |= _for_search(queries, f"{given}/queries.parquet", has_dev=dev is not None)
-    if sources := _sources(dev, tasks, f"{given}/tasks"):
-        own["evaluation"] = _on_tasks(sources, dev is not None, defaults)
-    if static:
+    directory = f"{os.path.expanduser(given.storage)}/{given.run}/given"
+    if given.sentences is not None:
+        own["corpus"] = {"source": source_of(given.sentences, f"{directory}/sentences.parquet", "sentences")}
+    if given.search or given.queries is not None:
+        sources = [] if given.queries is None else source_of(given.queries, f"{directory}/queries.parquet", "queries")
+        if len(sources) > 1:
+            raise UserError("queries: pass one file of queries, or the queries themselves")
+        own["search"] = {"queries": list(get_args(QueryKind)), "source": sources[0] if sources else None}
+        # Without a task to choose on, held-out queries choose the weights.
+        own["sed"] = {"loss": ["unit_mse", "scores"], **({} if has_dev else {"keep": "best_on_held_out"})}
+    if tasks := _sources(given.dev, given.tasks, f"{directory}/tasks"):
+        own["evaluation"] = _on_tasks(tasks, has_dev, defaults)
+    if given.static:
         # Most rows of the table are in few batches, so updates may be large.
         own["sed"] = {**own.get("sed", {}), "learning_rate": 1e-2, "batch_size": 256}
     known = defaults.model_dump(mode="json", exclude_unset=True)
-    return _with_lengths(merge(known, own, Config), settings or {}, verbose)
+    return _with_lengths(merge(known, own, Config), given.settings or {}, given.verbose)
+
+
+def _learner(
+    path: str | None, keep_layers: int | Sequence[int] | None, static: bool, teachers: Sequence[str]
+) -> dict[str, Any]:
+    """Return the settings `encoder` of the model to train."""
+    from raysed.model.teacher import default_learner
+
+    encoder: dict[str, Any] = {"path": path} if path else default_learner(teachers)
+    if static and keep_layers is not None:
+        raise UserError("keep_layers is for transformers, but static makes a table of vectors; leave one of them out")
+    if static:
+        return {"path": encoder["path"], "static": {}}
+    if isinstance(keep_layers, int) and encoder["path"] not in teachers:
+        return {**encoder, "model_kwargs": {"num_hidden_layers": keep_layers}}
+    if keep_layers is not None:
+        encoder["keep_layers"] = keep_layers if isinstance(keep_layers, int) else list(keep_layers)
+    return encoder
 
 
 def _on_tasks(sources: Mapping[str, str], has_dev: bool, defaults: Config) -> dict[str, Any]:
@@ -343,18 +339,6 @@ def _on_tasks(sources: Mapping[str, str], has_dev: bool, defaults: Config) -> di
         "dev": chosen,
         "report": reported,
     }
-
-
-def _for_search(queries: Any, place: str, has_dev: bool) -> dict[str, Any]:
-    """Return the settings that train for search; without a task to choose on, held-out queries choose the weights."""
-    from raysed.data.given import source_of
-
-    sources = [] if queries is None else source_of(queries, place, "queries")
-    if len(sources) > 1:
-        raise UserError("queries: pass one file of queries, or the queries themselves")
-    block = {"queries": list(get_args(QueryKind)), "source": sources[0] if sources else None}
-    keep = {} if has_dev else {"keep": "best_on_held_out"}
-    return {"search": block, "sed": {"loss": ["unit_mse", "scores"], **keep}}
 
 
 def _with_lengths(own: dict[str, Any], settings: Mapping[str, Any], verbose: bool) -> Config:
@@ -420,7 +404,8 @@ def evaluate(model: Any, tasks: Any) -> Scores:
     teacher = load_teacher(config, device="cuda" if torch.cuda.is_available() else "cpu")
     if isinstance(teacher, PythonTeacher):
         teacher.objects = objects
-    return Scores(evaluation.score(embed_by_role(teacher.embed, evaluation.sentences, evaluation.roles)))
+    x_UD = embed_by_role(teacher.embed, evaluation.sentences, evaluation.roles)
+    return Scores(evaluation.score(x_UD).metrics)
 
 
 def _as_list(teachers: Any) -> list[Any]:
@@ -433,23 +418,24 @@ def _sources(dev: Any, tasks: Any, directory: str) -> dict[str, str]:
     from raysed.data.given import is_path, is_row, source_of
     from raysed.score.tasks import task_name
 
-    unnamed: list[Any] = []
-    if not isinstance(tasks, Mapping):
+    given: list[tuple[str, Any, bool]] = [] if dev is None else [("dev", dev, False)]
+    if isinstance(tasks, Mapping):
+        given += [(name, task, True) for name, task in tasks.items()]
+    elif tasks is not None:
         is_one = is_path(tasks) or hasattr(tasks, "to_parquet") or not isinstance(tasks, Iterable)
-        unnamed = [] if tasks is None else [tasks] if is_one else list(tasks)
-        unnamed = [unnamed] if unnamed and is_row(unnamed[0]) else unnamed
-        tasks = {}
-    given = [*([("dev", dev)] if dev is not None else []), *tasks.items()]
-    # A task that chooses the model is not scored a second time as one that does not.
-    is_dev = lambda task: is_path(task) and is_path(dev) and Path(task) == Path(dev)  # noqa: E731
-    given += [(f"task-{place}", task) for place, task in enumerate(unnamed, 1) if not is_dev(task)]
+        listed = [tasks] if is_one else list(tasks)
+        listed = [listed] if listed and is_row(listed[0]) else listed
+        for place, task in enumerate(listed, 1):
+            # A task that chooses the model is not scored a second time as one that does not.
+            if not (is_path(task) and is_path(dev) and Path(task) == Path(dev)):
+                given.append((f"task-{place}", task, False))
     found: dict[str, str] = {}
-    for name, task in given:
+    for name, task, is_named in given:
         check_task_name(name)
         source, *more = source_of(task, f"{directory}/{quote(name, safe='')}.parquet", f"task {name}")
         if more:
             raise UserError(f"task {name}: a list of files is not one task; pass each file as a separate task")
-        if is_path(task) and name not in tasks:
+        if is_path(task) and not is_named:
             name = task_name(source, found)
         if name in found:
             raise UserError(f"two tasks are called {name}; pass a mapping from names to tasks")

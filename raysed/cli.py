@@ -88,15 +88,12 @@ def main_of(
     try:
         with notes_shown(level=level), interrupts.errors_are_stops():
             return job(parsed) or 0
-    except UserError as error:
-        print(f"error: {_one_line(error)}", file=sys.stderr)
-        return 2
-    except RunFailed as error:
-        print(f"failed: {_one_line(error)}", file=sys.stderr)
-        return 1
-    except MemoryError as error:
-        print(f"failed: {_one_line(UserError(first_line(error)))}", file=sys.stderr)
-        return 1
+    except (UserError, RunFailed, MemoryError) as error:
+        is_mistake = isinstance(error, UserError)
+        # A `UserError` says what to do without memory. Messages may quote a library's, of several lines.
+        text = str(UserError(first_line(error)) if isinstance(error, MemoryError) else error)
+        print(f"{'error' if is_mistake else 'failed'}: {printable(' '.join(text.split()))}", file=sys.stderr)
+        return 2 if is_mistake else 1
     except KeyboardInterrupt:
         interrupts.acknowledge()
         code = 128 + (interrupts.received_signal() or signal.SIGINT)  # a library may have raised another one since
@@ -128,7 +125,3 @@ def write_output(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"--output {path} cannot be written: {error.strerror}") from None
-
-
-def _one_line(error: Exception) -> str:  # messages may quote a library's, of several lines
-    return printable(" ".join(str(error).split()))

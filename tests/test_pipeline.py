@@ -102,7 +102,7 @@ def test_the_ensemble_is_scored_by_its_mean_embedding(finished):
     tokens = tokenize(tokenizer, evaluation.sentences, 75)
     members = [load_checkpoint(artefact(finished, f"ct/members/{i:02d}")) for i in range(3)]
     mean = np.mean([encode(member, tokens, (1,))[0] for member in members], axis=0)
-    expected = evaluation.score(mean)["everyday-test"]["spearman"]
+    expected = evaluation.score(mean).metrics["everyday-test"]["spearman"]
     assert row["metrics"]["everyday-test"]["spearman"] == pytest.approx(expected, abs=0.02)
 
 
@@ -115,7 +115,7 @@ def test_the_centred_ensemble_is_the_mean_of_members_without_what_all_sentences_
     tokens, corpus = tokenize(tokenizer, evaluation.sentences, 75), read_tokens(artefact(finished, "corpus"))
     centred = [encode(member, tokens, (1,))[0] - encode(member, corpus, (1,))[0].mean(0) for member in members]
     assert len(corpus) <= 2000
-    expected = evaluation.score(np.mean(centred, axis=0))["everyday-test"]["spearman"]
+    expected = evaluation.score(np.mean(centred, axis=0)).metrics["everyday-test"]["spearman"]
     assert row["metrics"]["everyday-test"]["spearman"] == pytest.approx(expected, abs=0.02)
     (raw,) = [row["metrics"]["everyday-test"]["spearman"] for row in report["rows"] if row["kind"] == "ensemble"]
     assert abs(raw - expected) > 0.05
@@ -132,7 +132,7 @@ def test_the_soup_is_the_encoder_with_the_mean_of_the_weights(finished):
     for name, weight in soup.transformer.state_dict().items():
         weight.copy_(torch.from_numpy(np.mean([member[name].double().numpy() for member in members], axis=0)))
     tokens = tokenize(load_tokenizer(EncoderConfig(**ONE_LAYER)), evaluation.sentences, 75)
-    expected = evaluation.score(encode(soup, tokens, (1,))[0])["everyday-test"]["spearman"]
+    expected = evaluation.score(encode(soup, tokens, (1,))[0]).metrics["everyday-test"]["spearman"]
     assert row["metrics"]["everyday-test"]["spearman"] == pytest.approx(expected, abs=0.02)
     singles = [row["metrics"]["everyday-test"]["spearman"] for row in report["rows"] if row["kind"] == "member"]
     assert min(abs(expected - single) for single in singles) > 0.02, "it is none of them"

@@ -71,7 +71,7 @@ def test_teachers_alone_and_together_by_kind_of_task(compare):
     first, second, gold = zip(*of_its_own)
     evaluation = Evaluation([StsTask("pairs", {"": (list(first), list(second), np.array(gold))})])
     vectors = {row["sentence"]: row["embedding"] for row in pq.read_table("a.parquet").to_pylist()}
-    alone = main_score(evaluation.score(np.array([vectors[text] for text in evaluation.sentences]))["pairs"])
+    alone = main_score(evaluation.score(np.array([vectors[text] for text in evaluation.sentences])).metrics["pairs"])
     assert worth["rows"][0]["tasks"]["pairs"] == pytest.approx(alone, abs=1e-4)
     assert f"{worth['rows'][2]['scores']['mean']:.2f}" in shown and "(best on dev)" in shown
     assert "gain over the best teacher" in shown and "neighbours that both find" in shown

@@ -40,18 +40,14 @@ def print_plan(config: Config) -> None:
     check_settings(config)
     prepare_process()
 
-    from raysed.plan.size import show_plan
-
-    print(show_plan(config, _cluster_of(config)))
-
-
-def _cluster_of(config: Config) -> Any:
     from raysed.cluster.session import is_ray_given, session
+    from raysed.plan.size import show_plan
     from raysed.resources import this_machine
 
-    if config.resources.engine == "local" or not is_ray_given():
-        return this_machine()
-    with session("ray"):
-        from raysed.cluster.machines import current_cluster
+    cluster = this_machine()
+    if config.resources.engine != "local" and is_ray_given():
+        with session("ray"):
+            from raysed.cluster.machines import current_cluster
 
-        return current_cluster()
+            cluster = current_cluster()
+    print(show_plan(config, cluster))

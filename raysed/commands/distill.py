@@ -51,7 +51,7 @@ def job(arguments: argparse.Namespace) -> int:
     from raysed.config_text import apply_override
 
     options = vars(arguments)
-    plan, take_over = options.pop("plan"), options.pop("take_over")
+    plan = options.pop("plan")
     settings: dict[str, Any] = {"corpus": {"source": options.pop("corpus")}}
     del options["address"]  # already used
     allow_worse = ["export.allow_worse=true"] if options.pop("allow_worse") else []
@@ -61,4 +61,4 @@ def job(arguments: argparse.Namespace) -> int:
     if plan:
         print_plan(distillation(**options))
         return 0
-    return code_of(distill(**options, take_over=take_over))
+    return code_of(distill(**options))

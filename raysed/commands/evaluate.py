@@ -53,28 +53,23 @@ def job(arguments: argparse.Namespace) -> None:
     from raysed.model.load import check_layers
     from raysed.plan.check import load_evaluation
     from raysed.score.tasks import Evaluation
-    from raysed.side_by_side import Benchmark, describe, score_bag_of_words, score_model
+    from raysed.side_by_side import describe, score_baselines, score_model
 
     chunks = sentence_chunks(CorpusConfig(source=texts), 0, CorpusReport()) if texts else []
     sentences = [sentence for _, chunk in chunks for sentence in chunk]
     if texts and len(sentences) < 2:
         raise UserError(f"{', '.join(texts)}: only {len(sentences)} usable sentences; at least 2 are needed")
     evaluation = Evaluation.load(config.evaluation, config.seed) if arguments.tasks else load_evaluation(config)
-    benchmark = Benchmark(evaluation, config.evaluation.report_tasks(), config.encoder, config.resources, sentences)
     for name in arguments.models:
         check_layers(name, (config.encoder.layers,), asked_for="layers" in config.encoder.model_fields_set)
-    models = [score_model(name, benchmark) for name in dict.fromkeys(arguments.models)]
-    baseline_rows = score_bag_of_words(benchmark)
-    for text in describe(baseline_rows, models, benchmark):
+    models = [score_model(name, evaluation, sentences, config) for name in dict.fromkeys(arguments.models)]
+    baselines, tasks = score_baselines(evaluation), config.evaluation.report_tasks()
+    for text in describe(baselines, models, evaluation, tasks):
         print(f"\n{text}")
     if arguments.output:
-        document = {
-            "tasks": config.evaluation.report_tasks(),
-            "aggregation": config.evaluation.aggregation,
-            "max_length": config.encoder.max_length,
-            "models": [{k: v for k, v in row.items() if k != "outcomes"} for row in [*baseline_rows, *models]],
-        }
-        write_output(arguments.output, json.dumps(document, indent=1) + "\n")
+        rows = [{key: value for key, value in row.items() if key != "outcomes"} for row in [*baselines, *models]]
+        about = {"aggregation": config.evaluation.aggregation, "max_length": config.encoder.max_length}
+        write_output(arguments.output, json.dumps({"tasks": tasks, **about, "models": rows}, indent=1) + "\n")
 
 
 def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
@@ -86,9 +81,7 @@ def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
     config = load_config(path, overrides)
     if not arguments.tasks:
         return config, []
-    from raysed.score.tasks import tasks_of, without_labels
+    from raysed.score.tasks import with_tasks
 
-    texts = without_labels(arguments.tasks)
-    tasks = tasks_of([source for source in arguments.tasks if source not in texts])
-    evaluation = config.evaluation.model_copy(update={"tasks": tasks, "dev": None, "report": None})
+    evaluation, texts = with_tasks(config.evaluation, arguments.tasks)
     return config.model_copy(update={"evaluation": evaluation}), texts

@@ -11,6 +11,7 @@ how much the teachers differ. Nothing is trained.
 import argparse
 import json
 from collections.abc import Iterable, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,14 +66,14 @@ def job(arguments: argparse.Namespace) -> None:
     from raysed.score.ensemble import FEWEST_SENTENCES, Ensemble, agreement, by_title
     from raysed.score.seen import without_seen
     from raysed.score.tasks import Evaluation
-    from raysed.store.progress import steps
 
     teachers, _ = check_teachers(config)
-    titles = _titles(teachers)
+    _check_distinct(teachers)
+    titles = [teacher.title for teacher in teachers]
     evaluation = without_seen(Evaluation.load(config.evaluation, config.seed), config.evaluation, {})
     evaluation = _known_to_all(evaluation, teachers)
     asked: list[tuple[Role, str]] = list(zip(evaluation.roles, evaluation.sentences))
-    sample = asked
+    sample: list[tuple[Role, str]] = asked
     if texts:
         sample = [("", text) for text in survey_corpus(CorpusConfig(source=texts)).sample]
     sample = [each for each in sample if all(teacher.knows([each[1]]) for teacher in teachers)]
@@ -91,12 +92,10 @@ def job(arguments: argparse.Namespace) -> None:
         teacher.unload()
     found: dict[str, Any] = {}
     if evaluation.tasks:
-        tasks = [name for name in config.evaluation.report_tasks() if name in evaluation.tasks] or list(
-            evaluation.tasks
-        )
+        tasks = [name for name in config.evaluation.report_tasks() if name in evaluation.tasks]
+        tasks = tasks or list(evaluation.tasks)
         dev = [config.evaluation.dev] if config.evaluation.dev in evaluation.tasks else tasks
-        of_tasks = [x_ND[: len(asked)] for x_ND in embeddings]
-        ensemble = Ensemble(evaluation, config.combination, of_tasks, steps)
+        ensemble = Ensemble(evaluation, config.combination, [x_ND[: len(asked)] for x_ND in embeddings])
         found["worth"] = by_title(ensemble.gain(tasks, ensemble.choose(dev)), titles)
         _print(gain_blocks(found["worth"]))
     if len(sample) >= FEWEST_SENTENCES:
@@ -125,40 +124,30 @@ def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
     config = config.model_copy(update={"teachers": teachers})
     for problem in combination_problems(config):
         raise UserError(problem)
-    dev = [arguments.dev] if arguments.dev else []
-    if not (arguments.tasks or arguments.corpus or dev):
+    if not (arguments.tasks or arguments.corpus or arguments.dev):
         if arguments.config:
             return config, []
         raise UserError(
             "teachers cannot be compared without sentences; name a --task with labels, or your own text with --corpus"
         )
-    from raysed.score.tasks import tasks_of, without_labels
+    from raysed.score.tasks import with_tasks
 
-    texts = without_labels(arguments.tasks)
-    tasks = tasks_of([*dev, *(source for source in arguments.tasks if source not in [*texts, *dev])], dev)
-    chosen = next(iter(tasks)) if dev else None
-    # Every subset is scored; probes and k-means would take minutes each.
-    labelled = {
-        name: task.model_copy(update={"kind": "neighbours"})
-        for name, task in tasks.items()
-        if task.kind == "classification"
-    }
-    tasks = {name: labelled.get(name, task) for name, task in tasks.items() if task.kind != "clustering"}
-    evaluation = config.evaluation.model_copy(update={"tasks": tasks, "dev": chosen, "report": None})
+    evaluation, texts = with_tasks(config.evaluation, arguments.tasks, arguments.dev)
+    for name, task in list(evaluation.tasks.items()):  # every subset is scored: k-means and probes would take minutes
+        if task.kind == "clustering":
+            del evaluation.tasks[name]
+        elif task.kind == "classification":
+            evaluation.tasks[name] = task.model_copy(update={"kind": "neighbours"})
     return config.model_copy(update={"evaluation": evaluation}), [*arguments.corpus, *texts]
 
 
-def _titles(teachers: Sequence["Teacher"]) -> list[str]:
-    """Return the teachers' titles; raise `UserError` for a repeated teacher."""
-    known: dict[str, str] = {}
-    for teacher in teachers:
-        if teacher.identity in known:
-            one, two = known[teacher.identity], teacher.config.path
+def _check_distinct(teachers: Sequence["Teacher"]) -> None:
+    for one, two in combinations(teachers, 2):
+        if one.identity == two.identity:
             raise UserError(
-                f"teachers: {one!r} and {two!r} are the same; name it once (combination.weights can double it)"
+                f"teachers: {one.config.path!r} and {two.config.path!r} are the same; name it once "
+                "(combination.weights can double it)"
             )
-        known[teacher.identity] = teacher.config.path
-    return [teacher.title for teacher in teachers]
 
 
 def _known_to_all(evaluation: "Evaluation", teachers: Sequence["Teacher"]) -> "Evaluation":

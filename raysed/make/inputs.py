@@ -1,10 +1,9 @@
 """What makers share: the sentences to embed, and the names of embedding files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from raysed.config import Role
 from raysed.data.tokens import TokenTable
 from raysed.model.prompts import Prompts
 from raysed.score.tasks import Evaluation
@@ -15,19 +14,13 @@ Named = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Sentences:
-    """Sentences to embed, and the tasks they come from."""
+    """The tasks whose sentences are embedded."""
 
-    texts: Sequence[str]
+    evaluation: Evaluation
     tokens: TokenTable | None
     """Of the run's encoder, after `prompts`; None if the run makes that encoder first."""
-    evaluation: Evaluation | None = None
     prompts: Prompts = field(default_factory=dict)
     """Of the run's encoder; teachers have their own."""
-
-    @property
-    def roles(self) -> Sequence[Role]:
-        """Each text's role."""
-        return self.evaluation.roles if self.evaluation else [""] * len(self.texts)
 
 
 def layers_file(layers: Any) -> str:

@@ -62,8 +62,8 @@ class EvaluationEmbeddings(Artefact):
         poolings: Sequence[Layers],
         may_fail: bool = False,
     ):
-        inputs, settings = {"encoder": encoder, "model": model, "sentences": sentences}, {"layers": poolings}
-        about = f"embeddings by {what}", "evaluation", embeddings, inputs, settings
+        inputs = {"encoder": encoder, "model": model, "sentences": sentences}
+        about = f"embeddings by {what}", "evaluation", embeddings, inputs, {"layers": poolings}
         super().__init__(name, *about, execution=Short(), may_fail=may_fail)
 
 
@@ -72,20 +72,20 @@ def embeddings(out: Path, inputs: Named, settings: Named, context: Context) -> N
     sentences, config = inputs["sentences"], inputs["encoder"]
     models = inputs["model"] if isinstance(inputs["model"], list) else [inputs["model"]]
     loaded = (load_checkpoint(path, config.trust_remote_code) for path in models)
-    weights = mean_weights(loaded) if len(models) > 1 else None
+    weights = mean_weights(loaded) if len(models) > 1 else None  # before the encoder: memory has two models at most
     encoder, tokenizer = load_start(config, models[0])
     if weights:
         encoder.load_state_dict(weights)
-    tokens = sentences.tokens
+    evaluation, tokens = sentences.evaluation, sentences.tokens
     if tokens is None:
-        texts = with_prompts(sentences.texts, sentences.roles, sentences.prompts)
+        texts = with_prompts(evaluation.sentences, evaluation.roles, sentences.prompts)
         tokens = tokenize(tokenizer, texts, config.max_length)
     results = encode(encoder.to(context.device), tokens, settings["layers"], context.token_budget)
-    if not all(np.isfinite(result).all() for result in results):
-        name = config.path if models[0] is None else "/".join(models[0].parts[-3:])
-        raise UserError(f"{name}: the embeddings of some evaluation sentences are not finite")
-    for layers, result in zip(settings["layers"], results):
-        np.save(out / layers_file(layers), result)
+    for layers, x_UD in zip(settings["layers"], results):
+        if not np.isfinite(x_UD).all():
+            name = config.path if models[0] is None else "/".join(models[0].parts[-3:])
+            raise UserError(f"{name}: the embeddings of some evaluation sentences are not finite")
+        np.save(out / layers_file(layers), x_UD)
     emit(sentences=len(tokens))
 
 
@@ -115,7 +115,8 @@ def mean_weights(models: Iterable[nn.Module]) -> dict[str, torch.Tensor]:
 def teacher_embeddings(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Embed sentences with an external teacher, and measure its speed; refuse non-finite results."""
     teacher: Teacher = inputs["teacher"]
-    x_UD, speed = embed_by(teacher, inputs["sentences"].texts, inputs["sentences"].roles)
+    evaluation = inputs["sentences"].evaluation
+    x_UD, speed = embed_by(teacher, evaluation.sentences, evaluation.roles)
     np.save(out / layers_file(settings["layers"]), x_UD)
     about = {"parameters": teacher.parameters, "width": x_UD.shape[1]}
     return {**about, "sentences_per_second": None if teacher.is_stored else speed}
@@ -239,16 +240,13 @@ _embedded: dict[Any, dict[Layers, np.ndarray]] = {}
 
 def _rows_of_text(inputs: Named, settings: Named, context: Context) -> tuple[list[Parts], FlowConfig]:
     """Return embeddings of sentences outside the tasks, per pooling, and flow settings that fit their number."""
-    everything = _text_to_fit(inputs, settings)
-    table, flow = draw(everything, settings["flow"], settings["seed"])
+    table, flow = draw(_text_to_fit(inputs, settings), settings["flow"], settings["seed"])
     poolings = inputs["poolings"]  # all of the model's, whichever this fit uses
-    key = None
-    if table is everything:  # known by content, as files may have changed since another run in this process
-        digest = hashlib.sha256(table.offsets.tobytes())
-        digest.update(np.ascontiguousarray(table.input_ids))
-        weights = model_identity(inputs["encoder"])
-        key = str((inputs["encoder"], weights, inputs["model"], poolings, digest.hexdigest()))
-    if key is None or key not in _embedded:
+    digest = hashlib.sha256(table.offsets.tobytes())  # files may have changed since another run in this process
+    digest.update(np.ascontiguousarray(table.input_ids))
+    weights = model_identity(inputs["encoder"])
+    key = str((inputs["encoder"], weights, inputs["model"], poolings, digest.hexdigest()))
+    if key not in _embedded:
         encoder, _ = load_start(inputs["encoder"], inputs["model"])
         _embedded.clear()
         _embedded[key] = dict(zip(poolings, encode(encoder.to(context.device), table, poolings, context.token_budget)))

@@ -35,7 +35,6 @@ from raysed.model.teacher import Teacher, load_teacher
 from raysed.recipe import TEACHERS
 from raysed.score.ensemble import Ensemble
 from raysed.score.tasks import mean_embeddings
-from raysed.store.progress import steps
 
 COMBINATION = "combination.npz"  # the fitted combination, next to the targets
 CHOICE = "choice.json"  # which teachers are best together on the dev task
@@ -334,7 +333,7 @@ def choice_of_teachers(out: Path, inputs: Named, settings: Named, context: Conte
     """Choose the teachers that are best together on the dev task."""
     dev, file = inputs["dev"], layers_file(inputs["dev"].layers)
     embeddings = [np.load(path / file)[dev.rows] for path in inputs["embeddings"]]
-    found = Ensemble(dev.evaluation, settings["combination"], embeddings, steps).choose(list(dev.evaluation.tasks))
+    found = Ensemble(dev.evaluation, settings["combination"], embeddings).choose(list(dev.evaluation.tasks))
     (out / CHOICE).write_text(json.dumps(found, indent=1))
     return found
 
@@ -343,7 +342,7 @@ def worth_of_teachers(out: Path, inputs: Named, settings: Named, context: Contex
     """Score the teachers alone and together on the evaluation's tasks."""
     embeddings = [np.load(path / layers_file(settings["layers"])) for path in inputs["embeddings"]]
     choice = json.loads((inputs["choice"] / CHOICE).read_text()) if inputs["choice"] else {}
-    ensemble = Ensemble(inputs["sentences"].evaluation, settings["combination"], embeddings, steps)
+    ensemble = Ensemble(inputs["sentences"].evaluation, settings["combination"], embeddings)
     found = ensemble.gain(list(settings["tasks"]), choice)
     (out / "worth.json").write_text(json.dumps(found, indent=1))
     return found

@@ -81,7 +81,7 @@ class Plan:
         if not config.encoder.static:  # otherwise the run makes the tokenizer
             asked = with_prompts(evaluation.sentences, evaluation.roles, self._prompts)
             tokens = tokenize(load_tokenizer(config.encoder), asked, config.encoder.max_length)
-        sentences = Sentences(evaluation.sentences, tokens, evaluation, self._prompts)
+        sentences = Sentences(evaluation, tokens, self._prompts)
         prompts = self._prompts if any(role in self._prompts for role in evaluation.roles) else {}
         # Rows of embeddings follow the order of the tasks, which dicts do not tell.
         self.sentences = ExternalInput([self.job.inputs["tasks"], list(evaluation.tasks), prompts], sentences)

@@ -19,7 +19,6 @@ from raysed.report.section import all_sections
 from raysed.report.sections.exported import formats_table, sanity_words
 from raysed.report.sections.scores import headline_table, layers_table, widths_table
 from raysed.report.sections.teachers import teachers_table
-from raysed.score.kinds.classification import part_done
 from raysed.store.progress import emit, steps
 from raysed.store.storage import Storage
 
@@ -38,7 +37,7 @@ def publish(
     """Score all models, export one unless that is refused, write the report and summarise it."""
     emit(stage="report")
     count = len(models) + sum(section.data is not None for section in all_sections())
-    with steps("score and report", count + _FURTHER_STEPS, part_done) as begin:
+    with steps("score and report", count + _FURTHER_STEPS) as begin:
         run = RunResults(job, storage, models, facts, begin)
         begin("export")
         if run.choice.refusal:

@@ -29,7 +29,6 @@ from raysed.recipe import BASE, TEACHERS, parse_recipe
 from raysed.report.choice import Choice, choose
 from raysed.report.scores import Draws, Group, Row, ScoreTable, stage_labels
 from raysed.score.intervals import resample
-from raysed.score.lexical import baselines
 from raysed.score.tasks import Embeddings, Evaluation, Outcomes, mean_embeddings
 from raysed.score.unlabelled import MOST_SENTENCES, correct_triples, correct_triples_of_tf_idf, triples
 from raysed.store.storage import Storage
@@ -132,16 +131,16 @@ class RunResults:
     def _scored(self) -> Iterator[tuple[Row, Outcomes]]:
         evaluation, main = self.evaluation, self.config.encoder.layers
         self.begin("words alone")
-        for name, outcomes in baselines(evaluation).items():
-            yield Row(name, "baseline", 0, None, 0, evaluation.score_outcomes(outcomes)), outcomes
+        for name, scores in evaluation.score_baselines().items():
+            yield Row(name, "baseline", 0, None, 0, scores.metrics), scores.outcomes
         yield from self._grid_models()
         for recipe in dict.fromkeys(model.recipe for model in self.models):
             for model in (model for model in self.models if model.recipe == recipe):
                 self.begin(recipe)
                 for layers in model.poolings:
-                    outcomes = evaluation.outcomes(self.embeddings(model, layers))
+                    scores = evaluation.score(self.embeddings(model, layers))
                     about = (recipe, model.kind, model.index, None, layers)
-                    yield Row(*about, evaluation.score_outcomes(outcomes), model.left_out), outcomes
+                    yield Row(*about, scores.metrics, model.left_out), scores.outcomes
             soup = self.facts.soups.get(recipe)
             combined = {"ensemble": self._combined(recipe)}
             combined |= {"soup": load_embeddings(self.storage.fetch(soup), main)} if soup else {}
@@ -149,8 +148,8 @@ class RunResults:
                 combined["centred"] = combined["ensemble"] - np.load(self.storage.fetch(centre) / MEAN)
             for kind, embeddings in combined.items():
                 if embeddings is not None:
-                    outcomes = evaluation.outcomes(embeddings)
-                    yield Row(recipe, kind, 0, None, main, evaluation.score_outcomes(outcomes)), outcomes
+                    scores = evaluation.score(embeddings)
+                    yield Row(recipe, kind, 0, None, main, scores.metrics), scores.outcomes
 
     def _grid_models(self) -> Iterator[tuple[Row, Outcomes]]:
         """Yield the grid models that were trained to the end; only their dev score was measured."""

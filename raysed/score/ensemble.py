@@ -1,7 +1,6 @@
 """Score teachers alone and combined at full width, from existing embeddings, and choose which of them to keep."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -11,7 +10,8 @@ from raysed.config import CombinationConfig
 from raysed.model.combination import MOST_EXHAUSTIVE, choose_teachers, combined, prepared
 from raysed.score.intervals import NO_DIFFERENCE, Difference, interval, resample
 from raysed.score.metrics import unit
-from raysed.score.tasks import Evaluation, mean_score
+from raysed.score.tasks import Evaluation, ModelScores, mean_score
+from raysed.store.progress import steps
 
 NEIGHBOURS = 10
 FEWEST_SENTENCES = 100
@@ -26,32 +26,24 @@ class Ensemble:
 
     Args:
         embeddings: for each of K teachers, the embeddings of the evaluation's sentences, [U, D_k].
-        steps: progress display, such as `raysed.store.progress.steps`. Takes a title and the number of steps; the
-            context yields a function to call with the name of each step.
     """
 
-    def __init__(
-        self,
-        evaluation: Evaluation,
-        how: CombinationConfig,
-        embeddings: Sequence[np.ndarray],
-        steps: Callable[[str, int], AbstractContextManager[Callable[[str], Any]]],
-    ):
-        self._evaluation, self._how, self._embeddings, self._steps = evaluation, how, embeddings, steps
+    def __init__(self, evaluation: Evaluation, how: CombinationConfig, embeddings: Sequence[np.ndarray]):
+        self._evaluation, self._how, self._embeddings = evaluation, how, embeddings
         self._prepared = [prepared(how.how, how.balance, x_UD).astype(np.float32) for x_UD in embeddings]
         self._everyone = tuple(range(len(embeddings)))
-        self._outcomes: dict[tuple[Subset, str], np.ndarray] = {}
+        self._scores: dict[tuple[Subset, str], ModelScores] = {}
 
     def choose(self, dev: Sequence[str]) -> dict[str, Any]:
         """Choose the subset to keep by its mean score on `dev`; return `dev`, `chosen` and all `tried`, best first."""
 
         def score(subset: Subset) -> float:
             # Rounded so that noise breaks no tie; an undefined score counts as chance.
-            return round(self._score(subset, dev) or 0.0, 6)
+            return round(self._mean(subset, dev) or 0.0, 6)
 
         count = len(self._everyone)
         tries = 2**count - 1 if count <= MOST_EXHAUSTIVE else count * (count + 1) // 2
-        with self._steps("combine teachers", tries * len(dev)) as self._begin:
+        with steps("combine teachers", tries * len(dev)) as self._begin:
             chosen, tried = choose_teachers(count, score, NO_DIFFERENCE)
         found = [{"teachers": list(subset), "dev": value} for subset, value in tried.items()]
         return {"dev": list(dev), "chosen": list(chosen), "tried": sorted(found, key=lambda one: -one["dev"])}
@@ -70,70 +62,56 @@ class Ensemble:
         kinds: dict[str, list[str]] = {}
         for name in tasks:
             kinds.setdefault(self._evaluation.tasks[name].kind, []).append(name)
-        columns = {"mean": list(tasks), **(kinds if len(kinds) > 1 else {})}
-        with self._steps("compare teachers", len(shown) * len(tasks) + 1) as self._begin:
-            scores = {subset: {column: self._score(subset, of) for column, of in columns.items()} for subset in shown}
+        columns, draws = {"mean": list(tasks), **(kinds if len(kinds) > 1 else {})}, {}
+        with steps("compare teachers", len(shown) * len(tasks) + 1) as self._begin:
+            scores = {subset: {column: self._mean(subset, of) for column, of in columns.items()} for subset in shown}
             self._begin("intervals")
-            draws = self._draws(shown, kinds)
-
-        def gain_over_best(subset: Subset, column: str) -> dict[str, Any] | None:
-            alone = {k: scores[k,][column] for k in everyone}
-            best = max(everyone, key=lambda k: alone[k] or 0.0)
-            if scores[subset][column] is None or alone[best] is None:
-                return None
-            ends = interval(draws[column][subset] - draws[column][best,])
-            return {"over": best, "value": scores[subset][column] - alone[best], "ends": ends and list(ends)}
-
-        rows = [
-            {
-                "teachers": list(subset),
-                "dev": tried.get(subset),
-                "tasks": {name: self._score(subset, [name]) for name in tasks},
-                "scores": scores[subset],
-                "gains": {column: gain_over_best(subset, column) for column in columns} if len(subset) > 1 else {},
-            }
-            for subset in shown
-        ]
+            for seed, (kind, of) in enumerate(kinds.items()):  # each kind has its own draws
+                outcomes = {some: [{name: self._scored(some, name).outcomes[name] for name in of}] for some in shown}
+                draws[kind] = resample(self._evaluation, outcomes, of, seed=seed)
+        share = {kind: len(of) / len(tasks) for kind, of in kinds.items()}
+        draws["mean"] = {subset: sum(share[kind] * draws[kind][subset] for kind in kinds) for subset in shown}
+        rows = []
+        for subset in shown:
+            each = {name: self._mean(subset, [name]) for name in tasks}
+            row = {"teachers": list(subset), "dev": tried.get(subset), "tasks": each, "scores": scores[subset]}
+            row["gains"] = dict.fromkeys(columns if len(subset) > 1 else ())
+            for column in row["gains"]:
+                best = max(everyone, key=lambda k, column=column: scores[k,][column] or 0.0)
+                score, of_best = scores[subset][column], scores[best,][column]
+                if score is not None and of_best is not None:
+                    ends = interval(draws[column][subset] - draws[column][best,])
+                    row["gains"][column] = {"over": best, "value": score - of_best, "ends": ends and list(ends)}
+            rows.append(row)
         return {**choice, "tasks": list(tasks), "kinds": kinds, "rows": rows}
 
-    def _score(self, subset: Subset, tasks: Sequence[str]) -> float | None:
-        of = {name: self._evaluation.tasks[name].metrics(self._outcome(subset, name)) for name in tasks}
-        return mean_score(of, tasks)
+    def _mean(self, subset: Subset, tasks: Sequence[str]) -> float | None:
+        return mean_score({name: self._scored(subset, name).metrics[name] for name in tasks}, tasks)
 
-    def _outcome(self, subset: Subset, task: str) -> np.ndarray:
-        if (subset, task) not in self._outcomes:
+    def _scored(self, subset: Subset, task: str) -> ModelScores:
+        if (subset, task) not in self._scores:
             self._begin(f"{task} by {len(subset)} of {len(self._everyone)}")
             rows, weights = self._evaluation.rows(task), self._how.weights or [1.0] * len(self._everyone)
             x_BD = self._embeddings[subset[0]][rows]
             if len(subset) > 1:
                 parts = [self._prepared[k][rows] for k in subset]
                 x_BD = combined(self._how.how, [weights[k] for k in subset], parts)
-            self._outcomes[subset, task] = self._evaluation.outcome({task: x_BD}, task)
-        return self._outcomes[subset, task]
-
-    def _draws(self, shown: Sequence[Subset], kinds: Mapping[str, Sequence[str]]) -> dict[str, dict[Subset, Any]]:
-        """Return resampled scores by kind and, as `mean`, over all tasks."""
-        found, count = {}, sum(map(len, kinds.values()))
-        for seed, (kind, tasks) in enumerate(kinds.items()):  # each kind has its own draws
-            outcomes = {subset: [{name: self._outcome(subset, name) for name in tasks}] for subset in shown}
-            found[kind] = resample(self._evaluation, outcomes, tasks, seed=seed)
-        mean = {subset: sum(len(kinds[kind]) / count * found[kind][subset] for kind in kinds) for subset in shown}
-        return {**found, "mean": mean}
+            self._scores[subset, task] = self._evaluation.score({task: x_BD})
+        return self._scores[subset, task]
 
 
 def by_title(found: Mapping[str, Any], titles: Sequence[str]) -> dict[str, Any]:
     """Replace teachers' indices by their names in the result of `Ensemble.gain`."""
-
-    def of(entry: Mapping[str, Any]) -> dict[str, Any]:
-        result = {**entry, "teachers": [titles[k] for k in entry["teachers"]]}
-        if "gains" in entry:
-            gains = entry["gains"].items()
-            result["gains"] = {column: gain and {**gain, "over": titles[gain["over"]]} for column, gain in gains}
-        return result
-
-    result = {"teachers": list(titles), **found, "rows": [of(row) for row in found["rows"]]}
+    result = {"teachers": list(titles), **found}
     if "chosen" in found:
-        result |= {"chosen": [titles[k] for k in found["chosen"]], "tried": [of(one) for one in found["tried"]]}
+        result["chosen"] = [titles[k] for k in found["chosen"]]
+    for entries in ("tried", "rows"):
+        if entries in found:
+            named = [{**entry, "teachers": [titles[k] for k in entry["teachers"]]} for entry in found[entries]]
+            result[entries] = named
+    for row in result["rows"]:
+        gains = row["gains"].items()
+        row["gains"] = {column: gain and {**gain, "over": titles[gain["over"]]} for column, gain in gains}
     return result
 
 
@@ -186,18 +164,16 @@ def agreement(embeddings: Sequence[np.ndarray], titles: Sequence[str]) -> dict[s
     The neighbours of a sentence are the ten others with the highest cosine. `shared` is the percentage that both
     teachers find, `by_chance` the percentage expected of random neighbours.
     """
-    near, count = [_neighbours(unit(np.asarray(x_ND, np.float32))) for x_ND in embeddings], len(embeddings[0])
+    count, near = len(embeddings[0]), []
+    for x_ND in embeddings:
+        x_ND = unit(np.asarray(x_ND, np.float32))
+        cosine_NN = x_ND @ x_ND.T
+        np.fill_diagonal(cosine_NN, -np.inf)
+        near_NN = np.zeros(cosine_NN.shape, bool)
+        np.put_along_axis(near_NN, np.argpartition(-cosine_NN, NEIGHBOURS, axis=1)[:, :NEIGHBOURS], True, axis=1)
+        near.append(near_NN)
     pairs = [
         {"teachers": [titles[i], titles[j]], "shared": 100 * float((near[i] & near[j]).sum() / near[i].sum())}
         for i, j in combinations(range(len(near)), 2)
     ]
     return {"sentences": count, "by_chance": 100 * NEIGHBOURS / (count - 1), "pairs": pairs}
-
-
-def _neighbours(x_ND: np.ndarray) -> np.ndarray:
-    """Return which sentences are among the nearest of each row, bool [N, N]."""
-    cosine_NN = x_ND @ x_ND.T
-    np.fill_diagonal(cosine_NN, -np.inf)
-    near_NN = np.zeros(cosine_NN.shape, bool)
-    np.put_along_axis(near_NN, np.argpartition(-cosine_NN, NEIGHBOURS, axis=1)[:, :NEIGHBOURS], True, axis=1)
-    return near_NN

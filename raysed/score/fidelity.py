@@ -4,13 +4,13 @@ Each query is a text of the corpus that searches the others, or was made for one
 is right, in their order.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from raysed.score.intervals import interval
-from raysed.score.kinds.retrieval import DEPTH, MEASURES, measures_of, ranks_among
+from raysed.score.kinds.retrieval import DEPTH, MEASURES, Retrieval
 from raysed.score.lexical import BM25, TF_IDF, bm25_of, tf_idf_vectors
 from raysed.score.metrics import unit
 
@@ -38,34 +38,24 @@ def fidelity(
         Per search, `name`, `recall` of the teachers' first ten with its 95 % `interval`, `ndcg` (of their first the
         gain is 10, of their tenth 1), all x100, and `bytes` per document; None for word counts.
     """
-    same_QP = queries_Q[:, None] == documents_P
-
-    def without_itself(scores_QP: np.ndarray) -> np.ndarray:
-        return np.where(same_QP, -np.inf, scores_QP.astype(np.float64))
-
-    teacher_QP = without_itself(unit(teacher_ND)[queries_Q] @ unit(teacher_ND)[documents_P].T)
+    place = {row: index for index, row in enumerate(documents_P.tolist())}
+    teacher_QP = (unit(teacher_ND)[queries_Q] @ unit(teacher_ND)[documents_P].T).astype(np.float64)
+    teacher_QP[queries_Q[:, None] == documents_P] = -np.inf
     wanted_QK = np.argsort(-teacher_QP, axis=1, kind="stable")[:, :DEPTH]
-    gain_K, place_P = np.arange(wanted_QK.shape[1], 0, -1.0), np.arange(len(documents_P))
+    gains = [dict(zip(wanted_K.tolist(), np.arange(len(wanted_K), 0, -1.0))) for wanted_K in wanted_QK]
+    queries, documents = [texts[row] for row in queries_Q], [texts[row] for row in documents_P]
+    own, equal_ids = [place.get(row) for row in queries_Q.tolist()], [""] * len(documents)  # of ties, the first counts
+    task = Retrieval("fidelity", queries, documents, equal_ids, gains, own=own)
     draws_RQ = np.random.default_rng(0).integers(len(queries_Q), size=(_RESAMPLES, len(queries_Q)))
+    learner_QE, words_NV = unit(learner_NE)[queries_Q], tf_idf_vectors(texts)
+    searches = {name: (learner_QE @ unit(kept_NE)[documents_P].T, size) for name, (kept_NE, size) in stored.items()}
+    words_QP = (words_NV[queries_Q] @ words_NV[documents_P].T).toarray().round(12)  # rounded, so that equal texts tie
+    searches |= {TF_IDF: (words_QP, None), BM25: (bm25_of(documents)(queries), None)}
     found = []
-    for name, scores_QP, size in _searches(unit(learner_NE)[queries_Q], stored, texts, queries_Q, documents_P):
-        ranked = zip(without_itself(scores_QP), wanted_QK)
-        outcome_QM = [measures_of(ranks_among(scores_P, wanted_K, place_P), gain_K) for scores_P, wanted_K in ranked]
-        recall_Q, ndcg_Q = (
-            100 * np.array(outcome_QM)[:, MEASURES.index(measure)] for measure in ("recall@10", "ndcg@10")
-        )
+    for name, (scores_QP, size) in searches.items():
+        outcome_QM = 100 * task.outcome_of(scores_QP.__getitem__)
+        recall_Q, ndcg_Q = (outcome_QM[:, MEASURES.index(measure)] for measure in ("recall@10", "ndcg@10"))
         ends = interval(recall_Q[draws_RQ].mean(1))
         means = {"recall": float(recall_Q.mean()), "interval": ends, "ndcg": float(ndcg_Q.mean())}
         found.append({"name": name, **means, "bytes": size})
     return found
-
-
-def _searches(
-    queries_QE: np.ndarray, stored: Stored, texts: Sequence[str], queries_Q: np.ndarray, documents_P: np.ndarray
-) -> Iterator[tuple[str, np.ndarray, float | None]]:
-    """Yield name, scores [Q, P] and bytes per document of every way to search."""
-    for name, (kept_NE, size) in stored.items():
-        yield name, queries_QE @ unit(kept_NE)[documents_P].T, size
-    words_NV = tf_idf_vectors(texts)
-    yield TF_IDF, (words_NV[queries_Q] @ words_NV[documents_P].T).toarray().round(12), None  # so that equal texts tie
-    yield BM25, bm25_of([texts[row] for row in documents_P])([texts[row] for row in queries_Q]), None

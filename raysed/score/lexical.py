@@ -4,18 +4,13 @@ Word overlap and TF-IDF score every kind of task, BM25 retrieval only. Document 
 texts. Scikit-learn is imported inside functions: it takes a second, and most processes never need it.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix
 
-if TYPE_CHECKING:
-    from raysed.score.tasks import Evaluation
-
-WORD_OVERLAP, TF_IDF, BM25 = "word-overlap", "tf-idf", "bm25"
+BASELINES = WORD_OVERLAP, TF_IDF, BM25 = "word-overlap", "tf-idf", "bm25"
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u30fa\u30fc-\u30ff\u3400-\u9fff\uf900-\ufaff"
     "\U00020000-\U0003ffff"
@@ -88,17 +83,3 @@ def bm25_of(documents: Sequence[str]) -> Callable[[Sequence[str]], np.ndarray]:
     index.index(of_documents, show_progress=False)
     nothing_N = np.zeros(len(documents), np.float32)
     return lambda queries: np.stack([index.get_scores(query) if query else nothing_N for query in words(queries)])
-
-
-# -- rows of baselines ------------------------------------------------------------------------------------------------
-
-
-def baselines(
-    evaluation: Evaluation, each: Callable[[list[tuple[str, str]]], Iterable[tuple[str, str]]] = iter
-) -> dict[str, dict[str, np.ndarray]]:
-    """Return outcomes by baseline and task; `each` iterates over (task, baseline) names and may show progress."""
-    outcomes = {(task.name, name): make for task in evaluation.tasks.values() for name, make in task.lexical().items()}
-    found: dict[str, dict[str, np.ndarray]] = {}
-    for task, name in each(list(outcomes)):
-        found.setdefault(name, {})[task] = outcomes[task, name]()
-    return {name: found[name] for name in (WORD_OVERLAP, TF_IDF, BM25) if name in found}

@@ -1,4 +1,4 @@
-"""All tasks of a run or command, and the scores behind choices and tables."""
+"""All tasks of a run or command, and the one way to score a model on them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from raysed.config import EvaluationConfig, Layers, Role, TaskConfig, stable_hash
+from raysed.context import ignore
 from raysed.data.graded import StsTask
 from raysed.data.rows import first_filled_line
 from raysed.data.sources import ending, local_file
@@ -21,6 +22,7 @@ from raysed.errors import UserError
 from raysed.model.prompts import Prompts
 from raysed.score.kinds import EvaluationTask, kinds
 from raysed.score.kinds.pairs import Pairs
+from raysed.score.lexical import BASELINES
 from raysed.uris import refuse_secret
 
 if TYPE_CHECKING:
@@ -35,6 +37,18 @@ Embeddings = np.ndarray | Mapping[str, np.ndarray]
 calibrations, a matrix by task with a row for each of `Evaluation.rows`."""
 Outcomes = Mapping[str, np.ndarray]
 """One model's outcomes by task."""
+
+
+@dataclass(frozen=True)
+class ModelScores:
+    """One model's outcomes and metrics by task, see `EvaluationTask`."""
+
+    outcomes: dict[str, np.ndarray] = field(default_factory=dict)
+    metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def add(self, task: EvaluationTask, outcome: np.ndarray) -> None:
+        """Score one more task."""
+        self.outcomes[task.name], self.metrics[task.name] = outcome, task.metrics(outcome)
 
 
 class Evaluation:
@@ -98,24 +112,29 @@ class Evaluation:
             )
         return self.tasks[task].outcome(x_UD)
 
-    def outcomes(self, embeddings: Embeddings) -> dict[str, np.ndarray]:
-        """Return one model's outcomes by task; of matrices by task, only for the tasks that they cover."""
-        there = [t for t in self.tasks if not isinstance(embeddings, Mapping) or t in embeddings]
-        return {task: self.outcome(embeddings, task) for task in there}
+    def score(self, embeddings: Embeddings, begin: Callable[[str], None] = ignore) -> ModelScores:
+        """Score one model, on matrices by task only what they cover; `begin` is called with the name of each task."""
+        found = ModelScores()
+        for name, task in self.tasks.items():
+            if not isinstance(embeddings, Mapping) or name in embeddings:
+                begin(name)
+                found.add(task, self.outcome(embeddings, name))
+        return found
 
-    def score(self, embeddings: Embeddings) -> dict[str, dict]:
-        """Return one model's metrics by task, see `EvaluationTask.metrics`."""
-        return self.score_outcomes(self.outcomes(embeddings))
+    def score_baselines(self, begin: Callable[[str], None] = ignore) -> dict[str, ModelScores]:
+        """Score the lexical baselines, which need no model, by name."""
+        found = {name: ModelScores() for name in BASELINES}
+        for task in self.tasks.values():
+            for name, outcome in task.lexical().items():
+                begin(f"{task.name} by {name}")
+                found[name].add(task, outcome())
+        return {name: scores for name, scores in found.items() if scores.outcomes}
 
     def score_between(self, x_UD: np.ndarray, y_UD: np.ndarray, tasks: Iterable[str]) -> float | None:
         """Return the mean of `EvaluationTask.score_between` over `tasks`; None if one has no such score."""
         rows = {name: self._rows[name] for name in tasks}
         scores = [self.tasks[name].score_between(x_UD[at], y_UD[at]) for name, at in rows.items()]
         return None if None in scores else statistics.fmean(scores)
-
-    def score_outcomes(self, outcomes: Outcomes) -> dict[str, dict]:
-        """Return the metrics of outcomes by task, as `score` does."""
-        return {task: self.tasks[task].metrics(outcome) for task, outcome in outcomes.items()}
 
 
 def main_score(metrics: Mapping[str, Any]) -> float | None:
@@ -140,11 +159,6 @@ def mean_score(metrics: Mapping[str, Mapping[str, Any]], tasks: Iterable[str]) -
     return statistics.fmean(values)
 
 
-def score_by(metrics: Mapping[str, Any], criterion: str = "spearman") -> float | None:
-    """Return the score for choices: the criterion's correlation for graded pairs, else the main score."""
-    return metrics[criterion] if criterion in metrics else main_score(metrics)
-
-
 def mean_embeddings(models: Sequence[Embeddings]) -> Embeddings:
     """Return the mean of several models' embeddings, by task if theirs are."""
     if isinstance(models[0], Mapping):
@@ -166,11 +180,18 @@ def task_name(source: str, taken: Container[str]) -> str:
 def without_labels(sources: Sequence[str]) -> list[str]:
     """Return the `.txt` files among `sources` with one sentence per line, and so no labels."""
     files = {source: os.path.expanduser(source) for source in sources if ending(source) == ".txt"}
-    return [name for name, path in files.items() if os.path.isfile(path) and not _has_columns(path)]
+    found = {source: path for source, path in files.items() if os.path.isfile(path)}
+    return [source for source, path in found.items() if "\t" not in first_filled_line(local_file(path))[1]]
 
 
-def _has_columns(path: str) -> bool:
-    return "\t" in first_filled_line(local_file(path))[1]
+def with_tasks(
+    config: EvaluationConfig, sources: Sequence[str], dev: str | None = None
+) -> tuple[EvaluationConfig, list[str]]:
+    """Return settings with the tasks in these files instead of their own, and the files of sentences without labels."""
+    texts, chosen = without_labels(sources), [dev] if dev else []
+    tasks = tasks_of([*chosen, *(source for source in sources if source not in [*texts, *chosen])], chosen)
+    update = {"tasks": tasks, "dev": next(iter(tasks)) if dev else None, "report": None}
+    return config.model_copy(update=update), texts
 
 
 def tasks_of(sources: Sequence[str] | Mapping[str, str], dev: Container[str] = ()) -> dict[str, TaskConfig]:
@@ -230,10 +251,11 @@ class DevTask:
     def score(self, x_UD: np.ndarray, criterion: Criterion = "spearman") -> float:
         """Return the score x100 of embeddings of the task's sentences, rounded so that noise breaks no tie.
 
-        An undefined score is 0: a model that tells no pairs apart is as good as chance.
+        It is the criterion's correlation for graded pairs, else the main score. An undefined score is 0: a model that
+        tells no pairs apart is as good as chance.
         """
-        (metrics,) = self.evaluation.score(x_UD).values()
-        return round(score_by(metrics, criterion) or 0.0, 6)
+        (metrics,) = self.evaluation.score(x_UD).metrics.values()
+        return round(metrics.get(criterion, main_score(metrics)) or 0.0, 6)
 
     def scorer(self, criterion: Criterion = "spearman", token_budget: int | None = None) -> Callable[[Encoder], float]:
         """Return a scorer for encoders in training, in passes of `token_budget` tokens; None: what suits the device."""

@@ -5,18 +5,18 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO
 
 from raysed.store.text import duration
 
 log = logging.getLogger(__name__)
 
-Item = TypeVar("Item")
 _EVERY_S = 1.0
 """How often `steps` updates the progress, which decides itself when to print."""
 _is_shown = True
+_part = 0.0
 _listeners: list[Callable[[dict[str, Any]], None]] = []
 
 
@@ -126,19 +126,15 @@ def repeating(action: Callable[[], None], every: float, patience: float | None =
 
 
 @contextmanager
-def steps(title: str, total: int, part: Callable[[], float] = lambda: 0.0) -> Iterator[Callable[[str], None]]:
-    """Show progress over `total` steps, and within one by `part`, a share; yield a function that names a new step."""
+def steps(title: str, total: int) -> Iterator[Callable[[str], None]]:
+    """Show progress over `total` steps, and within one by `report_part`; yield a function that names a new step."""
     progress, begun = Progress(title, total), [""]
-    with repeating(lambda: progress.update(max(len(begun) - 2, 0) + part(), begun[-1]), _EVERY_S):
+    with repeating(lambda: progress.update(max(len(begun) - 2, 0) + _part, begun[-1]), _EVERY_S):
         yield begun.append
     progress.close()
 
 
-def track(
-    title: str, items: Sequence[Item], names: Sequence[str], part: Callable[[], float] = lambda: 0.0
-) -> Iterator[Item]:
-    """Yield the items and show progress by name; see `steps`."""
-    with steps(title, len(items), part) as begin:
-        for item, name in zip(items, names, strict=True):
-            begin(name)
-            yield item
+def report_part(share: float) -> None:
+    """Report the share of a long step that is done, 0 to 1; set it to 0 at its end."""
+    global _part
+    _part = share

@@ -64,7 +64,7 @@ class TestArtefacts:
         rows = np.array([evaluation.sentences.index(sentence) for sentence in own.sentences])
         given = {
             "embeddings": Ref("base/embeddings/00"),
-            "sentences": Sentences(evaluation.sentences, None, evaluation),
+            "sentences": Sentences(evaluation, None),
             "dev": DevTask(own, None, rows, 2),
             "encoder": EncoderConfig(),
             "model": None,
@@ -111,7 +111,7 @@ class TestArtefacts:
         storage, x = self.calibrate(tmp_path, evaluation, stages, flow={"per_task": True, "batch_size": 8})
         found = self.fitted(storage, "first_last")
         assert set(found) == {"dev/a", "b"}
-        scores = evaluation.score(found)
+        scores = evaluation.score(found).metrics
         assert list(scores) == ["dev/a", "b"]
         for task in scores:
             rows = evaluation.pair_rows([task])
@@ -119,7 +119,7 @@ class TestArtefacts:
             calibration = fit_calibration(stages, x_ND, FlowConfig(batch_size=8), None, derive_seed(5, task))
             alone = Evaluation([evaluation.tasks[task]])
             order = [evaluation.sentences.index(sentence) for sentence in alone.sentences]
-            expected = alone.score(calibration.transform(x["first_last"][order]))[task]
+            expected = alone.score(calibration.transform(x["first_last"][order])).metrics[task]
             assert scores[task]["spearman"] == pytest.approx(expected["spearman"], abs=1e-6)
             assert scores[task]["pearson"] == pytest.approx(expected["pearson"], abs=1e-3)
         mean = mean_embeddings([found, {task: 3 * x_UD for task, x_UD in found.items()}])
@@ -138,9 +138,9 @@ class TestArtefacts:
             scores = []
             for k in range(1, 21):
                 z_UD = fit_calibration(stages, fit_on, FlowConfig(), k, 0).transform(x[layers])
-                scores.append(round(evaluation.score(z_UD)["dev/a"]["spearman"], 6))
+                scores.append(round(evaluation.score(z_UD).metrics["dev/a"]["spearman"], 6))
             assert chosen[str(layers)] == 1 + int(np.argmax(scores))
-            found = evaluation.score(self.fitted(storage, layers))["dev/a"]["spearman"]
+            found = evaluation.score(self.fitted(storage, layers)).metrics["dev/a"]["spearman"]
             assert found == pytest.approx(max(scores), abs=1e-6)
         assert len(set(scores)) > 3, "the choice makes a difference"
 

@@ -13,6 +13,7 @@ from raysed.make.inputs import Sentences
 from raysed.make.scores import embeddings, mean_weights, teacher_embeddings
 from raysed.model.pretrained import load_encoder, save_encoder
 from raysed.model.teacher import load_teacher
+from raysed.score.kinds.neighbours import Neighbours
 from raysed.score.kinds.retrieval import Retrieval
 from raysed.score.tasks import Evaluation
 from raysed.store.storage import Storage
@@ -21,7 +22,9 @@ from raysed.store.storage import Storage
 @pytest.fixture
 def run(tiny_encoder_dir, tmp_path, tiny_tokenizer, make_sentences):
     encoder, texts = EncoderConfig(path=str(tiny_encoder_dir), max_length=20), make_sentences(30)
-    return encoder, Storage(str(tmp_path), "run"), Sentences(texts, tokenize(tiny_tokenizer, texts, 20))
+    evaluation = Evaluation([Neighbours("texts", texts, np.arange(30) % 2, ["a", "b"])])
+    assert evaluation.sentences == texts
+    return encoder, Storage(str(tmp_path), "run"), Sentences(evaluation, tokenize(tiny_tokenizer, texts, 20))
 
 
 def embed(name: str, model: Ref | list[Ref] | None, encoder: EncoderConfig, sentences: Sentences) -> Task:
@@ -62,7 +65,7 @@ def test_texts_have_the_prompts_of_their_roles(run, tiny_encoder_dir):
     """A teacher's own, and those of the run's encoder, whose tokens are made late if the run makes it."""
     encoder, storage, _ = run
     evaluation = Evaluation([Retrieval("toy", ["a cat"], ["a cat", "a dog"], ["0", "1"], [{0: 1.0}])])
-    sentences = Sentences(evaluation.sentences, None, evaluation, {"query": "the big ", "document": "on "})
+    sentences = Sentences(evaluation, None, {"query": "the big ", "document": "on "})
     embed("base/embeddings/00", None, encoder, sentences).run(storage, Context())
     of_teacher = TeacherConfig(path=str(tiny_encoder_dir), max_length=20, query_prompt="we ", prompt="is ")
     inputs = {"teacher": load_teacher(of_teacher), "sentences": sentences}

@@ -251,7 +251,7 @@ def test_the_exported_learner_can_be_cut_short(settings, tmp_path):
         model = transformers.SentenceTransformer(result.path, device="cpu", truncate_dim=width)
         short_UD = model.encode(evaluation.sentences[:50])
         np.testing.assert_allclose(short_UD, own_UD[:50, :width], atol=1e-4)
-        assert entry["metrics"]["test"]["spearman"] == evaluation.score(own_UD[:, :width])["test"]["spearman"]
+        assert entry["metrics"]["test"]["spearman"] == evaluation.score(own_UD[:, :width]).metrics["test"]["spearman"]
     assert [entry["width"] for entry in result.report["widths"]] == [8, 48, 192]
     assert "## By width" in (directory / "report.md").read_text()
     assert "truncate_dim=8" in (directory / "model/README.md").read_text()

@@ -47,7 +47,7 @@ def test_clear_topics_are_found_and_noise_is_not(kind):
     rng = np.random.default_rng(0)
     task = texts_of(rng, kind)
     evaluation = Evaluation([task])
-    clear, noise = (evaluation.score(embeddings(rng, task, n))["topics"][task.main] for n in (0.3, 100.0))
+    clear, noise = (evaluation.score(embeddings(rng, task, n)).metrics["topics"][task.main] for n in (0.3, 100.0))
     assert clear == pytest.approx(100) and noise < 60
 
 
@@ -86,7 +86,7 @@ def test_no_text_is_predicted_by_a_probe_that_has_seen_it(monkeypatch):
 def test_each_fit_of_a_probe_moves_the_line_of_progress(monkeypatch):
     """The minutes that 150 classes take are shown in small steps."""
     task, shares = texts_of(np.random.default_rng(2)), []
-    monkeypatch.setattr(classification, "_set_part", shares.append)
+    monkeypatch.setattr(classification, "report_part", shares.append)
     for outcome in task.lexical().values():
         shares.clear()
         outcome()

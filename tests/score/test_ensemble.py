@@ -12,7 +12,6 @@ from raysed.score.intervals import interval, resample
 from raysed.score.kinds.neighbours import Neighbours
 from raysed.score.metrics import unit
 from raysed.score.tasks import Evaluation, main_score
-from raysed.store.progress import steps
 
 WORDS = [f"sentence {i}" for i in range(60)]
 
@@ -47,7 +46,7 @@ def plain(evaluation: Evaluation, embeddings: list[np.ndarray], some: list[int],
 def test_every_row_is_the_score_of_the_concatenation_and_its_gain(monkeypatch, evaluation, embeddings, weights):
     fewer = partial(resample, resamples=500)
     monkeypatch.setattr("raysed.score.ensemble.resample", fewer)
-    ensemble = Ensemble(evaluation, CombinationConfig(weights=weights), embeddings, steps)
+    ensemble = Ensemble(evaluation, CombinationConfig(weights=weights), embeddings)
     choice = ensemble.choose(["dev"])
     found = ensemble.gain(["pairs", "classes"], choice)
     assert found["kinds"] == {"pairs": ["pairs"], "neighbours": ["classes"]}
@@ -56,13 +55,13 @@ def test_every_row_is_the_score_of_the_concatenation_and_its_gain(monkeypatch, e
     outcomes = {}
     for row in found["rows"]:
         x_UD = plain(evaluation, embeddings, row["teachers"], weights or [1.0] * 3)
-        scores = {name: main_score(metrics) for name, metrics in evaluation.score(x_UD).items()}
+        scores = {name: main_score(metrics) for name, metrics in evaluation.score(x_UD).metrics.items()}
         assert row["dev"] == pytest.approx(scores["dev"], abs=1e-5)
         assert row["tasks"] == pytest.approx({name: scores[name] for name in ("pairs", "classes")}, abs=1e-5)
         mean = (scores["pairs"] + scores["classes"]) / 2
         expected = {"mean": mean, "pairs": scores["pairs"], "neighbours": scores["classes"]}
         assert row["scores"] == pytest.approx(expected, abs=1e-5)
-        outcomes[tuple(row["teachers"])] = evaluation.outcomes(x_UD)
+        outcomes[tuple(row["teachers"])] = evaluation.score(x_UD).outcomes
     alone = {k: row["scores"] for k, row in enumerate(found["rows"][:3])}
     for row in found["rows"]:
         for column, gain in row["gains"].items():
@@ -81,17 +80,17 @@ def test_every_row_is_the_score_of_the_concatenation_and_its_gain(monkeypatch, e
 
 
 def test_the_choice_is_the_best_on_dev_and_ties_go_to_fewer_teachers(evaluation, embeddings):
-    found = Ensemble(evaluation, CombinationConfig(), embeddings, steps).choose(["dev"])
+    found = Ensemble(evaluation, CombinationConfig(), embeddings).choose(["dev"])
     tried = {tuple(one["teachers"]): one["dev"] for one in found["tried"]}
     assert len(tried) == 7 and list(tried.values()) == sorted(tried.values(), reverse=True)
     best = max(tried.values())
     assert len(found["chosen"]) == min(len(some) for some, value in tried.items() if value > best - 0.1)
-    same = Ensemble(evaluation, CombinationConfig(), [embeddings[1]] * 3, steps).choose(["dev"])
+    same = Ensemble(evaluation, CombinationConfig(), [embeddings[1]] * 3).choose(["dev"])
     assert same["chosen"] == [0]
 
 
 def test_a_score_that_is_not_defined_is_no_gain(evaluation):
-    ensemble = Ensemble(evaluation, CombinationConfig(), [np.ones((60, 2)), np.ones((60, 3))], steps)
+    ensemble = Ensemble(evaluation, CombinationConfig(), [np.ones((60, 2)), np.ones((60, 3))])
     found = by_title(ensemble.gain(["pairs"], ensemble.choose(["dev"])), ["A", "B"])
     assert found["rows"][-1]["gains"] == {"mean": None} and found["chosen"] == ["A"]
     said = "On pairs, the score of a teacher is undefined, so teachers cannot be compared."

@@ -71,7 +71,7 @@ def test_scores_equal_the_slow_reference_under_every_aggregation(aggregation):
     evaluation = Evaluation(tasks, aggregation)
     vectors = rng.normal(size=(len(evaluation.sentences), 5))
     of = dict(zip(evaluation.sentences, vectors))
-    metrics = evaluation.score(vectors.astype(np.float32))
+    metrics = evaluation.score(vectors.astype(np.float32)).metrics
     for task in tasks:
         parts = []
         for first, second, gold in task.subsets.values():
@@ -104,7 +104,7 @@ def test_a_score_between_two_models_is_the_mean_of_both_directions(aggregation):
     of = [dict(zip(evaluation.sentences, embeddings)) for embeddings in (x_UD, y_UD)]
     pairs = [pair for first, second, _ in task.subsets.values() for pair in zip(first, second)]
     ways = [np.array([slow_cosine(x[a], y[b]) for a, b in pairs]) for x, y in (of, of[::-1])]
-    expected = np.mean([evaluation.score_outcomes({"toy": way})["toy"]["spearman"] for way in ways])
+    expected = np.mean([evaluation.tasks["toy"].metrics(way)["spearman"] for way in ways])
     assert evaluation.score_between(x_UD, y_UD, ["toy"]) == pytest.approx(expected)
     assert evaluation.score_between(x_UD, np.zeros_like(y_UD), ["toy"]) is None
 
@@ -113,7 +113,7 @@ def test_a_task_may_have_an_aggregation_of_its_own():
     task = random_task(np.random.default_rng(0), [6, 9])
     own = StsTask("own", task.subsets, aggregation="all")
     similarity_P = np.random.default_rng(1).normal(size=15)
-    metrics = Evaluation([task, own], "mean").score_outcomes({"toy": similarity_P, "own": similarity_P})
+    metrics = {name: of.metrics(similarity_P) for name, of in Evaluation([task, own], "mean").tasks.items()}
     assert metrics["toy"]["aggregation"] == "mean"
     assert metrics["own"]["spearman"] == metrics["own"]["all"]["spearman"]
 
@@ -122,11 +122,11 @@ def test_what_tells_no_pairs_apart_has_no_score():
     """Constant and zero embeddings; and pairs of equal sentences, which rounding must not rank."""
     evaluation = Evaluation([random_task(np.random.default_rng(0), [12])])
     for value in (0.0, 0.1):
-        metrics = evaluation.score(np.full((len(evaluation.sentences), 3), value))["toy"]
+        metrics = evaluation.score(np.full((len(evaluation.sentences), 3), value)).metrics["toy"]
         assert (metrics["spearman"], metrics["pearson"]) == (None, None)
     words = [f"w{i}" for i in range(50)]
     evaluation = Evaluation([StsTask("toy", {"all": (words, words, np.arange(50.0))})])
-    assert evaluation.score(np.random.default_rng(0).normal(size=(50, 7)))["toy"]["spearman"] is None
+    assert evaluation.score(np.random.default_rng(0).normal(size=(50, 7))).metrics["toy"]["spearman"] is None
 
 
 def test_embeddings_that_are_not_finite_are_refused_by_sentence():
@@ -144,7 +144,7 @@ def test_subsets_without_a_correlation_are_in_no_mean(caplog):
     subsets = [*"aaaaa", "one", "two", "two", *["same"] * 4]
     task = task_of(scores, subsets)
     similarity = np.array([0.2, 0.1, 0.3, 0.4, 0.5, 0.9, 0.8, 0.7, 0.1, 0.2, 0.3, 0.4])
-    metrics = Evaluation([task]).score_outcomes({"toy": similarity})["toy"]
+    metrics = Evaluation([task]).tasks["toy"].metrics(similarity)
     assert metrics["spearman"] == metrics["wmean"]["spearman"] == pytest.approx(90)
     assert metrics["subsets_left_out"] == ["one", "two", "same"]
     assert [metrics["subsets"][name]["spearman"] for name in ("one", "two", "same")] == [None] * 3
@@ -157,7 +157,7 @@ def test_a_mean_over_subsets_of_which_none_has_a_correlation_is_refused():
     task = task_of([1, 2, 3, 4], "abcd")
     with pytest.raises(UserError, match=r"task toy: each of its 4 subsets .*; set .*\.toy\.aggregation to all"):
         Evaluation([task])
-    metrics = Evaluation([task], "all").score_outcomes({"toy": np.array([0.1, 0.2, 0.3, 0.4])})["toy"]
+    metrics = Evaluation([task], "all").tasks["toy"].metrics(np.array([0.1, 0.2, 0.3, 0.4]))
     assert metrics["spearman"] == pytest.approx(100) and metrics["mean"]["spearman"] is None
 
 
@@ -165,6 +165,6 @@ def test_a_model_that_fails_on_a_subset_has_no_mean():
     """Without that subset its mean could not be compared with that of another model."""
     task = random_task(np.random.default_rng(0), [6, 9])
     similarity = np.concatenate([np.full(6, 0.5), np.arange(9)])
-    metrics = Evaluation([task]).score_outcomes({"toy": similarity})["toy"]
+    metrics = Evaluation([task]).tasks["toy"].metrics(similarity)
     assert (metrics["spearman"], metrics["mean"]["pearson"], metrics["wmean"]["spearman"]) == (None, None, None)
     assert metrics["all"]["spearman"] is not None and "subsets_left_out" not in metrics

@@ -58,7 +58,7 @@ def test_each_pair_once_gives_the_score_itself(monkeypatch):
     evaluation, similarity_P = Evaluation(tasks), rng.normal(size=27)
     monkeypatch.setattr(np.random, "default_rng", lambda seed: GivenCounts(*(np.ones((1, n), int) for n in (11, 9, 7))))
     outcomes = {"a": similarity_P[:16], "b": similarity_P[16:]}
-    scores = evaluation.score_outcomes(outcomes)
+    scores = {name: task.metrics(outcomes[name]) for name, task in evaluation.tasks.items()}
     expected = (scores["a"]["spearman"] + scores["b"]["spearman"]) / 2
     assert resample(evaluation, {"m": [outcomes]}, ["b", "a"], resamples=1)["m"] == pytest.approx([expected])
 

@@ -10,7 +10,6 @@ import pytest
 from raysed.config import make_config
 from raysed.score import kinds
 from raysed.score.intervals import interval, resample
-from raysed.score.lexical import baselines
 from raysed.score.tasks import Evaluation, mean_score
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,12 +28,12 @@ def test_the_example_is_found_scored_and_resampled(tmp_path, monkeypatch):
         config = make_config({"evaluation": {"tasks": {"odd": task}, "dev": None}})
         evaluation = Evaluation.load(config.evaluation, 0)
         x_UD = np.array([[1, 0], [1, 0.1], [0, 1]] * 2 + [[0, 1], [1, 0], [1, 0.1]])
-        outcomes = evaluation.outcomes(x_UD)
-        metrics = evaluation.score_outcomes(outcomes)
+        scores = evaluation.score(x_UD)
+        outcomes, metrics = scores.outcomes, scores.metrics
         assert metrics["odd"]["lines"] == 3 and mean_score(metrics, ["odd"]) == pytest.approx(200 / 3)
         low, high = interval(resample(evaluation, {"m": [outcomes]}, ["odd"], 500)["m"])
         assert 0 <= low < 200 / 3 < high <= 100
-        assert baselines(evaluation)["word-overlap"]["odd"].tolist()[:2] == [True, True]
+        assert evaluation.score_baselines()["word-overlap"].outcomes["odd"].tolist()[:2] == [True, True]
     finally:
         kinds.kinds.cache_clear()
         sys.modules.pop(f"{kinds.__name__}.odd_one_out", None)

@@ -9,7 +9,6 @@ from raysed.data.graded import StsTask
 from raysed.score.intervals import interval, resample
 from raysed.score.kinds import retrieval
 from raysed.score.kinds.retrieval import MEASURES, Retrieval
-from raysed.score.lexical import baselines
 from raysed.score.tasks import Evaluation
 
 
@@ -75,13 +74,14 @@ def test_a_text_that_is_asked_and_found_is_two_sentences():
     assert own.sentences == ["q: a cat", "q: a dog", *texts]
     # As a query, each of the two has the vector of the other as a document.
     x_UD = np.array([[0, 1, 0], [1, 0, 0], *np.eye(3)])
-    assert Evaluation([plain]).score(x_UD)["toy"]["ndcg@10"] == 100
+    assert Evaluation([plain]).score(x_UD).metrics["toy"]["ndcg@10"] == 100
     pairs = StsTask("pairs", {"": (texts, texts, np.arange(3.0))})
     both = Evaluation([pairs, plain])
     assert both.sentences == [*texts, *plain.sentences] and both.roles == [""] * 3 + plain.roles
     assert both.rows_of(Evaluation([plain])).tolist() == [3, 4, 5, 6, 7]
-    for name, outcomes in baselines(Evaluation([plain])).items():
-        assert np.array_equal(outcomes["toy"], baselines(Evaluation([own]))[name]["toy"]), "words need no prompt"
+    for name, scores in Evaluation([plain]).score_baselines().items():
+        with_prompt = Evaluation([own]).score_baselines()[name]
+        assert np.array_equal(scores.outcomes["toy"], with_prompt.outcomes["toy"]), "words need no prompt"
 
 
 def test_texts_that_change_places_are_another_task():
@@ -101,7 +101,7 @@ def test_between_two_models_one_embeds_queries_and_the_other_documents():
     mixed_UD = x_UD.copy()
     documents = [row[text] for text in task.documents]
     mixed_UD[documents] = y_UD[documents]
-    expected = evaluation.score(mixed_UD)["toy"]["ndcg@10"]
+    expected = evaluation.score(mixed_UD).metrics["toy"]["ndcg@10"]
     assert evaluation.score_between(x_UD, y_UD, ["toy"]) == pytest.approx(expected)
     assert evaluation.score_between(y_UD, x_UD, ["toy"]) != pytest.approx(expected)
 
@@ -131,7 +131,7 @@ def test_bm25_is_what_its_formula_says():
                 f = w.count(word)
                 idf = np.log(1 + (4 - n + 0.5) / (n + 0.5))
                 scores_QN[q, d] += idf * f / (f + 1.5 * (1 - 0.75 + 0.75 * len(w) / length))
-    found = evaluation.score_outcomes(baselines(evaluation)["bm25"])["toy"]
+    found = evaluation.score_baselines()["bm25"].metrics["toy"]
     assert {name: found[name] for name in MEASURES} == pytest.approx(by_trec_eval(task, scores_QN), abs=1e-6)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import raysed.store.progress
 from raysed.store.metrics import notes_shown
-from raysed.store.progress import Progress, listening, repeating, steps
+from raysed.store.progress import Progress, listening, repeating, report_part, steps
 
 
 class Writes:
@@ -102,7 +102,6 @@ def test_a_long_step_shows_how_much_of_it_is_done(monkeypatch):
     """Whoever does it tells."""
     monkeypatch.setattr(raysed.store.progress, "_EVERY_S", 0.005)
     shares: list[float] = []
-    part = [0.0]
 
     def shown(share: float) -> bool:
         deadline = time.monotonic() + 30
@@ -110,11 +109,11 @@ def test_a_long_step_shows_how_much_of_it_is_done(monkeypatch):
             time.sleep(0.005)
         return share in shares
 
-    with listening(lambda facts: shares.append(facts["share"])), steps("score", 2, lambda: part[0]) as begin:
+    with listening(lambda facts: shares.append(facts["share"])), steps("score", 2) as begin:
         begin("by words")
-        part[0] = 0.5
+        report_part(0.5)
         assert shown(0.25)
-        part[0] = 0.0
+        report_part(0.0)
         begin("by TF-IDF")
         assert shown(0.5)
 

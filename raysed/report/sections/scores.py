@@ -99,7 +99,7 @@ def _widths(run: RunResults) -> list[dict[str, Any]]:
             x_UD = np.asarray(run.embeddings(model))
             for width in (*run.config.sed.widths, x_UD.shape[1]):
                 about = {"recipe": model.recipe, "index": model.index, "width": width}
-                found.append({**about, "metrics": run.evaluation.score(x_UD[:, :width])})
+                found.append({**about, "metrics": run.evaluation.score(x_UD[:, :width]).metrics})
     return found
 
 

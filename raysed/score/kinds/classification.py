@@ -1,5 +1,6 @@
 """Labelled texts: how well SentEval's linear probe predicts the labels, see `probes`."""
 
+import itertools
 import os
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -16,29 +17,17 @@ from raysed.score import probes
 from raysed.score.kinds import EvaluationTask
 from raysed.score.lexical import Vectors
 from raysed.score.probes import Features, Labelled
+from raysed.store.progress import report_part
 
 FOLDS = 5
 """Without a test part: each text is predicted by a probe that has not seen it."""
 _LEXICAL_GRID = tuple(2.0**exponent for exponent in range(-2, 8, 2))
 """Unit vectors of words need weaker regularisation than embeddings."""
-
-
 TEXT_COLUMNS = ("text", "sentence", "utterance", "title")
 LABEL_COLUMNS = ("label", "class", "category", "intent", "topic")
 """Common names; the first column found is used."""
 FEWEST_TEXTS = 5
 """Per class: every fold of a classification needs one."""
-_part = 0.0
-
-
-def part_done() -> float:
-    """Return the share of its fits that the current task has done, for progress."""
-    return _part
-
-
-def _set_part(share: float) -> None:
-    global _part
-    _part = share
 
 
 def classes_schema(config: TaskConfig, setting: str) -> Schema:
@@ -182,13 +171,13 @@ class Classification(LabelledTask):
         folds = [(np.flatnonzero(~self.scored), np.flatnonzero(self.scored))]
         if self.scored.all():
             folds = probes.stratified_folds(labels_N, self._seed, FOLDS)
-        fits = len(folds) * count * len(grid)  # up to half a minute each
-        on_fit = map(_set_part, (done / fits for done in range(1, fits + 1))).__next__
+        fits, done = len(folds) * count * len(grid), itertools.count(1)  # up to half a minute each
         for rows, held_out in folds:
             train = Labelled(features[rows], labels_N[rows])
             parts = train.folds(seed, min(count, int(np.bincount(train.labels).max())))  # so that every fold has a text
-            predicted_N[held_out] = probes.classify(train, features[held_out], grid, parts, on_fit).predicted
-        _set_part(0.0)  # few texts of a class make fewer folds
+            found = probes.classify(train, features[held_out], grid, parts, lambda: report_part(next(done) / fits))
+            predicted_N[held_out] = found.predicted
+        report_part(0.0)  # few texts of a class make fewer folds
         return predicted_N[self.scored]
 
     def metrics(self, outcome: np.ndarray) -> dict[str, float | int]:

@@ -216,11 +216,11 @@ class Retrieval(EvaluationTask):
         return self.outcome_of(lambda block: (queries_QV[block] @ documents_VN).toarray().round(12))
 
     def lexical(self) -> dict[str, Callable[[], np.ndarray]]:
-        return {**super().lexical(), BM25: self._bm25}
+        def bm25() -> np.ndarray:
+            score = bm25_of(self.documents)
+            return self.outcome_of(lambda block: score(self.queries[block]))
 
-    def _bm25(self) -> np.ndarray:
-        score = bm25_of(self.documents)
-        return self.outcome_of(lambda block: score(self.queries[block]))
+        return {**super().lexical(), BM25: bm25}
 
 
 def ranks_among(scores_N: np.ndarray, relevant: Sequence[int], place_N: np.ndarray) -> np.ndarray:
