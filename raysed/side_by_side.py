@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from raysed.config import EncoderConfig, ResourcesConfig, Role
+from raysed.config import EncoderConfig, ResourcesConfig
 from raysed.model.load import load_model
-from raysed.model.prompts import embed_by_role
+from raysed.model.prompts import embed_in_parts
 from raysed.report.scores import display_name
 from raysed.report.sections.unlabelled import neighbours_table, unlabelled_table
 from raysed.score.intervals import Difference, interval, resample
@@ -17,7 +17,7 @@ from raysed.score.kinds.classification import part_done
 from raysed.score.lexical import baselines
 from raysed.score.tasks import Evaluation, main_score, mean_score
 from raysed.score.unlabelled import LABELS_ADVICE, unlabelled_scores
-from raysed.store.progress import Progress, steps, track
+from raysed.store.progress import steps, track
 from raysed.store.text import Table, number
 
 Row = dict[str, Any]
@@ -42,29 +42,20 @@ def score_model(name: str, benchmark: Benchmark) -> Row:
     evaluation, encoder, resources = benchmark.evaluation, benchmark.encoder, benchmark.resources
     device = "cuda" if resources.gpu is not False and torch.cuda.is_available() else "cpu"
     budget = resources.encode_token_budget
-    model = load_model(name, (encoder.layers,), encoder.max_length, token_budget=budget, device=device)
+    model = load_model(name, encoder.layers, encoder.max_length, token_budget=budget, device=device)
     print(f"{name}: {model.description}")
-    progress = Progress(f"embed with {name}", len(evaluation.sentences))
-    done = 0
-
-    def embed(texts: list[str], role: Role) -> np.ndarray:
-        nonlocal done
-        x_ND = model.embed(texts, lambda rows: progress.update(done + rows), role)[0]
-        done += len(texts)
-        return x_ND
-
     x_UD = np.zeros((0, 1))
     if evaluation.sentences:
-        x_UD = embed_by_role(embed, evaluation.sentences, evaluation.roles)
-    progress.close()
-    result: Row = {"model": name, "description": model.description, "layers": list(model.poolings)}
+        x_UD = embed_in_parts(model.embed, evaluation.sentences, evaluation.roles, f"embed with {name}")
+    layers = [] if model.layers is None else [model.layers]
+    result: Row = {"model": name, "description": model.description, "layers": layers}
     names = list(evaluation.tasks)
     scored = track(f"score {name}", names, names, part_done) if names else []
     result["outcomes"] = {task: evaluation.outcome(x_UD, task) for task in scored}
     result["metrics"] = evaluation.score_outcomes(result["outcomes"])
     if benchmark.sentences:
         with steps(f"score {name} without labels", 1):
-            result["unlabelled"] = unlabelled_scores(benchmark.sentences, lambda some: model.embed(some)[0])
+            result["unlabelled"] = unlabelled_scores(benchmark.sentences, model.embed)
     return result
 
 

@@ -62,7 +62,7 @@ def job(arguments: argparse.Namespace) -> None:
     evaluation = Evaluation.load(config.evaluation, config.seed) if arguments.tasks else load_evaluation(config)
     benchmark = Benchmark(evaluation, config.evaluation.report_tasks(), config.encoder, config.resources, sentences)
     for name in arguments.models:
-        check_layers(name, (config.encoder.layers,), asked_for="layers" in config.encoder.model_fields_set)
+        check_layers(name, config.encoder.layers, asked_for="layers" in config.encoder.model_fields_set)
     models = [score_model(name, benchmark) for name in dict.fromkeys(arguments.models)]
     baseline_rows = score_bag_of_words(benchmark)
     for text in describe(baseline_rows, models, benchmark):
