@@ -172,8 +172,8 @@ def test_code_of_a_model_does_not_run_whatever_a_pipe_answers(hostile, monkeypat
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 99))
     monkeypatch.setattr("sys.argv", ["raysed", *command.split()])
-    session = SimpleNamespace(get_inputs=list, get_outputs=lambda: [SimpleNamespace(name="last_hidden_state")])
-    monkeypatch.setattr("raysed.model.teachers.onnx.open_session", lambda file: session)
+    opened = SimpleNamespace(inputs={}, outputs=["last_hidden_state"])
+    monkeypatch.setattr("raysed.model.teachers.onnx.OnnxFile", lambda file: opened)
     auto_map = {"AutoConfig": "own.Own", "AutoModel": "own.Own", "AutoTokenizer": ["own.Own", "own.Own"]}
     hidden = {"model_type": "own", "tokenizer_class": "Own", "auto_map": auto_map}
     Path("m/1_Pooling").mkdir(parents=True)
