@@ -210,7 +210,7 @@ def draw_speed(models: Mapping[str, Sequence[Path]], directory: Path, picture: P
         if name == BEST_ALONE:  # has the layers of BEST, so its speed
             points[name] = (points[BEST][0], mean)
         else:
-            points[name] = (rate(load_model(str(models[name][0]), (1,), 64).embed, sentences), mean)
+            points[name] = (rate(load_model(str(models[name][0]), 1, 64).embed, sentences), mean)
     vectorizer = TfidfVectorizer(sublinear_tf=True).fit(evaluation.sentences)
     words = evaluation.score_baselines()[TF_IDF].outcomes
     points[TF_IDF] = (rate(vectorizer.transform, sentences), mean_of_kinds(evaluation, words))

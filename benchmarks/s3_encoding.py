@@ -89,7 +89,7 @@ def _some(sentences: list[str], count: int) -> list[str]:
 def _sides(options: argparse.Namespace, path: Path, sentences: list[str]) -> dict[str, Embed]:
     config = TeacherConfig(path=str(path))
     sides: dict[str, Embed] = {"raysed": load_teacher(config, device=options.device).embed}
-    model = load_model(str(path), (1,), device=options.device)
+    model = load_model(str(path), 1, device=options.device)
     if isinstance(model, NativeModel) and uses_bf16("auto", model.encoder):
         sides["raysed in bf16"] = load_teacher(config, device=options.device, precision="bf16").embed
     if options.device == "cpu":

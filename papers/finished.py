@@ -14,7 +14,7 @@ from raysed.plan.artefacts import facts_of, scored_models
 from raysed.plan.check import check
 from raysed.plan.graph import Plan
 from raysed.recipe import TEACHERS, parse_recipe
-from raysed.report.results import LoadedModel, RunResults
+from raysed.report.results import RunResults
 from raysed.store.status import finished_report
 from raysed.store.storage import Storage
 
@@ -28,7 +28,7 @@ def finished(config: Config) -> RunResults:
     return RunResults(plan.job, state.storage, scored_models(plan, state), facts_of(plan, state, ""))
 
 
-def models_of(run: RunResults) -> Iterator[tuple[dict[str, Any], LoadedModel]]:
+def models_of(run: RunResults) -> Iterator[tuple[dict[str, Any], NativeModel]]:
     """Yield (report fields, model) for the run's recipes.
 
     External teachers, collapsed models and flows of single tasks, which embed no other sentences, are left out.
@@ -42,9 +42,8 @@ def models_of(run: RunResults) -> Iterator[tuple[dict[str, Any], LoadedModel]]:
             yield about, run.load(model)
 
 
-def embed(model: LoadedModel | NativeModel | LibraryModel, sentences: Sequence[str]) -> np.ndarray:
+def embed(model: NativeModel | LibraryModel, sentences: Sequence[str]) -> np.ndarray:
     """Return embeddings [N, D], on a GPU if there is one."""
     if not isinstance(model, LibraryModel) and torch.cuda.is_available():
         model.encoder.to("cuda")
-    found = model.embed(sentences)
-    return found if isinstance(model, LoadedModel) else found[0]
+    return model.embed(sentences)

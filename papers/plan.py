@@ -164,26 +164,18 @@ class _Builder:
         return load_config(path, [*_items(settings), *forced])
 
     def _views(self, config: Config, recipes: list[str]) -> dict[str, list[str]]:
-        """Return replacements, at the small scale, for views that cannot be made offline within seconds."""
+        """Return replacements, at the small scale, for views whose files are missing."""
         found = {}
         stages = [stage for recipe in recipes for stage in parse_recipe(recipe).two_view_stages]
         for stage in dict.fromkeys(stages) if self.request.small else ():
-            if self.request.sets(f"{stage}.views"):
-                continue
             kinds = getattr(config, stage).views
-            missing = [kind for kind in kinds if not self._makes(kind)]
-            if missing:
-                there = [self.small["views"] if kind in missing else kind for kind in kinds]
+            if "files" not in kinds or self.request.sets(f"{stage}.views") or self.request.sets("views.files"):
+                continue
+            if not self.finder.source(name := self.run["data"]["views.files"]):
+                there = [self.small["views"] if kind == "files" else kind for kind in kinds]
                 found[f"{stage}.views"] = list(dict.fromkeys(there))
-                names = " and ".join(missing)
-                self.finder.notes.append(f"Views of the kind {self.small['views']} stand in for {names}.")
+                self.finder.notes.append(f"Views of the kind {self.small['views']} stand in for {name}.")
         return found
-
-    def _makes(self, kind: str) -> bool:
-        """Return whether views of a kind can be made offline within seconds."""
-        if kind == "files":
-            return self.request.sets("views.files") or bool(self.finder.source(self.run["data"]["views.files"]))
-        return _has_wordnet() if kind == "synonym" else kind != "back_translation"
 
     def _data(self, recipes: list[str], config: Config) -> tuple[dict[str, Any], list[str]]:
         """Return the settings that name data, and the recipes for which all data is there."""
@@ -231,16 +223,6 @@ def _needs(key: str, recipe: Recipe, config: Config) -> bool:
         "views.files": "files" in views,
         "flow.fit_on": fit_on is not None,
     }[key]
-
-
-def _has_wordnet() -> bool:
-    try:
-        from nltk.corpus import wordnet
-
-        wordnet.ensure_loaded()
-    except (ImportError, LookupError):
-        return False
-    return True
 
 
 def _items(settings: Mapping[str, Any]) -> list[str]:

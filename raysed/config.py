@@ -402,8 +402,17 @@ class MembersConfig(Block):
         return self
 
 
-ViewKind = Literal["same", "files", "entailment", "synonym", "mlm", "back_translation"]
-Part = Annotated[float, Field(gt=0, lt=1)]
+_MOVED_VIEWS = ("synonym", "back_translation")
+_VIEWS_OF_PAPERS = "python -m papers.views writes such views into a file: name that in views.files, with the kind files"
+
+
+def _check_kind(kind: Any) -> Any:
+    if kind in _MOVED_VIEWS:
+        raise ValueError(_VIEWS_OF_PAPERS)
+    return kind
+
+
+ViewKind = Annotated[Literal["same", "files", "entailment", "mlm"], BeforeValidator(_check_kind)]
 
 
 class PairSource(Block):
@@ -433,21 +442,21 @@ class ViewsConfig(Block):
 
     files: Annotated[list[ViewSource], BeforeValidator(as_blocks)] = []
     """Pairs of the kind `files`: a path, hub id, the settings below, or a list."""
-    synonym_share: Part = 0.3
-    """Share of words that `synonym` replaces within their WordNet sense."""
-    mlm_rate: Part = 0.2
+    mlm_rate: float = Field(0.2, gt=0, lt=1)
     """Share of tokens that `mlm` masks and fills."""
     mlm_model: Source | None = None
     """Model that fills: a path, hub id or `bundled:raw` (paper: `roberta-base`). `null`: the run's encoder, which must
     have its head."""
-    pivots: Annotated[list[tuple[Source, Source]], Field(min_length=1, max_length=2)] = [
-        ("Helsinki-NLP/opus-mt-en-de", "Helsinki-NLP/opus-mt-de-en"),
-        ("Helsinki-NLP/opus-mt-en-fr", "Helsinki-NLP/opus-mt-fr-en"),
-    ]
-    """Models of `back_translation`, there and back. Two pairs give both views (paper); one gives the sentence and its
-    back-translation."""
     max_unusable: float = Field(0.5, ge=0, lt=1)
     """Pairs with an empty view or identical views are left out; above this share the run ends."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _moved(cls, data: Any) -> Any:
+        for name in ("synonym_share", "pivots"):
+            if isinstance(data, Mapping) and name in data:
+                raise ValueError(f"remove views.{name}: {_VIEWS_OF_PAPERS}")
+        return data
 
 
 class TeacherConfig(Block):

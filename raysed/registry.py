@@ -1,10 +1,11 @@
-"""Stages and calibrations by name: each is one file of a package, found there and listed nowhere, see CONTRIBUTING.md.
+"""Plug-ins: each is one file of a package, found there and listed nowhere, see CONTRIBUTING.md.
 
-Names are file names, so they are known without loading torch. These packages are layers above those that ask for them
-(settings, recipes), so they are imported by name.
+Names of stages and calibrations are file names, so they are known without loading torch. Their packages are layers
+above those that ask for them (settings, recipes), so they are imported by name.
 """
 
 import importlib
+import inspect
 import pkgutil
 from functools import cache
 from typing import Any
@@ -12,10 +13,28 @@ from typing import Any
 _STAGES, _CALIBRATIONS = "raysed.train.stages", "raysed.train.calibrations"
 
 
+def discover(package: str, base: str | type) -> dict[str, Any]:
+    """Return the plug-in of each file of a package, by file name in alphabetical order.
+
+    It is the constant called `base`, or the class that is derived from `base` and not abstract.
+    """
+    found = {}
+    for name in _names(package):
+        module = importlib.import_module(f"{package}.{name}")
+        if isinstance(base, str):
+            found[name] = getattr(module, base)
+            continue
+        for value in vars(module).values():
+            is_own = isinstance(value, type) and value.__module__ == module.__name__
+            if is_own and issubclass(value, base) and not inspect.isabstract(value):
+                found[name] = value
+    return found
+
+
 @cache
 def stages() -> dict[str, Any]:
     """Return all stages by name, in alphabetical order, see `raysed.train.stage.Stage`."""
-    return {name: importlib.import_module(f"{_STAGES}.{name}").STAGE for name in _names(_STAGES)}
+    return discover(_STAGES, "STAGE")
 
 
 def stages_of_pairs() -> tuple[str, ...]:
@@ -26,14 +45,14 @@ def stages_of_pairs() -> tuple[str, ...]:
 @cache
 def calibrations() -> dict[str, Any]:
     """Return all calibrations by name, see `raysed.train.calibrations.Calibration`."""
-    return {name: importlib.import_module(f"{_CALIBRATIONS}.{name}").CALIBRATION for name in calibration_names()}
+    return discover(_CALIBRATIONS, "CALIBRATION")
 
 
+@cache
 def calibration_names() -> tuple[str, ...]:
     """Return the names of all calibrations, in alphabetical order."""
     return _names(_CALIBRATIONS)
 
 
-@cache
 def _names(package: str) -> tuple[str, ...]:
     return tuple(sorted(module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)))

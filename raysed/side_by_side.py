@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from raysed.config import Config, Role
+from raysed.config import Config
 from raysed.model.load import load_model
-from raysed.model.prompts import embed_by_role
+from raysed.model.prompts import embed_in_parts
 from raysed.report.scores import display_name
 from raysed.report.sections.unlabelled import neighbours_table, unlabelled_table
 from raysed.score.intervals import Difference, interval, resample
 from raysed.score.tasks import Evaluation, ModelScores, main_score, mean_score
 from raysed.score.unlabelled import LABELS_ADVICE, unlabelled_scores
-from raysed.store.progress import Progress, steps
+from raysed.store.progress import steps
 from raysed.store.text import Table, number
 
 Row = dict[str, Any]
@@ -25,26 +25,17 @@ def score_model(name: str, evaluation: Evaluation, sentences: Sequence[str], con
     """Score one model, embedding each sentence of the evaluation once; `sentences` need no labels."""
     device = "cuda" if config.resources.gpu is not False and torch.cuda.is_available() else "cpu"
     encoder, budget = config.encoder, config.resources.encode_token_budget
-    model = load_model(name, (encoder.layers,), encoder.max_length, token_budget=budget, device=device)
+    model = load_model(name, encoder.layers, encoder.max_length, token_budget=budget, device=device)
     print(f"{name}: {model.description}")
     scores = ModelScores()
     if evaluation.tasks:
-        progress, done = Progress(f"embed with {name}", len(evaluation.sentences)), 0
-
-        def embed(texts: list[str], role: Role) -> np.ndarray:
-            nonlocal done
-            x_ND = model.embed(texts, lambda rows: progress.update(done + rows), role)[0]
-            done += len(texts)
-            return x_ND
-
-        x_UD = embed_by_role(embed, evaluation.sentences, evaluation.roles)
-        progress.close()
+        x_UD = embed_in_parts(model.embed, evaluation.sentences, evaluation.roles, f"embed with {name}")
         with steps(f"score {name}", len(evaluation.tasks)) as begin:
             scores = evaluation.score(x_UD, begin)
-    row = _row(name, model.description, list(model.poolings), scores)
+    row = _row(name, model.description, [] if model.layers is None else [model.layers], scores)
     if sentences:
         with steps(f"score {name} without labels", 1):
-            row["unlabelled"] = unlabelled_scores(sentences, lambda some: model.embed(some)[0])
+            row["unlabelled"] = unlabelled_scores(sentences, model.embed)
     return row
 
 

@@ -214,18 +214,18 @@ def test_sources_are_found_wherever_they_are_and_replaced():
             "encoder": {"path": "e"},
             "evaluation": {"tasks": {"t": {"source": "f", "queries": "g"}}, "dev": "t"},
             "nli": {"train": ["i", {"source": "j", "split": "k"}]},
-            "views": {"files": "l", "pivots": [["m", "n"]], "mlm_model": "o"},
+            "views": {"files": ["l", "m"], "mlm_model": "o"},
             "sts": {"train": "p"},
             "flow": {"fit_on": "q"},
         }
     )
     found = sources(config)
-    assert "".join(sorted(source for _, source in found)) == "abc.txtdefgijlmnopq"
-    assert ("pivots", "n") in found and ("queries", "g") in found
+    assert "".join(sorted(source for _, source in found)) == "abc.txtdefgijlmopq"
+    assert ("mlm_model", "o") in found and ("queries", "g") in found
     changed = replace_sources(config, lambda name, source: f"/{source}")
     assert sources(changed) == [(name, f"/{source}") for name, source in found]
     assert [teacher.path for teacher in changed.teachers] == ["members", "/a", "/b", "members:ct"]
-    assert changed.views.pivots == [("/m", "/n")] and make_config(changed.model_dump()) == changed
+    assert changed.views.mlm_model == "/o" and make_config(changed.model_dump()) == changed
     assert "fit_on" not in dict(sources(Config(flow={"fit_on": "tasks"})))
 
 

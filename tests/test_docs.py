@@ -119,7 +119,8 @@ def options_in(words: list[str]) -> set[str]:
 
 def test_options_exist():
     of_jobs = {by_name(job): options_of(job) for job in [*JOBS, ROOT / "examples/write_queries.py"]}
-    own = set().union(*of_jobs.values(), options_of(ROOT / "papers/transfer.py"), ray_options(["job", "submit"]))
+    of_papers = [options_of(ROOT / f"papers/{name}.py") for name in ("transfer", "views")]
+    own = set().union(*of_jobs.values(), *of_papers, ray_options(["job", "submit"]))
     others = {"tensorboard": {"--logdir"}, "grafana": {"--homepath", "--config"}}
     for line in (line for line in commands() if "--" in line):
         words = shlex.split(line)

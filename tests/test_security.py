@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysed
+from papers import views
 from raysed import cli
 from raysed.config import CorpusConfig, EncoderConfig, PairSource, TeacherConfig
 from raysed.data.corpus import CorpusReport, sentence_chunks
@@ -151,7 +152,7 @@ MODULES = [
     {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
     {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
 ]
-PIVOTS = "run --plan --set recipes=[bsl] --set bsl.views=[back_translation] --set views.pivots=[[m,m]]"
+PIVOT = "back_translation --pivot m m --output views.parquet"
 
 
 @pytest.mark.usefixtures("undone")
@@ -163,7 +164,7 @@ PIVOTS = "run --plan --set recipes=[bsl] --set bsl.views=[back_translation] --se
         ("teachers bundled:raw m --task pairs.tsv", "config.json model.onnx modules.json"),
         ("teachers bundled:raw m --task pairs.tsv", "model.onnx tokenizer_config.json"),
         ("distill --teachers m --learner bundled:encoder --corpus bundled:everyday", "config.json model.safetensors"),
-        (PIVOTS, "config.json model.safetensors"),
+        (PIVOT, "config.json model.safetensors"),
     ],
 )
 def test_code_of_a_model_does_not_run_whatever_a_pipe_answers(hostile, monkeypatch, tmp_path, capfd, command, files):
@@ -171,8 +172,8 @@ def test_code_of_a_model_does_not_run_whatever_a_pipe_answers(hostile, monkeypat
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 99))
     monkeypatch.setattr("sys.argv", ["raysed", *command.split()])
-    session = SimpleNamespace(get_inputs=list, get_outputs=lambda: [SimpleNamespace(name="last_hidden_state")])
-    monkeypatch.setattr("raysed.model.teachers.onnx.open_session", lambda file: session)
+    opened = SimpleNamespace(inputs={}, outputs=["last_hidden_state"])
+    monkeypatch.setattr("raysed.model.teachers.onnx.OnnxFile", lambda file: opened)
     auto_map = {"AutoConfig": "own.Own", "AutoModel": "own.Own", "AutoTokenizer": ["own.Own", "own.Own"]}
     hidden = {"model_type": "own", "tokenizer_class": "Own", "auto_map": auto_map}
     Path("m/1_Pooling").mkdir(parents=True)
@@ -181,7 +182,8 @@ def test_code_of_a_model_does_not_run_whatever_a_pipe_answers(hostile, monkeypat
         Path("m", name).write_text(json.dumps(MODULES if name == "modules.json" else hidden))
     Path("m/own.py").write_text(f"from pathlib import Path\nPath({str(hostile.mark)!r}).touch()\n")
     Path("pairs.tsv").write_text("score\tsentence1\tsentence2\n1\ta\tb\n2\tc\td\n3\te\tf\n")
-    code, said = cli.main(), capfd.readouterr().err
+    code = cli.main_of(views.job, views.parser(), arguments=PIVOT.split()) if command == PIVOT else cli.main()
+    said = capfd.readouterr().err
     assert code == 2 and re.search("contains custom code|has no tokenizer", said), said
 
 

@@ -107,7 +107,7 @@ def token_vectors(tokenizer: PreTrainedTokenizerFast, teachers: Sequence[str]) -
     """
     tokens = tokenizer.convert_ids_to_tokens(range(len(_SPECIAL), len(tokenizer)))
     texts = [token.removeprefix("##") for token in tokens]
-    x_VE = side_by_side([load_model(teacher).embed(texts)[0] for teacher in teachers], is_unit=True)
+    x_VE = side_by_side([load_model(teacher).embed(texts) for teacher in teachers], is_unit=True)
     x_VE -= x_VE.mean(0)
     return (x_VE @ principal_directions(x_VE.T @ x_VE, WIDTH)[0]).astype(np.float32)
 

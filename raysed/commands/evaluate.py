@@ -61,7 +61,7 @@ def job(arguments: argparse.Namespace) -> None:
         raise UserError(f"{', '.join(texts)}: only {len(sentences)} usable sentences; at least 2 are needed")
     evaluation = Evaluation.load(config.evaluation, config.seed) if arguments.tasks else load_evaluation(config)
     for name in arguments.models:
-        check_layers(name, (config.encoder.layers,), asked_for="layers" in config.encoder.model_fields_set)
+        check_layers(name, config.encoder.layers, asked_for="layers" in config.encoder.model_fields_set)
     models = [score_model(name, evaluation, sentences, config) for name in dict.fromkeys(arguments.models)]
     baselines, tasks = score_baselines(evaluation), config.evaluation.report_tasks()
     for text in describe(baselines, models, evaluation, tasks):

@@ -20,7 +20,6 @@ from raysed.config import CalibrationConfig, FlowConfig, Layers, Role, derive_se
 from raysed.context import Context
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.pairs import read_pairs
-from raysed.data.parquet import ROWS_PER_GROUP
 from raysed.data.targets import MEAN
 from raysed.data.tokens import TokenTable, read_tokens, tokenize
 from raysed.errors import RunFailed, UserError
@@ -29,12 +28,12 @@ from raysed.make.inputs import Named, layers_file
 from raysed.model.calibration import save_calibration
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_checkpoint, load_start, load_tokenizer
-from raysed.model.prompts import embed_by_role, with_prompts
+from raysed.model.prompts import embed_in_parts, with_prompts
 from raysed.model.teacher import Teacher
 from raysed.recipe import Recipe
 from raysed.score.tasks import DevTask, Embeddings
 from raysed.store.hub import model_identity
-from raysed.store.progress import Progress, emit
+from raysed.store.progress import emit
 from raysed.store.storage import Entry
 from raysed.train.calibration import choose_natsv_k, fit_calibration
 from raysed.train.calibrations.natsv import MOST_DIRECTIONS, largest_k
@@ -124,16 +123,10 @@ def teacher_embeddings(out: Path, inputs: Named, settings: Named, context: Conte
 
 def embed_by(teacher: Teacher, texts: Sequence[str], roles: Sequence[Role]) -> tuple[np.ndarray, float]:
     """Return a teacher's embeddings [N, D], and how many it made per second."""
-    progress = Progress(f"embed by {teacher.title}", len(texts))
     teacher.embed(texts[:1])  # loads it, before its speed is measured
-    began, parts = time.monotonic(), []
-    for start in range(0, len(texts), ROWS_PER_GROUP):
-        some = slice(start, start + ROWS_PER_GROUP)
-        parts.append(embed_by_role(teacher.embed, texts[some], roles[some]))
-        progress.update(start + len(parts[-1]))
+    began = time.monotonic()
+    x_ND = embed_in_parts(teacher.embed, texts, roles, f"embed by {teacher.title}")
     seconds = time.monotonic() - began
-    progress.close()
-    x_ND = np.concatenate(parts)
     if not np.isfinite(x_ND).all():
         raise RunFailed(f"teachers: {teacher.config.path!r} has embeddings that are not finite")
     return x_ND, len(texts) / seconds

@@ -1,8 +1,9 @@
 """Text artefacts: the start of a static learner, the sentence table, labelled pairs and views of sentences."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from raysed.make.inputs import Named
 from raysed.model.pretrained import load_tokenizer
 from raysed.model.prompts import with_prompts
 from raysed.model.static_start import write_static
-from raysed.model.views import KINDS
+from raysed.model.views import filler_bytes, masked_views
 from raysed.store.progress import Progress, emit
 from raysed.train.stages.sed import STAGE, SedConfig
 
@@ -103,11 +104,10 @@ class RewrittenViews(Artefact):
         encoder: ExternalInput,
         corpus: Artefact,
         source: ExternalInput,
-        weights: Callable[[], int],
     ):
         name, title = f"views/{kind}.text", f"rewritten sentences ({kind})"
         inputs, settings = {"corpus": corpus, "source": source, "encoder": encoder}, {"kind": kind, "seed": seed}
-        execution = Blocks(corpus, ViewBlocks, title, weights, name)
+        execution = Blocks(corpus, ViewBlocks, title, partial(filler_bytes, views, encoder.value), name)
         made = name, title, "views", rewritten_views, inputs, settings, {"views": ExternalInput(None, views)}, execution
         super().__init__(*made, is_intermediate=True)
 
@@ -118,7 +118,7 @@ class ViewBlocks:
     columns, kept = ("id", "sentence"), ("id", "first", "second", "chosen", "total")
 
     def __init__(self, inputs: Named, settings: Named, context: Context):
-        self._make = KINDS[settings["kind"]].maker(inputs["views"], inputs["encoder"], settings["seed"], context.device)
+        self._make = masked_views(inputs["views"], inputs["encoder"], settings["seed"], context.device)
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """Return the two views of each sentence; the first row has what was rewritten in the whole block."""
@@ -134,7 +134,6 @@ def rewritten_views(out: Path, inputs: Named, settings: Named, context: Context)
     blocks: BlockFiles = inputs["blocks"]
     counted = [open_table(fetch()).read(["chosen", "total"]) for fetch in blocks.files]
     chosen, total = (sum(int(pc.sum(table.column(name)).as_py()) for table in counted) for name in ("chosen", "total"))
-    share, unit = 100 * chosen / max(total, 1), KINDS[settings["kind"]].UNIT
-    counts = f"{chosen:,} of {total:,} {unit} rewritten ({share:.1f} %)"
+    counts = f"{chosen:,} of {total:,} tokens rewritten ({100 * chosen / max(total, 1):.1f} %)"
     (out / "counts.txt").write_text(counts)
     return {**blocks.shape, "counts": counts}

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from threading import TIMEOUT_MAX, Timer
 from typing import Any
 
 import numpy as np
@@ -169,14 +170,37 @@ def cosines(found_ND: np.ndarray, expected_ND: np.ndarray) -> np.ndarray:
     return (found_ND * expected_ND).sum(1) / lengths_N
 
 
-def open_session(file: Path) -> Any:
-    """Load an ONNX file on the CPU, with as many threads as torch uses."""
-    from onnxruntime import InferenceSession, SessionOptions
+class OnnxFile:
+    """An ONNX file that ONNX Runtime runs on the CPU, with as many threads as torch uses.
 
-    options = SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 3  # errors
-    return InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    Attributes:
+        inputs: types by name.
+        outputs: names.
+    """
+
+    def __init__(self, file: Path):
+        from onnxruntime import InferenceSession, SessionOptions
+
+        options = SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.log_severity_level = 3  # errors
+        self._session = InferenceSession(file, options, providers=["CPUExecutionProvider"])
+        self.inputs = {each.name: each.type for each in self._session.get_inputs()}
+        self.outputs = [each.name for each in self._session.get_outputs()]
+
+    def run(self, output: str, batch: Mapping[str, np.ndarray], seconds: float = TIMEOUT_MAX) -> np.ndarray:
+        """Compute one output; after `seconds` ONNX Runtime raises an error, as a file may have endless loops."""
+        from onnxruntime import RunOptions
+
+        options = RunOptions()
+        options.log_severity_level = 4  # the error says it, too
+        timer = Timer(seconds, setattr, (options, "terminate", True))
+        timer.start()
+        try:
+            (found,) = self._session.run([output], {name: batch[name] for name in self.inputs}, options)
+        finally:
+            timer.cancel()
+        return found
 
 
 class OnnxTransformer(torch.nn.Module):
@@ -184,13 +208,11 @@ class OnnxTransformer(torch.nn.Module):
 
     def __init__(self, file: Path, config: PreTrainedConfig):
         super().__init__()
-        self.config, self._session = config, open_session(file)
-        self._inputs = [given.name for given in self._session.get_inputs()]
+        self.config, self._file = config, OnnxFile(file)
 
     def forward(self, **batch: torch.Tensor) -> BaseModelOutput:
         """Return `last_hidden_state`, float32 [B, L, D], and no other layer."""
-        given = {name: batch[name].numpy() for name in self._inputs}
-        (states_BLD,) = self._session.run(["last_hidden_state"], given)
+        states_BLD = self._file.run("last_hidden_state", {name: batch[name].numpy() for name in self._file.inputs})
         return BaseModelOutput(last_hidden_state=torch.from_numpy(states_BLD))
 
 

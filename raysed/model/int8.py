@@ -29,10 +29,10 @@ def write_int8(model: NativeModel | LibraryModel, sentences: Sequence[str], out:
         return {"reason": model.reason}
     if model.encoder.is_static:
         return {"reason": "it is a table of vectors"}
-    if model.poolings != (1,):
+    if model.layers != 1:
         return {"reason": "more than its last layer is pooled"}
     some = list(sentences[:COMPARED])
-    (exact_ND,), transformer = model.embed(some), model.encoder.transformer
+    exact_ND, transformer = model.embed(some), model.encoder.transformer
     try:
         with tempfile.TemporaryDirectory() as folder:
             plain = Path(folder) / "model.onnx"
@@ -41,7 +41,7 @@ def write_int8(model: NativeModel | LibraryModel, sentences: Sequence[str], out:
     except Exception as error:  # torch's exporter may raise anything
         return {"reason": f"it cannot be written for OpenVINO ({first_line(error)})"}
     use_int8(model, out)
-    cosines_N = cosines(model.embed(some)[0], exact_ND)
+    cosines_N = cosines(model.embed(some), exact_ND)
     return {"mean": float(cosines_N.mean()), "least": float(cosines_N.min())}
 
 

@@ -101,7 +101,7 @@ def load_native(directory: Path, token_budget: int | None, device: str) -> Nativ
         raise NotPackable("its transformer does not pass on the layers that it pools")
     encoder.pooling = pooling
     longest = _longest(directory, place, tokenizer.model_max_length)
-    return NativeModel(encoder.to(device), tokenizer, (layers,), longest, nn.Sequential(*heads), token_budget)
+    return NativeModel(encoder.to(device), tokenizer, layers, longest, nn.Sequential(*heads), token_budget)
 
 
 def _heads(directory: Path, entries: Sequence[tuple[str, str]]) -> list[nn.Module]:

@@ -6,7 +6,7 @@ modules the rest; otherwise the library computes all of it. Code in a model dire
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from pathlib import Path
@@ -21,6 +21,7 @@ from transformers.utils import find_adapter_config_file
 from raysed.config import EncoderConfig, Layers, Role
 from raysed.data.tokens import tokenize
 from raysed.errors import UserError, call_library, first_line
+from raysed.model.calibration import CalibrationMap
 from raysed.model.encoder import Encoder, blocks_of
 from raysed.model.encoding import encode
 from raysed.model.head import load_head
@@ -30,8 +31,6 @@ from raysed.store.hub import model_directory
 
 log = logging.getLogger(__name__)
 
-OnRows = Callable[[int], None]
-"""Called with the number of sentences embedded so far."""
 _OLD_MARKS = {"sentence_transformers", "sbert_ce_default_activation_function"}
 """Settings that older releases wrote into a cross-encoder's config.json."""
 _CHUNK = 2048
@@ -42,19 +41,22 @@ class NativeModel:
     """A model that packed rows compute.
 
     Attributes:
+        layers: how many are pooled.
         max_length: tokens per sentence, special ones included.
         heads: sentence-transformers modules to apply after pooling.
+        calibration: what a run's model applies after pooling.
         token_budget: tokens per forward pass; None: `default_token_budget`.
         prompts: by role, from its files.
     """
 
     encoder: Encoder
     tokenizer: PreTrainedTokenizerBase
-    poolings: tuple[Layers, ...]
+    layers: Layers
     max_length: int
     heads: nn.Sequential = field(default_factory=nn.Sequential)
     token_budget: int | None = None
     prompts: Prompts = field(default_factory=dict)
+    calibration: CalibrationMap | None = None
 
     @property
     def parameters(self) -> int:
@@ -65,19 +67,18 @@ class NativeModel:
     def description(self) -> str:
         """Pooling, layers, heads and maximum length, for reports."""
         over = "mean over tokens" if self.encoder.pooling == "mean" else "first token"
-        layers = f"layers {' or '.join(map(str, self.poolings))}"
+        layers = f"layers {self.layers}"
         return f"{', '.join([over, layers, *(type(head).__name__ for head in self.heads)])}; {self.max_length} tokens"
 
-    def embed(self, sentences: Sequence[str], on_rows: OnRows | None = None, role: Role = "") -> list[np.ndarray]:
-        """Return float32 [N, D] for each of `poolings`, rows in sentence order."""
+    def embed(self, sentences: Sequence[str], role: Role = "") -> np.ndarray:
+        """Return float32 [N, D], rows in sentence order."""
         table = tokenize(self.tokenizer, with_prompts(sentences, repeat(role), self.prompts), self.max_length)
-        found = encode(self.encoder, table, self.poolings, self.token_budget, on_rows)
-        results = []
-        with torch.inference_mode():
-            for x_ND in found:
+        (x_ND,) = encode(self.encoder, table, (self.layers,), self.token_budget)
+        if self.heads:
+            with torch.inference_mode():
                 features = [self.heads({"sentence_embedding": x_BD}) for x_BD in torch.from_numpy(x_ND).split(_CHUNK)]
-                results.append(torch.cat([f["sentence_embedding"].float() for f in features]).numpy())
-        return results
+                x_ND = torch.cat([f["sentence_embedding"].float() for f in features]).numpy()
+        return self.calibration.transform(x_ND) if self.calibration else x_ND
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class LibraryModel:
 
     model: Any
     reason: str
-    poolings: tuple[Layers, ...] = ()
+    layers: None = None
     prompts: Prompts = field(default_factory=dict)
     name: str = ""
 
@@ -100,8 +101,8 @@ class LibraryModel:
         """Who computes it and why, for reports."""
         return f"by sentence-transformers ({self.reason})"
 
-    def embed(self, sentences: Sequence[str], on_rows: OnRows | None = None, role: Role = "") -> list[np.ndarray]:
-        """Return a list of one float32 [N, D], rows in sentence order."""
+    def embed(self, sentences: Sequence[str], role: Role = "") -> np.ndarray:
+        """Return float32 [N, D], rows in sentence order."""
         parts: list[np.ndarray] = []
         ways = {"query": self.model.encode_query, "document": self.model.encode_document}  # a Router has two encoders
         embed = ways.get(role.removeprefix("prompted "), self.model.encode)
@@ -112,14 +113,12 @@ class LibraryModel:
             some = list(sentences[start : start + _CHUNK])
             x_BD = call_library(lambda texts: embed(texts, **options), some, f"the model {self.name!r}")
             parts.append(x_BD.astype(np.float32))
-            if on_rows:
-                on_rows(start + len(some))
-        return [np.concatenate(parts)]
+        return np.concatenate(parts)
 
 
 def load_model(
     name: str,
-    poolings: Sequence[Layers] = (2,),
+    layers: Layers = 2,
     max_length: int = 75,
     *,
     token_budget: int | None = None,
@@ -128,7 +127,7 @@ def load_model(
 ) -> NativeModel | LibraryModel:
     """Load a model by directory, hub id, `package:NAME/DIR` or `bundled:encoder`.
 
-    `poolings` and `max_length` apply to a plain transformer only; a sentence-transformers model brings its own. `place`
+    `layers` and `max_length` apply to a plain transformer only; a sentence-transformers model brings its own. `place`
     names the setting or option in error messages (None: `--model`).
     """
     place = place or f"--model {name}"
@@ -139,20 +138,19 @@ def load_model(
         if (directory / "modules.json").is_file() or find_adapter_config_file(directory):
             return replace(_load_modules(directory, token_budget, device), prompts=prompts)
         encoder, tokenizer = load_encoder(EncoderConfig(path=str(directory), max_length=3))
-        _check_depth(poolings, encoder.transformer.config.num_hidden_layers, place)
+        _check_depth(layers, encoder.transformer.config.num_hidden_layers, place)
         longest = longest_input(encoder.transformer.config)
         if max_length > longest:
             raise UserError(f"max_length is {max_length}, but it takes at most {longest} tokens")
         encoder.set_head(load_head(directory))  # present if it is a run's learner
     except UserError as error:
         raise error.at(place) from None
-    distinct = tuple(dict.fromkeys(poolings))
     options = {"token_budget": token_budget, "prompts": prompts}
-    return NativeModel(encoder.to(device), tokenizer, distinct, max_length, **options)
+    return NativeModel(encoder.to(device), tokenizer, layers, max_length, **options)
 
 
-def check_layers(name: str, poolings: Sequence[Layers], asked_for: bool) -> None:
-    """Raise UserError for poolings of more layers than a model's configuration has, before anything is embedded.
+def check_layers(name: str, layers: Layers, asked_for: bool) -> None:
+    """Raise UserError for a pooling of more layers than a model's configuration has, before anything is embedded.
 
     A model that brings its own pooling is checked only if the user asked for these layers.
     """
@@ -164,7 +162,7 @@ def check_layers(name: str, poolings: Sequence[Layers], asked_for: bool) -> None
     except LOAD_ERRORS:  # loading will report it; or the transformer is in a subdirectory
         return
     if count is not None:
-        _check_depth(poolings, count, f"--model {name}")
+        _check_depth(layers, count, f"--model {name}")
 
 
 def _check_kind(directory: Path, name: str) -> None:
@@ -182,10 +180,9 @@ def _check_kind(directory: Path, name: str) -> None:
         raise UserError(f"it is a {kind}, which gives no sentence embeddings; name a sentence-embedding model")
 
 
-def _check_depth(poolings: Sequence[Layers], count: int, place: str) -> None:
+def _check_depth(layers: Layers, count: int, place: str) -> None:
     try:
-        for layers in poolings:
-            blocks_of(layers, count)
+        blocks_of(layers, count)
     except UserError as error:
         raise UserError(f"{error}; choose fewer with --layers or encoder.layers", setting=place) from None
 

@@ -14,9 +14,11 @@ import numpy as np
 from raysed.config import EncoderConfig, Role, SearchConfig
 from raysed.errors import UserError, first_line
 from raysed.store.hub import model_directory
+from raysed.store.progress import Progress
 
 Prompts = Mapping[Role, str]
 SETTINGS = "config_sentence_transformers.json"
+_PART = 4096
 _NAMES: dict[Role, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
 
 
@@ -76,3 +78,16 @@ def embed_by_role(
     order = sorted(range(len(texts)), key=roles.__getitem__)
     parts = [embed([texts[row] for row in rows], role) for role, rows in groupby(order, key=roles.__getitem__)]
     return np.concatenate(parts)[np.argsort(order)]
+
+
+def embed_in_parts(
+    embed: Callable[[list[str], Role], np.ndarray], texts: Sequence[str], roles: Sequence[Role], title: str
+) -> np.ndarray:
+    """Embed texts of all roles, as `embed_by_role`, a few thousand at a time, and show the progress."""
+    progress, parts = Progress(title, len(texts)), []
+    for start in range(0, len(texts), _PART):
+        some = slice(start, start + _PART)
+        parts.append(embed_by_role(embed, texts[some], roles[some]))
+        progress.update(start + len(parts[-1]))
+    progress.close()
+    return np.concatenate(parts)

@@ -3,9 +3,7 @@
 Each kind is one class in one file of `raysed.model.teachers`, discovered without being listed anywhere.
 """
 
-import importlib
 import os
-import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,8 +15,8 @@ import numpy as np
 
 from raysed.config import EncodePrecision, EncoderConfig, Role, TeacherConfig, stable_hash
 from raysed.errors import UserError, public
-from raysed.model import teachers
 from raysed.model.prompts import prompts_of
+from raysed.registry import discover
 from raysed.store.files import Watched, digest_of
 from raysed.store.hub import model_identity
 
@@ -126,9 +124,7 @@ def _identity_of(config: TeacherConfig) -> str:
 @cache
 def kinds() -> tuple[type[Teacher], ...]:
     """Return every kind of teacher; models come last because they accept any path."""
-    for info in pkgutil.iter_modules(teachers.__path__):
-        importlib.import_module(f"{teachers.__name__}.{info.name}")
-    return tuple(sorted(Teacher.__subclasses__(), key=lambda kind: kind.is_model))
+    return tuple(sorted(discover("raysed.model.teachers", Teacher).values(), key=lambda kind: kind.is_model))
 
 
 def kind_of(path: str) -> type[Teacher]:

@@ -14,8 +14,7 @@ from raysed.errors import UserError, public
 from raysed.model.formats import check_formats, check_packages
 from raysed.model.pretrained import check_encoder, load_encoder, load_tokenizer, width_of
 from raysed.model.teacher import Teacher, load_teacher
-from raysed.model.views import KINDS
-from raysed.model.views.synonyms import wordnet_version
+from raysed.model.views import filler_of, load_filler
 from raysed.plan.consistency import check_depths, check_settings, check_width
 from raysed.plan.requirements import reads_corpus, view_kinds
 from raysed.recipe import Recipe
@@ -176,12 +175,12 @@ def check_teachers(config: Config) -> tuple[list[Teacher], tuple[int, ...]]:
 
 
 def _view_rows(kind: str, config: Config, nli: PairRows | None) -> PairRows | None:
-    """Return views that exist already; check as far as possible those made later, and return None."""
+    """Return views that exist already; check the model of those made later, and return None."""
     if kind == "files":
         return load_views(config.views)
     if kind == "entailment":
         return entailment(nli or load_nli(config.nli.train), config.views.max_unusable)
-    KINDS[kind].check(config.views, config.encoder)
+    load_filler(config.views, config.encoder)
     return None
 
 
@@ -191,15 +190,10 @@ def _views_identity(
     """Return what views of a kind depend on, apart from the tokenizer."""
     if rows is not None:
         return rows.identity()
-    views, common = config.views, {"corpus": inputs["corpus"], "seed": config.seed}
-    if kind == "synonym":
-        return {**common, "share": views.synonym_share, "wordnet": wordnet_version()}
-    found, own = KINDS[kind].models(views, config.encoder), watched[f"views/{kind}"]
-    models = {model.path: _look(own, setting, model_identity, model) for setting, model in found}
-    if kind == "mlm":
-        return {**common, "rate": views.mlm_rate, "model": models.get(views.mlm_model, inputs["encoder"])}
-    pivots = [[models[name] for name in pair] for pair in views.pivots]
-    return {**common, "pivots": pivots, "max_length": config.encoder.max_length}
+    setting, filler = filler_of(config.views, config.encoder)
+    model = _look(watched[f"views/{kind}"], setting, model_identity, filler)
+    model = inputs["encoder"] if config.views.mlm_model is None else model
+    return {"corpus": inputs["corpus"], "seed": config.seed, "rate": config.views.mlm_rate, "model": model}
 
 
 def _look(watched: list[Watched], setting: str, look: Callable[[Any], Any], config: Any) -> Any:

@@ -21,7 +21,6 @@ from raysed.make.text import RewrittenViews, labelled_pairs, sentence_table, sma
 from raysed.model.pretrained import load_tokenizer
 from raysed.model.prompts import learner_prompts, with_prompts
 from raysed.model.shape import shape_of
-from raysed.model.views import weights_bytes
 from raysed.plan.artefacts import (
     ScoredModel,
     soup_of,
@@ -118,10 +117,8 @@ class Plan:
             name = f"views/{kind}"
             source = ExternalInput(job.inputs[name], rows, job.watched[name])
             if rows is None:
-                weights = partial(weights_bytes, kind, config.views, config.encoder)
                 seed = derive_seed(config.seed, "views", kind)
-                about = kind, config.views, seed, self.encoder, self.table[CORPUS], source, weights
-                source = add(RewrittenViews(*about))
+                source = add(RewrittenViews(kind, config.views, seed, self.encoder, self.table[CORPUS], source))
             given, settings = {"encoder": self.encoder, "rows": source}, {"kind": kind}
             settings["max_unusable"] = config.views.max_unusable
             title, lines = f"views ({kind})", partial(_summary_line, f"{kind} views")

@@ -10,17 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import PreTrainedTokenizerBase
 
 from raysed._version import __version__
-from raysed.config import Config, EncoderConfig, Layers, derive_seed
+from raysed.config import Config, Layers, derive_seed
 from raysed.data.parquet import SentenceTable
 from raysed.data.targets import MEAN
-from raysed.data.tokens import tokenize
 from raysed.make.scores import load_embeddings
-from raysed.model.calibration import CalibrationMap, load_calibration
-from raysed.model.encoder import Encoder
-from raysed.model.encoding import encode
+from raysed.model.calibration import load_calibration
+from raysed.model.load import NativeModel
 from raysed.model.pretrained import load_start, read_history
 from raysed.model.prompts import Prompts, learner_prompts, with_prompts
 from raysed.plan.artefacts import Facts, ScoredModel
@@ -51,23 +48,6 @@ class PairComparison:
     gold_P: np.ndarray
     before_P: np.ndarray
     after_P: np.ndarray
-
-
-@dataclass(frozen=True)
-class LoadedModel:
-    """A model in memory."""
-
-    encoder: Encoder
-    tokenizer: PreTrainedTokenizerBase
-    calibration: CalibrationMap | None
-    config: EncoderConfig
-    token_budget: int | None
-
-    def embed(self, sentences: Sequence[str]) -> np.ndarray:
-        """Return the embeddings of sentences, [B, D]."""
-        tokens = tokenize(self.tokenizer, list(sentences), self.config.max_length)
-        x_BD = encode(self.encoder, tokens, (self.config.layers,), self.token_budget)[0]
-        return self.calibration.transform(x_BD) if self.calibration else x_BD
 
 
 @dataclass(frozen=True)
@@ -192,16 +172,16 @@ class RunResults:
         return choose(self.scores, self.models, *about)
 
     @cached_property
-    def base_model(self) -> LoadedModel:
+    def base_model(self) -> NativeModel:
         """The encoder before any training."""
         return self.load(next(model for model in self.models if model.recipe == BASE))
 
     @cached_property
-    def exported_model(self) -> LoadedModel:
+    def exported_model(self) -> NativeModel:
         """The chosen model."""
         return self.load(self.choice.model)
 
-    def load(self, model: ScoredModel) -> LoadedModel:
+    def load(self, model: ScoredModel) -> NativeModel:
         """Load a model, with its calibration at the headline pooling."""
         calibration = None
         if parse_recipe(model.recipe).calibration:
@@ -210,7 +190,9 @@ class RunResults:
         start = load_start(self.config.encoder, model.weights and self.storage.fetch(model.weights))
         for files in () if model.weights else self.job.watched["encoder"]:
             files.check()
-        return LoadedModel(*start, calibration, self.config.encoder, self.config.resources.encode_token_budget)
+        encoder, budget = self.config.encoder, self.config.resources.encode_token_budget
+        about = {"token_budget": budget, "calibration": calibration}
+        return NativeModel(*start, encoder.layers, encoder.max_length, **about)
 
     @cached_property
     def prompts(self) -> Prompts:

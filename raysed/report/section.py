@@ -1,14 +1,12 @@
 """Sections of the report: a new file in `sections/` is a new section."""
 
-import importlib
-import pkgutil
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from raysed.report import sections
+from raysed.registry import discover
 from raysed.report.charts import Chart
 from raysed.report.findings import Finding
 from raysed.store.text import Table
@@ -75,6 +73,5 @@ class Section:
 @cache
 def all_sections() -> tuple[Section, ...]:
     """Return the `SECTIONS` of every file in `raysed.report.sections`, in order."""
-    files = [module.name for module in pkgutil.iter_modules(sections.__path__)]
-    found = [importlib.import_module(f"{sections.__name__}.{file}").SECTIONS for file in files]
-    return tuple(sorted((section for part in found for section in part), key=lambda section: section.order))
+    parts = discover("raysed.report.sections", "SECTIONS").values()
+    return tuple(sorted((section for part in parts for section in part), key=lambda section: section.order))

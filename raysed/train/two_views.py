@@ -21,7 +21,7 @@ class TwoViewsConfig(TuningConfig):
     """Settings that `bsl` and `contrastive` share."""
 
     views: Annotated[list[ViewKind], AfterValidator(distinct)] = ["mlm"]
-    """Kinds of views: `mlm`, `synonym`, `back_translation`, `files`, `entailment`, `same`."""
+    """Kinds of views: `mlm`, `files`, `entailment`, `same`."""
     keep: Literal["last", "best_on_dev"] = "last"
     """`last`: the final weights. `best_on_dev`: those with the best score on `evaluation.dev` (BSL's released code)."""
     steps: int | None = Field(None, ge=1)

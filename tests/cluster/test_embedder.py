@@ -25,7 +25,7 @@ def test_the_example_embeds_a_file_of_sentences(ray_cluster, tmp_path):
     exec(example, {})
     table = pq.read_table(tmp_path / "embedded").to_pydict()
     assert table["sentence"] == SENTENCES
-    assert np.abs(np.array(table["embedding"]) - load_model("bundled:encoder", (1,)).embed(SENTENCES)[0]).max() < 1e-5
+    assert np.abs(np.array(table["embedding"]) - load_model("bundled:encoder", 1).embed(SENTENCES)).max() < 1e-5
 
 
 def test_a_batch_keeps_its_columns_and_gets_another():

@@ -441,7 +441,7 @@ def test_a_head_is_a_matrix_after_any_pooling_in_full_precision(make_encoder, ma
     weight_HD = rng.normal(size=(encoder.width, 50)).astype(np.float32)
     encoder.set_head(weight_HD)
     write_checkpoint(encoder, tiny_tokenizer, tmp_path, {}, [])
-    for other in (encoder, load_checkpoint(tmp_path), load_model(str(tmp_path), (1, 2), max_length=20).encoder):
+    for other in (encoder, load_checkpoint(tmp_path), load_model(str(tmp_path), 1, max_length=20).encoder):
         assert (other.width, other.transformer.config.hidden_size) == (50, plain[0].shape[1])
         for found_ND, plain_ND in zip(encode(other, table, (1, 2)), plain):
             np.testing.assert_allclose(found_ND, plain_ND @ weight_HD, atol=1e-5)

@@ -25,7 +25,7 @@ from transformers import (
     BertForSequenceClassification,
 )
 
-from raysed.config import EncoderConfig, TeacherConfig
+from raysed.config import EncoderConfig, Layers, TeacherConfig
 from raysed.data.sources import readable
 from raysed.data.tokens import tokenize
 from raysed.errors import UserError
@@ -48,8 +48,8 @@ def test_code_beside_a_flow_is_not_run(exports, sentences, tmp_path):
     path = shutil.copytree(exports["flow"], tmp_path / "flow")
     assert (path / "glow.py").exists()
     (path / "glow.py").write_text("raise SystemExit('run')")
-    found = load_model(str(path)).embed(sentences)[0]
-    assert (found == load_model(str(exports["flow"])).embed(sentences)[0]).all()
+    found = load_model(str(path)).embed(sentences)
+    assert (found == load_model(str(exports["flow"])).embed(sentences)).all()
     assert np.abs(library.load(path).encode(sentences) - found).max() < 1e-4
 
 
@@ -59,19 +59,17 @@ def test_a_model_saved_by_sentence_transformers_is_computed_here(exports, senten
     saved.append(Normalize())
     saved.save(str(tmp_path))
     model = load_model(str(tmp_path))
-    assert isinstance(model, NativeModel) and model.poolings == (2,) and model.description.endswith("12 tokens")
-    found = model.embed(sentences)[0]
+    assert isinstance(model, NativeModel) and model.layers == 2 and model.description.endswith("12 tokens")
+    found = model.embed(sentences)
     assert np.abs(found - saved.encode(sentences)).max() < 1e-5
     assert np.linalg.norm(found, axis=1) == pytest.approx(1, abs=1e-5)
 
 
-def test_a_plain_transformer_takes_the_poolings_that_are_asked_for(tiny_encoder_dir, make_transformer, sentences):
-    model = load_model(str(tiny_encoder_dir), (2, 1, 2), MAX_LENGTH)
-    assert model.poolings == (2, 1)
+def test_a_plain_transformer_takes_the_pooling_that_is_asked_for(tiny_encoder_dir, make_transformer, sentences):
     tokens = tokenize(AutoTokenizer.from_pretrained(tiny_encoder_dir), sentences, MAX_LENGTH)
-    expected = encode(Encoder(make_transformer("bert")), tokens, (2, 1))
-    for one, other in zip(model.embed(sentences), expected):
-        assert np.abs(one - other).max() < 1e-5
+    for layers, expected in zip((2, 1), encode(Encoder(make_transformer("bert")), tokens, (2, 1))):
+        model = load_model(str(tiny_encoder_dir), layers, MAX_LENGTH)
+        assert model.layers == layers and np.abs(model.embed(sentences) - expected).max() < 1e-5
 
 
 def change(file: Path, **settings: object) -> None:
@@ -101,18 +99,18 @@ def test_other_modules_are_computed_as_the_library_does(exports, sentences, tmp_
         change(path / file, **settings)
     else:
         save_file({"layer_weights": torch.tensor([0.3, 0.7])}, path / "1_WeightedLayerPooling/model.safetensors")
-    model, told = load_model(str(path), (3,)), []
+    model = load_model(str(path), 3)
     assert model.description.endswith(said) and isinstance(model, LibraryModel) == ("(" in said)
-    (found,), expected = model.embed(sentences, told.append), by_library(path, sentences)
-    assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max() and told == [len(sentences)]
-    (plain,) = load_model(str(exports["whiten"])).embed(sentences)
+    found, expected = model.embed(sentences), by_library(path, sentences)
+    assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max()
+    plain = load_model(str(exports["whiten"])).embed(sentences)
     assert np.abs(found - plain).max() > 1e-3 or "do_lower_case" in settings, "the change is of no effect"
 
 
 def test_texts_that_a_task_has_given_a_prompt_get_no_other(exports, sentences, tmp_path):
     path = shutil.copytree(exports["whiten"], tmp_path / "other")
     change(path / "config_sentence_transformers.json", **PROMPT)
-    (found,) = load_model(str(path)).embed(sentences, role="prompted query")
+    found = load_model(str(path)).embed(sentences, role="prompted query")
     expected = by_library(exports["whiten"], sentences)
     assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max()
 
@@ -138,7 +136,7 @@ def test_an_encoder_of_t5_saved_again_is_computed_by_the_library(tiny_tokenizer,
     SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path / "saved"))
     model = load_model(str(tmp_path / "saved"))
     assert model.description == "by sentence-transformers (its transformer has a decoder, or sees its padding)"
-    assert np.abs(model.embed(sentences)[0] - by_library(tmp_path / "saved", sentences)).max() < 1e-5
+    assert np.abs(model.embed(sentences) - by_library(tmp_path / "saved", sentences)).max() < 1e-5
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max"])
@@ -151,8 +149,8 @@ def test_a_model_without_a_token_for_padding_pads_with_another(exports, sentence
     model = load_model(str(path))
     assert isinstance(model, LibraryModel) == (pooling == "max")
     short = [len(text.split()) < 9 for text in sentences]
-    assert np.abs(model.embed(sentences)[0] - expected)[short].max() < 1e-5 and sum(short) > 20
-    assert np.isfinite(model.embed(["the cat " * 99])[0]).all()
+    assert np.abs(model.embed(sentences) - expected)[short].max() < 1e-5 and sum(short) > 20
+    assert np.isfinite(model.embed(["the cat " * 99])).all()
 
 
 def changed_copy(source: Path, folder: Path, pooling: str) -> Path:
@@ -183,7 +181,7 @@ def test_queries_and_documents_go_through_encoders_of_their_own(
     prompted = {f"prompted {role}": model.encode(sentences, prompt="", task=role) for role in ("query", "document")}
     expected = {"": model.encode(sentences), "query": queries, "document": documents, **prompted}
     for role, expected_ND in expected.items():
-        for found_ND in (loaded.embed(sentences, role=role)[0], teacher.embed(sentences, role)):
+        for found_ND in (loaded.embed(sentences, role=role), teacher.embed(sentences, role)):
             np.testing.assert_allclose(found_ND, expected_ND, atol=1e-5, err_msg=role)
     assert not np.allclose(queries, documents, atol=0.1)
     asked = load_teacher(TeacherConfig(path=str(tmp_path / "router"), query_prompt="she ", prompt="we "))
@@ -234,7 +232,7 @@ def test_a_cross_encoder_of_an_older_release_is_refused_and_its_bi_encoder_is_no
 def test_a_head_that_is_not_used_is_named(with_head, tiny_encoder_dir, caplog):
     for path, names in ((tiny_encoder_dir, []), (with_head(BertForSequenceClassification), ["BertForSequence"])):
         caplog.clear()
-        load_model(str(path), (1,), MAX_LENGTH)
+        load_model(str(path), 1, MAX_LENGTH)
         assert [name in record.getMessage() for name in names for record in caplog.records] == [True] * len(names)
 
 
@@ -257,7 +255,7 @@ def test_an_adapter_is_not_taken_for_its_base(
     with pytest.raises(UserError, match=r"^encoder\.path: .* is a LoRA adapter: save what peft's merge_and_unload"):
         check_encoder(EncoderConfig(path=str(path)))
     if importlib.util.find_spec("peft"):
-        found_ND = load_model(str(path)).embed(sentences)[0]
+        found_ND = load_model(str(path)).embed(sentences)
         np.testing.assert_allclose(found_ND, by_library(path, sentences), atol=1e-5)
         assert not np.allclose(found_ND, by_library(exports["1"], sentences), atol=0.1)
         monkeypatch.setattr("sentence_transformers.base.modules.transformer.is_peft_available", lambda: False)
@@ -275,15 +273,15 @@ def test_the_layout_of_the_first_releases_is_a_start_too(exports, tmp_path):
     (path / "modules.json").write_text(json.dumps([{**first, "path": "0_Transformer"}, *rest]))
     config = EncoderConfig(path=str(path), max_length=MAX_LENGTH, keep_layers="half", layers=1)
     assert check_encoder(config) == load_encoder(config)[0].transformer.config.num_hidden_layers == 1
-    assert load_model(str(path)).embed(["a cat"])[0] == pytest.approx(by_library(exports["1"], ["a cat"]), abs=1e-5)
+    assert load_model(str(path)).embed(["a cat"]) == pytest.approx(by_library(exports["1"], ["a cat"]), abs=1e-5)
 
 
 # -- mistakes --------------------------------------------------------------------------------------------------------
 
 
-def refusal(name: object, poolings: tuple = (1,), max_length: int = MAX_LENGTH) -> str:
+def refusal(name: object, layers: Layers = 1, max_length: int = MAX_LENGTH) -> str:
     with pytest.raises(UserError) as caught:
-        load_model(str(name), poolings, max_length)
+        load_model(str(name), layers, max_length)
     message = str(caught.value)
     assert message.startswith(f"--model {name}: ") and "\n" not in message
     return message
@@ -352,8 +350,8 @@ def test_code_of_a_model_and_modules_outside_of_it_are_refused(exports, tmp_path
 
 def test_directories_that_are_no_models_are_refused(tmp_path, exports, tiny_encoder_dir):
     assert "cannot be loaded" in refusal(tmp_path)
-    assert "5 layers cannot be pooled: the encoder has 3" in refusal(tiny_encoder_dir, (5,))
-    assert "at most 40 tokens" in refusal(tiny_encoder_dir, (1,), 99)
+    assert "5 layers cannot be pooled: the encoder has 3" in refusal(tiny_encoder_dir, 5)
+    assert "at most 40 tokens" in refusal(tiny_encoder_dir, 1, 99)
     path = shutil.copytree(exports["1"], tmp_path / "model")
     (path / "model.safetensors").unlink()
     assert "cannot be loaded" in refusal(path)
@@ -383,6 +381,6 @@ def test_a_hub_model_is_fetched_without_code(monkeypatch, tiny_encoder_dir):
         return str(tiny_encoder_dir)
 
     monkeypatch.setattr(hub, "snapshot_download", fetch)
-    load_model("somebody/model", (1,), MAX_LENGTH)
+    load_model("somebody/model", 1, MAX_LENGTH)
     assert asked["name"] == "somebody/model"
     assert not any(pattern.endswith((".py", ".bin", "*")) for pattern in asked["allow_patterns"])

@@ -92,7 +92,7 @@ def test_a_search_is_scored_with_the_prompts_of_the_learner(bert, sentences):
     ids, gains = [f"{row:02d}" for row in range(len(sentences))], [{row: 1.0} for row in range(20)]
     dev, prompts = Retrieval("dev", sentences[1:21], sentences, ids, gains), {"query": "the big ", "document": ""}
     model = replace(load_model(str(path)), prompts=prompts)
-    x_UD = embed_by_role(lambda texts, role: model.embed(texts, role=role)[0], dev.sentences, dev.roles)
+    x_UD = embed_by_role(model.embed, dev.sentences, dev.roles)
     rows = compare_formats(path, ["onnx"], sentences, expected_ND, 1e-4, dev, prompts)
     assert [row["score"] for row in rows] == [pytest.approx(dev.metrics(dev.outcome(x_UD))["ndcg@10"], abs=0.01)] * 2
     assert compare_formats(path, ["onnx"], sentences, expected_ND, 1e-4, dev)[0]["score"] != rows[0]["score"]

@@ -50,7 +50,7 @@ def test_each_role_has_the_prompt_of_the_files(model, sentences, settings, kind)
     ways = {"": library.encode, "query": library.encode_query, "document": library.encode_document}
     for role, embed in ways.items():
         expected_ND = embed(sentences)
-        for found_ND in (loaded.embed(sentences, role=role)[0], teacher.embed(sentences, role)):
+        for found_ND in (loaded.embed(sentences, role=role), teacher.embed(sentences, role)):
             np.testing.assert_allclose(found_ND, expected_ND, atol=1e-5, err_msg=role)
     assert not np.allclose(library.encode_query(sentences), library.encode_document(sentences), atol=1e-3)
 
@@ -59,7 +59,7 @@ def test_a_passage_is_a_document_where_document_is_empty(model, sentences):
     """As in models that were saved again: `encode_document` of release 6.2 then adds nothing."""
     path = model(prompts={"query": "", "document": "", "passage": "the big "})
     expected_ND = SentenceTransformer(str(path), device="cpu").encode(sentences, prompt_name="passage")
-    np.testing.assert_allclose(load_model(str(path)).embed(sentences, role="document")[0], expected_ND, atol=1e-5)
+    np.testing.assert_allclose(load_model(str(path)).embed(sentences, role="document"), expected_ND, atol=1e-5)
 
 
 def test_prompts_that_pooling_leaves_out_are_left_out(model, sentences):
@@ -79,7 +79,7 @@ def test_settings_come_before_files_and_prompt_is_for_the_rest(model):
     ):
         teacher = teacher_of(path, **settings)
         for role, prompt in expected.items():
-            expected_ND = load_model(str(plain)).embed([f"{prompt}dog sat"])[0]
+            expected_ND = load_model(str(plain)).embed([f"{prompt}dog sat"])
             np.testing.assert_allclose(teacher.embed(["dog sat"], role), expected_ND, atol=1e-5, err_msg=role)
 
 

@@ -70,9 +70,9 @@ def test_it_is_the_same_when_it_is_loaded_again(encoder, tokenizer, sentences, t
         assert before.offsets.tolist() == after.offsets.tolist() and before.lengths.max() <= max_length
     expected = encode(encoder, before)[0]
     assert np.array_equal(expected, encode(load_checkpoint(tmp_path), after)[0])
-    np.testing.assert_allclose(load_model(str(tmp_path), (1,), MAX_LENGTH).embed(sentences)[0], expected, atol=1e-6)
+    np.testing.assert_allclose(load_model(str(tmp_path), 1, MAX_LENGTH).embed(sentences), expected, atol=1e-6)
     with pytest.raises(UserError, match="2 layers cannot be pooled: the encoder has 1"):
-        load_model(str(tmp_path), (2,), MAX_LENGTH)
+        load_model(str(tmp_path), 2, MAX_LENGTH)
 
 
 def test_the_tokenizer_adds_nothing_and_finds_the_same_tokens(tiny_encoder_dir, tokenizer, sentences):
@@ -95,7 +95,7 @@ def test_exports_are_what_sentence_transformers_computes(encoder, tokenizer, sen
         expected = expected @ encoder.head_weight()
     export_model(encoder, tokenizer, tmp_path, layers=1, max_length=MAX_LENGTH, calibration=calibration)
     assert parity(tmp_path, sentences, expected) < 1e-5 < 1e-3 < parity(tmp_path, sentences, expected + 0.01)
-    assert np.abs(load_model(str(tmp_path)).embed(sentences)[0] - expected).max() < 1e-5
+    assert np.abs(load_model(str(tmp_path)).embed(sentences) - expected).max() < 1e-5
 
 
 # -- what it starts from ---------------------------------------------------------------------------------------------

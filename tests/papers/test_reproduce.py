@@ -167,6 +167,9 @@ def small_data(tmp_path) -> Path:
     return tmp_path
 
 
+TEXTS = ("nli", "books", "afs")
+
+
 @pytest.fixture(scope="module")
 def paper_data(tmp_path_factory) -> Path:
     """Files where SentEval and GLUE have them; graded pairs as many as the papers have, of the rest a trace."""
@@ -178,6 +181,7 @@ def paper_data(tmp_path_factory) -> Path:
             place = f"downstream/STS/STS{year}-en-test/STS"
             files[f"{place}.input.part{number}.txt"] = [f"one {i}\ttwo {i}" for i in range(count)]
             files[f"{place}.gs.part{number}.txt"] = [f"{i % 6}" for i in range(count)]
+    files |= {f"views/{name}.parquet": [] for name in ("nli-synonyms", *(f"{t}-back-translations" for t in TEXTS))}
     files |= {f"nli-translations/en-{other}.tsv": ["One.\tEin."] for other in ("ar", "es", "tr", "de", "fr")}
     for languages in ("en-en", "es-es", "ar-ar", "en-ar", "en-de", "en-tr", "es-en", "fr-en"):
         files[f"STS2017-extended/STS.{languages}.txt"] = [f"one {i}\ttwo {i}\t{i % 6}" for i in range(250)]
@@ -232,7 +236,7 @@ SETTINGS = {
     ("bsl-table-1", "bsl-bert"): {
         **{"recipes": ["base", "mlm", "bsl"], "encoder.path": "google-bert/bert-base-uncased", "encoder.layers": 1},
         **{"bsl.batch_size": 64, "bsl.expansion": 8, "bsl.epochs": 1, "bsl.predictor": "paper", "bsl.steps": None},
-        **{"bsl.learning_rate": 5e-4, "bsl.momentum": 0.999, "bsl.views": ["back_translation"]},
+        **{"bsl.learning_rate": 5e-4, "bsl.momentum": 0.999, "bsl.views": ["files"]},
         **{"bsl.keep": "best_on_dev", "evaluation.dev": "stsb-dev", "members.count": 1, "encoder.max_length": 64},
         "evaluation.aggregation": "all",
     },
@@ -285,8 +289,9 @@ def test_papers_read_the_whole_of_their_data(paper_plans):
     assert list(task.subsets) == ["DP", "GC", "GM"] and task.aggregation == "mean"
     lines = Path(configs["bsl-afs"].corpus.source).read_text().splitlines()
     assert lines[:2] == ["DP one, 0", "DP two 0"] and len(lines) == 30
-    books, nli = configs["bsl-books-and-nli"].corpus.source
-    assert configs["bsl-bert"].corpus.source == nli and Path(books).name == "books-5m-sentences.txt"
+    nli = paper_plans["bsl-table-1"].configs["bsl-bert"].corpus.source
+    names = [Path(source.source).name for source in configs["bsl-books-and-nli"].views.files]
+    assert names == ["books-back-translations.parquet", "nli-back-translations.parquet"]
     lines = ["In snli_1.0_train.", "Said so.", "In multinli_1.0_train.", "Said so."]
     assert Path(nli).read_text().splitlines() == lines
     names = [Path(source.source).stem for source in configs["bsl-mbert"].views.files]
@@ -351,9 +356,9 @@ def test_the_users_settings_go_over_all_others_and_are_not_looked_for(small_data
     assert (config.encoder.path, config.ct.steps) == ("my-encoder", 7)
     assert config.members.count == RUNS["small"]["set"]["members.count"] == 2
     assert load_task("sts12", config.evaluation.tasks["sts12"]).pairs <= RUNS["small"]["pairs"] + 4
-    plan = plan_of(small_data, "bsl-table-9", overrides=("bsl.views=[back_translation]",))
-    assert plan.configs["bsl-bert"].bsl.views == ["back_translation"]
-    assert not any("stand in for back_translation" in note for note in plan.notes)
+    plan = plan_of(small_data, "bsl-table-9", overrides=("views.files=mine.tsv",))
+    assert plan.configs["bsl-bert"].bsl.views == ["files"]
+    assert not any("stand in for nli-back-translations" in note for note in plan.notes)
     with pytest.raises(UserError, match=r"unknown setting ct\.step"):
         plan_of(small_data, "bert-flow-table-5", overrides=("ct.step=5",))
 
@@ -366,10 +371,7 @@ def test_equal_runs_are_done_once_and_make_the_recipes_of_all_rows(small_data):
     assert len([note for note in plan.notes if "not run again" in note]) == 2
 
 
-def test_views_that_cannot_be_made_are_replaced_at_the_small_scale_and_it_is_said(small_data, monkeypatch):
-    monkeypatch.setattr("papers.plan._has_wordnet", lambda: True)
-    assert plan_of(small_data, "bsl-table-4").configs["bsl-synonym"].bsl.views == ["synonym"]
-    monkeypatch.setattr("papers.plan._has_wordnet", lambda: False)
+def test_views_that_are_missing_are_replaced_at_the_small_scale_and_it_is_said(small_data):
     plan = plan_of(small_data, "bsl-table-4")
     assert {name: config.bsl.views for name, config in plan.configs.items()} == {
         **{name: ["mlm"] for name in ("bsl-bert", "bsl-books", "bsl-books-and-nli")},
@@ -377,9 +379,14 @@ def test_views_that_cannot_be_made_are_replaced_at_the_small_scale_and_it_is_sai
         "bsl-back-translation-entailment": ["mlm", "entailment"],
     }
     assert plan.same["bsl-synonym"] == plan.same["bsl-mlm"] == "bsl-bert"
-    assert plan.notes.count("Views of the kind mlm stand in for back_translation.") == 1
-    assert "Views of the kind mlm stand in for synonym." in plan.notes
+    assert plan.notes.count("Views of the kind mlm stand in for nli-back-translations.") == 1
+    assert "Views of the kind mlm stand in for nli-synonyms." in plan.notes
     assert all(config.views.mlm_model == "bundled:raw" for config in plan.configs.values())
+    write_all(small_data, {"data/views/nli-synonyms.parquet": []})
+    config = plan_of(small_data, "bsl-table-4").configs["bsl-synonym"]
+    assert config.bsl.views == ["files"] and [Path(s.source).name for s in config.views.files] == [
+        "nli-synonyms.parquet"
+    ]
 
 
 def test_translations_are_replaced_only_where_they_are_not(small_data):

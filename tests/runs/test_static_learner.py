@@ -39,7 +39,7 @@ def test_a_table_learns_and_is_exported(tmp_path):
     losses = [entry["loss"] for entry in map(json.loads, history) if "loss" in entry]
     assert losses[-1] < 0.7 * losses[0]
 
-    assert load_model(first.path).embed(["A sentence."])[0].shape == (1, 32)
+    assert load_model(first.path).embed(["A sentence."]).shape == (1, 32)
     scored = raysed.evaluate(first.path, [tasks["everyday-test"]])["test"]["spearman"]
     assert scored == pytest.approx(first.scores["teachers-sed-whiten/learner"]["mean"], abs=0.05)
     modules = json.loads((Path(first.path) / "modules.json").read_text())

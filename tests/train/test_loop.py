@@ -27,7 +27,7 @@ from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
 from raysed.model.precision import has_bf16, is_faster_in_bf16, uses_bf16
 from raysed.model.static import StaticVectors
-from raysed.model.views.common import dtype_on as views_dtype
+from raysed.model.views import dtype_on as views_dtype
 from raysed.registry import stages
 from raysed.score.tasks import DevTask, Evaluation
 from raysed.store.checkpoints import Checkpoints

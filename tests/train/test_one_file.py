@@ -26,7 +26,7 @@ def new_file(tmp_path, monkeypatch):
     """Puts the example of a package into a file that is found like those of the package."""
 
     def forget():
-        for cached in (registry._names, registry.stages, registry.calibrations):
+        for cached in (registry.calibration_names, registry.stages, registry.calibrations):
             cached.cache_clear()
 
     def put(package: str) -> None:

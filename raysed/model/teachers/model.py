@@ -38,7 +38,7 @@ class ModelTeacher(Teacher):
         config, place = self.config, f"teachers: {self.config.path!r}"
         options = {"token_budget": self.token_budget, "device": self.device, "place": place}
         prompts = {**self.prompts, **({"": ""} if config.prompt else {})}  # in the place of the model's default
-        model = replace(load_model(config.path, (config.layers,), config.max_length, **options), prompts=prompts)
+        model = replace(load_model(config.path, config.layers, config.max_length, **options), prompts=prompts)
         if not isinstance(model, NativeModel) or (self.int8 and use_int8(model, self.int8)):
             return model
         if uses_bf16(self.precision, model.encoder):
@@ -76,7 +76,7 @@ class ModelTeacher(Teacher):
     def embed(self, sentences: Sequence[str], role: Role = "") -> np.ndarray:
         """Return one vector per sentence, float32 [N, D]."""
         texts = sentences if role in self.prompts else self._with_prompt(sentences, role)
-        return self._model.embed(texts, role=role)[0]
+        return self._model.embed(texts, role)
 
     def check(self) -> None:
         """Load it, embed two sentences and require finite numbers."""

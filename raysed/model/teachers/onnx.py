@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from threading import TIMEOUT_MAX, Timer
-from typing import Any
+from threading import TIMEOUT_MAX
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from raysed.config import Role
 from raysed.data.tokens import SAMPLE_TEXTS, TokenTable, batches_by_tokens, tokenize
 from raysed.errors import UserError, first_line
 from raysed.model.encoding import default_token_budget
-from raysed.model.formats import open_session
+from raysed.model.formats import OnnxFile
 from raysed.model.pretrained import LOAD_ERRORS
 from raysed.model.teacher import Teacher
 from raysed.store.files import check_content, files_of_model
@@ -45,7 +44,7 @@ class _OnnxGraph:
         place: the teacher, for messages.
     """
 
-    session: Any
+    file: OnnxFile
     output: str
     following: nn.Sequential
     tokenizer: PreTrainedTokenizerBase
@@ -53,30 +52,19 @@ class _OnnxGraph:
     place: str
 
     def embed(self, table: TokenTable, seconds: float = TIMEOUT_MAX) -> np.ndarray:
-        """Return one vector per sentence, computed as one batch padded to the longest; UserError for a bad shape.
-
-        After `seconds` ONNX Runtime raises an error: a file may have endless loops.
-        """
-        from onnxruntime import RunOptions
-
+        """Return one vector per sentence, computed as one batch padded to the longest; UserError for a bad shape."""
         mask_BL = np.arange(table.lengths.max()) < table.lengths[:, None]
         ids_BL = np.full(mask_BL.shape, self.tokenizer.pad_token_id or 0)
         ids_BL[mask_BL] = table.input_ids
         columns = dict(zip(_INPUTS, (ids_BL, mask_BL, np.zeros_like(ids_BL))))
-        given = {each.name: columns[each.name].astype(_TYPES[each.type]) for each in self.session.get_inputs()}
+        batch = {name: columns[name].astype(_TYPES[kind]) for name, kind in self.file.inputs.items()}
         size = "{} sentences of up to {} tokens".format(*mask_BL.shape)
-        options = RunOptions()
-        options.log_severity_level = 4  # the error says it, too
-        timer = Timer(seconds, setattr, (options, "terminate", True))
-        timer.start()
         try:
-            (found,) = self.session.run([self.output], given, options)
+            found = self.file.run(self.output, batch, seconds)
         except Exception as error:  # ONNX Runtime may raise anything
             limit = f", and to take less than {seconds:g} s for these" if seconds < TIMEOUT_MAX else ""
             right = f"export it for any number of sentences and tokens{limit}, or lower max_length"
             raise UserError(f"it fails on {size} ({first_line(error)}); {right}", setting=self.place) from None
-        finally:
-            timer.cancel()
         expected = mask_BL.shape[: 1 if self.output == _OF_SENTENCE else 2]
         if found.shape[:-1] != expected:
             problem = f"its output {self.output} has the shape {list(found.shape)} for {size}"
@@ -136,18 +124,15 @@ class OnnxModel(Teacher):
         file, directory = self._places
         check_content(directory, f"teachers: {self.config.path!r}")
         try:
-            session = open_session(file)
+            opened = OnnxFile(file)
         except Exception as error:  # ONNX Runtime may raise anything
             raise self._refused(f"cannot be loaded by ONNX Runtime: {first_line(error)}") from None
-        wrong = [
-            f"{each.name} ({each.type})"
-            for each in session.get_inputs()
-            if each.name not in _INPUTS or each.type not in _TYPES
-        ]
+        given = opened.inputs.items()
+        wrong = [f"{name} ({kind})" for name, kind in given if name not in _INPUTS or kind not in _TYPES]
         if wrong:
             raise self._refused(f"needs the inputs {', '.join(wrong)}; it may have {', '.join(_INPUTS)}, as integers")
         where, longest, modules = self._following(directory)
-        names = [each.name for each in session.get_outputs()]
+        names = opened.outputs
         of_tokens = [name for name in _OF_TOKENS if name in names]
         if of_tokens and (modules or _OF_SENTENCE not in names):
             output, following = of_tokens[0], modules
@@ -159,7 +144,7 @@ class OnnxModel(Teacher):
         tokenizer = self._tokenizer(directory / where)
         max_length = min(longest, tokenizer.model_max_length) if longest else self.config.max_length
         place = f"teachers: {self.config.path!r}"
-        return _OnnxGraph(session, output, nn.Sequential(*following), tokenizer, max_length, place)
+        return _OnnxGraph(opened, output, nn.Sequential(*following), tokenizer, max_length, place)
 
     def _following(self, directory: Path) -> tuple[str, int | None, list[nn.Module]]:
         from raysed.model import library  # takes seconds

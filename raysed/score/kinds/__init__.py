@@ -4,16 +4,15 @@ A task turns embeddings into an *outcome*, an array with a row per pair, query o
 depend on outcomes only, so the same code scores BM25.
 """
 
-import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property, partial
-from importlib import import_module
 from typing import Any, ClassVar
 
 import numpy as np
 
 from raysed.config import Role, TaskConfig
+from raysed.registry import discover
 from raysed.score.lexical import LEXICAL, Vectors
 
 
@@ -95,6 +94,4 @@ class EvaluationTask(ABC):
 @cache
 def kinds() -> dict[str, type[EvaluationTask]]:
     """Return all kinds of tasks by name."""
-    modules = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-    found = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
-    return {cls.kind: cls for cls in found if issubclass(cls, EvaluationTask) and "kind" in vars(cls)}
+    return {task.kind: task for task in discover(__name__, EvaluationTask).values()}

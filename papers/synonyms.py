@@ -13,11 +13,10 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from raysed.config import EncoderConfig, ViewsConfig, derive_seed
+from raysed.config import derive_seed
 from raysed.errors import UserError
-from raysed.model.views.common import GeneratedViews, Maker, capital_as, draw, replace_spans
+from raysed.model.views import GeneratedViews, Maker, capital_as, draw, replace_spans
 
-UNIT = "words"
 _CACHED_WORDS = 1 << 18
 _WORD = re.compile(r"(?<!\w)[^\W\d_]+(?:['’-][^\W\d_]+)*")
 _FUNCTION_WORDS = frozenset(
@@ -36,8 +35,8 @@ _FUNCTION_WORDS = frozenset(
 )
 
 
-def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "cpu") -> Maker:
-    """Return the maker."""
+def synonym_views(share: float, seed: int) -> Maker:
+    """Return a maker that replaces this share of the words; UserError if WordNet is not installed."""
     seed, synonyms_of = derive_seed(seed, "synonym"), lru_cache(_CACHED_WORDS)(partial(_synonyms, _wordnet()))
 
     def make(sentences: Sequence[str], ids: np.ndarray) -> GeneratedViews:
@@ -49,32 +48,17 @@ def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "
                 common = words[:1] + [match for match in words[1:] if not match[0][0].isupper()]
             options = [(match, synonyms) for match in common if (synonyms := synonyms_of(match[0].lower()))]
             rng = np.random.default_rng([seed, key])
-            places = draw(len(options), views.synonym_share * len(words), rng).tolist()
+            places = draw(len(options), share * len(words), rng).tolist()
             replacements = []
-            for place, share in zip(places, rng.random(len(places)).tolist()):
+            for place, drawn in zip(places, rng.random(len(places)).tolist()):
                 match, synonyms = options[place]
-                synonym = synonyms[int(share * len(synonyms))]
+                synonym = synonyms[int(drawn * len(synonyms))]
                 replacements.append((*match.span(), capital_as(match[0], synonym)))
             pairs.append((sentence, replace_spans(sentence, replacements)))
             chosen, total = chosen + len(places), total + len(words)
         return GeneratedViews(pairs, chosen, total)
 
     return make
-
-
-def check(views: ViewsConfig, encoder: EncoderConfig) -> None:
-    """Raise UserError if WordNet is not installed."""
-    _wordnet()
-
-
-def models(views: ViewsConfig, encoder: EncoderConfig) -> list[tuple[str, EncoderConfig]]:
-    """Return an empty list: no model is needed."""
-    return []
-
-
-def wordnet_version() -> str:
-    """Return the version of the installed WordNet."""
-    return _wordnet().get_version()
 
 
 def _synonyms(wordnet: Any, word: str) -> tuple[str, ...]:
@@ -100,6 +84,5 @@ def _wordnet() -> Any:
     except (ImportError, LookupError, BadZipFile) as error:
         what = "the package nltk" if isinstance(error, ImportError) else "nltk's WordNet data"
         raise UserError(
-            f"views of the kind synonym need {what}, which is not installed: run pip install nltk and "
-            "python -m nltk.downloader wordnet, or use the kind mlm or back_translation, which do not need it"
+            f"synonyms need {what}, which is not installed: run pip install nltk and python -m nltk.downloader wordnet"
         ) from None

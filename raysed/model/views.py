@@ -1,4 +1,4 @@
-"""Views: the sentence, and the same with a share of its tokens filled by a masked language model (BSL section 4.4).
+"""Two views of a sentence: itself, and with a share of its tokens filled by a masked language model (BSL section 4.4).
 
 The paper gives only the share and the model. Here tokens are drawn from all that stand for text, punctuation included,
 and masked together. Each becomes the likeliest token of its kind (`_texts_and_kinds`): a word's beginning for a
@@ -7,31 +7,49 @@ not counted.
 """
 
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from tokenizers import decoders
-from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 
 from raysed.config import EncoderConfig, ViewsConfig, derive_seed
-from raysed.errors import UserError
-from raysed.model.pretrained import load_tokenizer, read_weights
-from raysed.model.views import common
-from raysed.model.views.common import GeneratedViews, Maker
+from raysed.errors import UserError, first_line
+from raysed.model.precision import has_bf16
+from raysed.model.pretrained import LOAD_ERRORS, load_tokenizer, read_weights
+from raysed.model.shape import shape_of
 
-UNIT = "tokens"
+_CELLS = 2048
+"""Tokens and padding per forward pass; with a large vocabulary their logits take half a gigabyte."""
 _RESERVED = re.compile(r"\[.+\]|<.+>")
 """Vocabulary entries that stand for no text: `[unused7]`, `<0x0A>`, `<extra_id_3>`."""
 _CONTINUES, _BYTES_START, _STARTS = "##", "Ġ", "▁"
 """WordPiece marks tokens that continue a word; byte-level BPE and SentencePiece mark those that begin one."""
 
 
-def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "cpu") -> Maker:
+class GeneratedViews(NamedTuple):
+    """Two views of each of B sentences; `chosen` of `total` units (here tokens) were rewritten."""
+
+    pairs: list[tuple[str, str]]
+    chosen: int
+    total: int
+
+
+Maker = Callable[[Sequence[str], np.ndarray], GeneratedViews]
+"""From B sentences and their ids, int64 [B], to views. Draws for a sentence depend on the seed and its id only, not on
+how sentences are spread over calls and workers."""
+
+
+def masked_views(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "cpu") -> Maker:
     """Return the maker; the model runs in bf16 on a GPU that has it."""
-    model, tokenizer = _load(views, encoder)
-    model, seed = model.to(device, common.dtype_on(device)).eval(), derive_seed(seed, "mlm")
-    longest = min(encoder.max_length, common.usable_positions(model.config))
+    model, tokenizer = load_filler(views, encoder)
+    model, seed = model.to(device, dtype_on(device)).eval(), derive_seed(seed, "mlm")
+    longest = min(encoder.max_length, usable_positions(model.config))
     options = dict(truncation=True, max_length=longest, return_offsets_mapping=True)
     texts, kinds = _texts_and_kinds(tokenizer)
     kinds_V = np.pad(kinds, (0, model.config.vocab_size - len(kinds)), constant_values=-1)
@@ -44,9 +62,9 @@ def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "
                 continue
             start, stop = spans[place].tolist()
             old = sentence[start:stop].lstrip()  # some tokenizers include the space before a word
-            new = common.capital_as(old, texts[token]) if is_lower_case else texts[token]
+            new = capital_as(old, texts[token]) if is_lower_case else texts[token]
             replacements.append((stop - len(old), stop, new))
-        return common.replace_spans(sentence, replacements)
+        return replace_spans(sentence, replacements)
 
     def make(sentences: Sequence[str], ids: np.ndarray) -> GeneratedViews:
         if not len(sentences):
@@ -59,7 +77,7 @@ def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "
             places = _alone(spans_L2)
             places = places[kinds_V[tokens_L[places]] >= 0]
             rng = np.random.default_rng([seed, key])
-            chosen.append(places[common.draw(len(places), views.mlm_rate * len(places), rng)])
+            chosen.append(places[draw(len(places), views.mlm_rate * len(places), rng)])
             total += len(places)
         filled = _fill(model, tokenizer, torch.from_numpy(kinds_V).to(device), tokens, chosen)
         pairs = [(one[0], rewritten(*one)) for one in zip(sentences, tokens, spans, chosen, filled)]
@@ -68,16 +86,11 @@ def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "
     return make
 
 
-def check(views: ViewsConfig, encoder: EncoderConfig) -> None:
-    """Load the model: only that shows whether it has its head."""
-    _load(views, encoder)
-
-
-def models(views: ViewsConfig, encoder: EncoderConfig) -> list[tuple[str, EncoderConfig]]:
-    """Return `views.mlm_model`, or else the run's encoder."""
+def filler_of(views: ViewsConfig, encoder: EncoderConfig) -> tuple[str, EncoderConfig]:
+    """Return the model that fills, `views.mlm_model` or else the run's encoder, after the setting that names it."""
     if views.mlm_model is not None:
-        return [("views.mlm_model", EncoderConfig(path=views.mlm_model))]
-    return [("encoder.path", encoder)]
+        return "views.mlm_model", EncoderConfig(path=views.mlm_model)
+    return "encoder.path", encoder
 
 
 def _alone(spans_L2: np.ndarray) -> np.ndarray:
@@ -98,7 +111,7 @@ def _fill(
 ) -> list[np.ndarray]:
     """Return, for each sentence, the likeliest tokens of the original kind at its chosen places."""
     filled = [np.empty(0, np.int64)] * len(tokens)
-    for rows in common.padded_batches([len(row) for row in tokens]):
+    for rows in padded_batches([len(row) for row in tokens]):
         some = {"input_ids": [tokens[row].tolist() for row in rows]}
         batch = tokenizer.pad(some, padding_side="right", return_tensors="pt", verbose=False).to(model.device)
         chosen_BL = torch.zeros_like(batch["input_ids"], dtype=torch.bool)
@@ -134,9 +147,15 @@ def _texts_and_kinds(tokenizer: PreTrainedTokenizerBase) -> tuple[list[str], np.
     return texts, kinds
 
 
-def _load(views: ViewsConfig, encoder: EncoderConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    ((setting, config),) = models(views, encoder)
-    with common.view_errors(setting, config.path):
+def filler_bytes(views: ViewsConfig, encoder: EncoderConfig) -> int:
+    """Estimate the bytes of the filling model's weights in fp32."""
+    return 4 * shape_of(filler_of(views, encoder)[1]).parameters
+
+
+def load_filler(views: ViewsConfig, encoder: EncoderConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load the model that fills; raise UserError if it lacks its head, or its tokenizer what filling needs."""
+    setting, config = filler_of(views, encoder)
+    with view_errors(setting, config.path):
         model, info = read_weights(AutoModelForMaskedLM, config)
         tokenizer = load_tokenizer(config)
     missing = sorted(key for key in info["missing_keys"] if "pooler" not in key)
@@ -154,3 +173,62 @@ def _load(views: ViewsConfig, encoder: EncoderConfig) -> tuple[PreTrainedModel, 
             setting=setting,
         )
     return model, tokenizer
+
+
+# -- shared with the makers of papers/ -------------------------------------------------------------------------------
+
+
+def usable_positions(config: PretrainedConfig) -> int:
+    """Return how many tokens a model takes: two less than its positions, since RoBERTa does not use the first two."""
+    positions = getattr(config, "max_position_embeddings", None) or 0
+    return positions - 2 if positions > 0 else sys.maxsize
+
+
+def draw(count: int, expected: float, rng: np.random.Generator) -> np.ndarray:
+    """Draw `expected` of `count` places on average, at least one if there is any; ascending."""
+    wanted = max(1, int(expected + rng.random()))
+    return np.sort(rng.permutation(count)[:wanted])
+
+
+def capital_as(old: str, new: str) -> str:
+    """Capitalise the new word if the old one is."""
+    return new[:1].upper() + new[1:] if old[:1].isupper() else new
+
+
+def replace_spans(text: str, replacements: Sequence[tuple[int, int, str]]) -> str:
+    """Replace text[start:stop] by `new` for each (start, stop, new); spans ascend and do not overlap."""
+    for start, stop, new in reversed(replacements):
+        text = text[:start] + new + text[stop:]
+    return text
+
+
+@contextmanager
+def view_errors(setting: str, name: str) -> Iterator[None]:
+    """Turn loading errors into UserErrors that name the setting."""
+    try:
+        yield
+    except UserError as error:
+        raise error.at(setting) from None
+    except LOAD_ERRORS as error:
+        # transformers' message about missing safetensors advises an argument that is no setting here.
+        if any(word in str(error) for word in (SAFE_WEIGHTS_NAME, WEIGHTS_NAME, "use_safetensors")):
+            raise UserError(
+                f"{name!r} has no {SAFE_WEIGHTS_NAME}, and weights are read from safetensors only; load the model with "
+                "transformers, save it with save_pretrained and name that directory, or name another model",
+                setting=setting,
+            ) from None
+        raise UserError(f"{name!r} cannot be loaded: {first_line(error)}", setting=setting) from None
+
+
+def dtype_on(device: str) -> torch.dtype:
+    """Return bf16 on GPUs that have it, else float32, which keeps views equal on every kind of CPU."""
+    return torch.bfloat16 if has_bf16(device) else torch.float32
+
+
+def padded_batches(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Yield batches of non-empty rows, longest first, of at most `_CELLS` cells once padded (or one row)."""
+    order = np.argsort(-np.asarray(lengths), kind="stable")[: np.count_nonzero(lengths)].tolist()
+    while order:
+        count = max(1, _CELLS // lengths[order[0]])
+        yield order[:count]
+        order = order[count:]
