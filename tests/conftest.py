@@ -58,7 +58,16 @@ WORDS = (
     "the a cat dog bird sat ran sang on under near old red big small house car tree river and of it he she they we was "
     "is to in not for with that this at by from or an have had do up out one two three ##s ##ing ##ed ##er , ."
 ).split()
-MORE = ("tests/papers/", "tests/tools/", "tests/test_examples.py", "tests/test_wheel.py", "papers/", "tools/")
+OTHER_RUNTIMES = tuple(f"tests/model/test_{name}.py" for name in ("onnx", "openvino", "int8"))
+MORE = (
+    "tests/papers/",
+    "tests/tools/",
+    "tests/test_examples.py",
+    "tests/test_wheel.py",
+    "papers/",
+    "tools/",
+    *OTHER_RUNTIMES,
+)
 """What `make test` leaves to `make test-more`, besides tests that are marked so."""
 LONGEST_START = 300  # seconds that Ray may take to start
 SELDOM = {

@@ -27,18 +27,18 @@ ROOT = Path(__file__).resolve().parent.parent
 ONE_LAYER = {"path": "bundled:raw", "keep_layers": [0], "layers": 1}
 """`encoder` of a run that tests the way through the stages; with all layers it would mostly multiply matrices."""
 
-ALONE = {"engine": "local", "cpus_per_member": 1}
+ALONE = {"engine": "local", "cpus_per_member": 1, "encode_precision": "fp32"}
 """`resources` of a run in one process: those of Ray would import for seconds, to train for less."""
 
 
 @functools.cache
 def small_tasks(skipped: int = 0) -> dict[str, str]:
-    """The usual tasks with 150 of their pairs, as `evaluation.tasks`: with all, runs of tests would mostly score."""
+    """The usual tasks with 100 of their pairs, as `evaluation.tasks`: with all, runs of tests would mostly embed."""
     directory = Path(tempfile.mkdtemp(prefix="raysed-tasks-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     for name in ("dev", "test"):
         lines = (ENCODER.parent / f"{name}.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
-        (directory / f"{name}.tsv").write_text("".join([lines[0], *lines[skipped + 1 :][:150]]), encoding="utf-8")
+        (directory / f"{name}.tsv").write_text("".join([lines[0], *lines[skipped + 1 :][:100]]), encoding="utf-8")
     return {f"everyday-{name}": str(directory / f"{name}.tsv") for name in ("dev", "test")}
 
 

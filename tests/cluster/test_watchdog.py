@@ -17,7 +17,7 @@ from raysed.cluster.watchdog import watched_tasks, watched_workers
 from raysed.errors import RunFailed
 from raysed.resources import Cluster, Share
 
-SILENCE = 3.0
+SILENCE = 2.0
 SMALL = Share(3, 0.5, 0.0, threads=1)
 
 
