@@ -32,13 +32,13 @@ ALONE = {"engine": "local", "cpus_per_member": 1, "encode_precision": "fp32"}
 
 
 @functools.cache
-def small_tasks(skipped: int = 0) -> dict[str, str]:
-    """The usual tasks with 100 of their pairs, as `evaluation.tasks`: with all, runs of tests would mostly embed."""
+def small_tasks(skipped: int = 0, pairs: int = 100) -> dict[str, str]:
+    """The usual tasks with some of their pairs, as `evaluation.tasks`: with all, runs of tests would mostly embed."""
     directory = Path(tempfile.mkdtemp(prefix="raysed-tasks-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     for name in ("dev", "test"):
         lines = (ENCODER.parent / f"{name}.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
-        (directory / f"{name}.tsv").write_text("".join([lines[0], *lines[skipped + 1 :][:100]]), encoding="utf-8")
+        (directory / f"{name}.tsv").write_text("".join([lines[0], *lines[skipped + 1 :][:pairs]]), encoding="utf-8")
     return {f"everyday-{name}": str(directory / f"{name}.tsv") for name in ("dev", "test")}
 
 
@@ -61,7 +61,10 @@ def tiny_settings(**changes) -> dict:
             "evaluate_every": 4,
             "precision": "fp32",
         },
-        "evaluation": {"tasks": small_tasks(skipped=60), "layers": [1]},  # on which TF-IDF is better than such runs
+        "evaluation": {
+            "tasks": small_tasks(skipped=60, pairs=150),
+            "layers": [1],
+        },  # on which TF-IDF is better than such runs
         # To be compared with plain definitions on every machine, and with either engine.
         "resources": {"encode_precision": "fp32", "cpus_per_member": 1, "engine": "ray"},
         **changes,

@@ -277,6 +277,7 @@ def test_secrets_in_what_is_scored_are_not_repeated():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("blank_pictures")
 def test_a_distillation_from_objects_to_a_model(tmp_path, capfd, monkeypatch):
     """Silent, on the local engine; the result is a loaded model, tables, and what the hub gets."""
     sentence_transformers = pytest.importorskip("sentence_transformers")
@@ -289,7 +290,11 @@ def test_a_distillation_from_objects_to_a_model(tmp_path, capfd, monkeypatch):
         "dev": pairs[:100],
         "tasks": {"mine": pairs[100:200]},
         "storage": str(tmp_path),
-        "settings": {"sed": {"epochs": 1}, "export": {"recipe": "teachers-sed", "allow_worse": True}},
+        "settings": {
+            "sed": {"epochs": 1, "precision": "fp32"},
+            "export": {"recipe": "teachers-sed", "allow_worse": True},
+            "resources": {"encode_precision": "fp32"},
+        },
     }
     result = raysed.distill(**options)
     assert tuple(capfd.readouterr()) == ("", "")

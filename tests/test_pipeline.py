@@ -60,7 +60,7 @@ def test_the_report_has_every_row_and_says_it_is_complete(finished):
     assert set(kinds) == expected | {("word-overlap", "baseline", 0), ("tf-idf", "baseline", 0)}
     assert kinds.count(("ct", "member", 1)) == 3
     assert report["status"] == "complete"
-    assert report["rows"][0]["metrics"]["everyday-test"]["pairs"] == 100
+    assert report["rows"][0]["metrics"]["everyday-test"]["pairs"] == 150
     assert (finished / "report.md").read_text().startswith("# tiny")
     assert {p.name for p in (finished / "plots").iterdir()} == {
         "scores.png", "training-ct.png", "training-ct-sed.png", "spectrum.png", "agreement.png",

@@ -72,7 +72,10 @@ def test_members_and_grid_of_the_main_job_use_all_gpus_in_one_experiment(four_gp
     Recorded.marks = tmp_path / "marks"
     Recorded.marks.mkdir()
     monkeypatch.setattr(raysed.make.models, "MemberTrainer", Recorded)
-    config, storage = load_config(find_config("quickstart"), ["members.count=5", "sts.models=1"]), Storage(str(tmp_path), "run")
+    config, storage = (
+        load_config(find_config("quickstart"), ["members.count=5", "sts.models=1"]),
+        Storage(str(tmp_path), "run"),
+    )
     graph = Plan(check(config)).graph
     options = ExecutionOptions(config.resources, members=config.members.count)
     executor = Executor(graph, storage, options, RayBackend(storage, config.resources, print), print)

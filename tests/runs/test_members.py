@@ -20,7 +20,7 @@ from raysed.store.storage import Storage
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("blank_pictures")]
 
-RECIPES = ["ct", "nli-ct", "nli-ct-flow", "sts-sed", "mlm-ct"]
+RECIPES = ["ct", "nli-ct", "nli-ct-flow", "sts-sed", "mlm"]
 
 
 def settings(storage: Path, **changes) -> dict:
@@ -118,7 +118,7 @@ def test_the_report_has_grid_rows_members_and_labels(finished):
     grid = [(row["lower_bound"], row["index"]) for row in rows if row["kind"] == "grid"]
     assert sorted(grid) == [(0.0, 0), (0.0, 1), (0.7, 0), (0.7, 1)]
     members = {row["recipe"] for row in rows if row["kind"] == "member"}
-    assert members == {"ct", "nli-ct", "nli-ct-flow", "sts", "mlm-ct"}
+    assert members == {"ct", "nli-ct", "nli-ct-flow", "sts", "mlm"}
     best = {row["index"]: row["metrics"]["everyday-dev"]["spearman"] for row in rows if row["lower_bound"] == 0.7}
     scored = {
         row["index"]: row["metrics"]["everyday-dev"]["spearman"]

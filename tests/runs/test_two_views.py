@@ -22,7 +22,7 @@ from raysed.store.storage import Storage
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("blank_pictures")]
 
 SENTENCES = 200
-MANY = 1100  # five blocks, the last one of 76
+MANY = 276  # five blocks of 64, the last one of 20
 
 
 def settings(storage: Path, **changes) -> dict:
@@ -179,8 +179,9 @@ def test_where_all_collapse_nothing_is_averaged(tmp_path):
 
 
 @pytest.fixture
-def corpus(tmp_path) -> Storage:
-    """A run directory with the sentence table only."""
+def corpus(tmp_path, monkeypatch) -> Storage:
+    """A run directory with the sentence table only, in blocks of 64."""
+    monkeypatch.setattr("raysed.cluster.blocks._SMALLEST_BLOCK", 64)
     storage = Storage(str(tmp_path), "run")
     make(storage, "corpus")
     return storage
@@ -246,9 +247,9 @@ def test_blocks_that_are_there_are_not_made_again(corpus, monkeypatch):
         made(corpus)
     assert len(corpus.entries("views/mlm.text")) == 2
     corpus.remove("views/mlm.text/000000")  # as where several workers make them
-    for name, value in {"_SMALLEST_BLOCK": 64, "_BLOCKS_PER_WORKER": 16}.items():  # as with more of them
+    for name, value in {"_SMALLEST_BLOCK": 16, "_BLOCKS_PER_WORKER": 16}.items():  # as with more of them
         monkeypatch.setattr(f"raysed.cluster.blocks.{name}", value)
     whole = made(corpus)
-    assert asked == [0, 256, 512, 0, 512, 768, 1024]
+    assert asked == [0, 64, 128, 0, 128, 192, 256]
     corpus.remove("views/mlm.text")
     assert made(corpus) == whole and len(corpus.names("views/mlm.text")) > 5
