@@ -5,7 +5,7 @@ SOURCES := pyproject.toml constraints.txt
 # A test process that dies ends the run: pytest-xdist would start another, and wait forever for tests that it lost.
 PYTEST := $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --max-worker-restart=0
 
-.PHONY: help quickstart half-minilm test test-fast test-plain test-cluster bench gpu-check lint docs site wheel lock clean
+.PHONY: help quickstart half-minilm test test-fast test-more test-plain test-cluster bench gpu-check lint docs site wheel lock clean
 
 help:  ## show this list
 	@sed -nE -e 's/^#: (.*)/\n\1/p' -e 's/^([a-z-]+):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -40,11 +40,14 @@ half-minilm: .venv/installed  ## distil a real teacher into half of its layers, 
 	$(BIN)/python jobs/ensemble_then_distill.py --config half-minilm
 
 #: Change it
-test: .venv/installed-tests  ## install, then run all tests but those of test-cluster
-	$(PYTEST)
+test: .venv/installed-tests  ## install, then run the tests of the package: 4 minutes on 2 cores
+	$(PYTEST) -m 'not nodes and not more'
 
 test-fast: .venv/installed-tests  ## the tests that need no Ray and take seconds
-	$(PYTEST) -m 'not cluster and not slow and not nodes'
+	$(PYTEST) -m 'not cluster and not slow and not nodes and not more'
+
+test-more: .venv/installed-tests  ## the tests of papers, tools, examples and the wheel, and those beside other libraries
+	$(PYTEST) -m 'more and not nodes'
 
 test-plain:  ## install '.' and '.[all]' afresh, and run the commands of pages, jobs and examples in both
 	$(PYTHON) tools/plain.py

@@ -58,6 +58,17 @@ WORDS = (
     "the a cat dog bird sat ran sang on under near old red big small house car tree river and of it he she they we was "
     "is to in not for with that this at by from or an have had do up out one two three ##s ##ing ##ed ##er , ."
 ).split()
+OTHER_RUNTIMES = tuple(f"tests/model/test_{name}.py" for name in ("onnx", "openvino", "int8"))
+MORE = (
+    "tests/papers/",
+    "tests/tools/",
+    "tests/test_examples.py",
+    "tests/test_wheel.py",
+    "papers/",
+    "tools/",
+    *OTHER_RUNTIMES,
+)
+"""What `make test` leaves to `make test-more`, besides tests that are marked so."""
 LONGEST_START = 300  # seconds that Ray may take to start
 SELDOM = {
     "RAY_LOG_MONITOR_MANY_FILES_THRESHOLD": "0",  # look for new files at intervals, not always
@@ -66,6 +77,14 @@ SELDOM = {
 }
 """Ray looks less often at logs and loads that no test asks it for."""
 VOCABULARY = len(SPECIALS) + len(WORDS)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests of `MORE`."""
+    for item in items:
+        if item.nodeid.startswith(MORE):
+            item.add_marker("more")
 
 
 @pytest.hookimpl(optionalhook=True)

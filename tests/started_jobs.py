@@ -27,18 +27,18 @@ ROOT = Path(__file__).resolve().parent.parent
 ONE_LAYER = {"path": "bundled:raw", "keep_layers": [0], "layers": 1}
 """`encoder` of a run that tests the way through the stages; with all layers it would mostly multiply matrices."""
 
-ALONE = {"engine": "local", "cpus_per_member": 1}
+ALONE = {"engine": "local", "cpus_per_member": 1, "encode_precision": "fp32"}
 """`resources` of a run in one process: those of Ray would import for seconds, to train for less."""
 
 
 @functools.cache
-def small_tasks(skipped: int = 0) -> dict[str, str]:
-    """The usual tasks with 150 of their pairs, as `evaluation.tasks`: with all, runs of tests would mostly score."""
+def small_tasks(skipped: int = 0, pairs: int = 100) -> dict[str, str]:
+    """The usual tasks with some of their pairs, as `evaluation.tasks`: with all, runs of tests would mostly embed."""
     directory = Path(tempfile.mkdtemp(prefix="raysed-tasks-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     for name in ("dev", "test"):
         lines = (ENCODER.parent / f"{name}.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
-        (directory / f"{name}.tsv").write_text("".join([lines[0], *lines[skipped + 1 :][:150]]), encoding="utf-8")
+        (directory / f"{name}.tsv").write_text("".join([lines[0], *lines[skipped + 1 :][:pairs]]), encoding="utf-8")
     return {f"everyday-{name}": str(directory / f"{name}.tsv") for name in ("dev", "test")}
 
 
@@ -61,7 +61,10 @@ def tiny_settings(**changes) -> dict:
             "evaluate_every": 4,
             "precision": "fp32",
         },
-        "evaluation": {"tasks": small_tasks(skipped=60), "layers": [1]},  # on which TF-IDF is better than such runs
+        "evaluation": {
+            "tasks": small_tasks(skipped=60, pairs=150),
+            "layers": [1],
+        },  # on which TF-IDF is better than such runs
         # To be compared with plain definitions on every machine, and with either engine.
         "resources": {"encode_precision": "fp32", "cpus_per_member": 1, "engine": "ray"},
         **changes,

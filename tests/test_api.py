@@ -277,19 +277,24 @@ def test_secrets_in_what_is_scored_are_not_repeated():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("blank_pictures")
 def test_a_distillation_from_objects_to_a_model(tmp_path, capfd, monkeypatch):
     """Silent, on the local engine; the result is a loaded model, tables, and what the hub gets."""
     sentence_transformers = pytest.importorskip("sentence_transformers")
     pairs = [(first, second, score) for score, first, second in bundled.pairs("dev")]
     options = {
         "teachers": sentence_transformers.SentenceTransformer(str(bundled.ENCODER), device="cpu"),
-        "sentences": iter(bundled.corpus()[:600]),
+        "sentences": iter(bundled.corpus()[:300]),
         "learner": "bundled:encoder",
         "keep_layers": 1,
-        "dev": pairs[:200],
-        "tasks": {"mine": pairs[200:]},
+        "dev": pairs[:100],
+        "tasks": {"mine": pairs[100:200]},
         "storage": str(tmp_path),
-        "settings": {"sed": {"epochs": 1}, "export": {"recipe": "teachers-sed", "allow_worse": True}},
+        "settings": {
+            "sed": {"epochs": 1, "precision": "fp32"},
+            "export": {"recipe": "teachers-sed", "allow_worse": True},
+            "resources": {"encode_precision": "fp32"},
+        },
     }
     result = raysed.distill(**options)
     assert tuple(capfd.readouterr()) == ("", "")
@@ -298,7 +303,7 @@ def test_a_distillation_from_objects_to_a_model(tmp_path, capfd, monkeypatch):
     assert 0 < learner["mine"] == learner["mean"] < 100
     assert "teachers-sed/learner" in str(result) and "## " in str(result.report)
     assert set(result.report.to_pandas()["task"]) >= {"dev", "mine"}
-    evaluated = raysed.evaluate(result.model, {"mine": pairs[200:]})
+    evaluated = raysed.evaluate(result.model, {"mine": pairs[100:200]})
     assert evaluated["mine"]["spearman"] == pytest.approx(learner["mine"], abs=0.05)
 
     uploaded = {}
@@ -312,5 +317,5 @@ def test_a_distillation_from_objects_to_a_model(tmp_path, capfd, monkeypatch):
     assert result.push_to_hub("me/mine") == "https://hub/commit/1"
     assert {"model.safetensors", "modules.json"} <= uploaded.keys() and b"spearman_cosine" in uploaded["README.md"]
 
-    again = raysed.distill(**options | {"sentences": bundled.corpus()[:600]}, verbose=True)
+    again = raysed.distill(**options | {"sentences": bundled.corpus()[:300]}, verbose=True)
     assert "nothing to do" in capfd.readouterr().out and again.scores == result.scores

@@ -304,7 +304,9 @@ def started(server):
 
     def start(*words: str) -> subprocess.Popen:
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        ours = signal.signal(signal.SIGINT, signal.default_int_handler)  # of a script's `make test &` it is ignored
         jobs.append(subprocess.Popen([sys.executable, str(ASKS), *words], **pipes))
+        signal.signal(signal.SIGINT, ours)
         return jobs[-1]
 
     yield start

@@ -315,7 +315,7 @@ def test_a_damaged_member_is_trained_again_and_comes_out_the_same(finished, tmp_
     assert digest(copy / "model") == digest(finished / "model")
 
 
-def test_a_member_that_keeps_failing_is_left_out_down_to_min_members(monkeypatch, tmp_path):
+def test_a_member_that_keeps_failing_is_left_out_down_to_min_members(finished, monkeypatch, tmp_path):
     members, save = {**tiny_settings()["members"], "max_retries": 1}, Checkpoints.save
 
     def failing(checkpoints, step, write):
@@ -324,6 +324,9 @@ def test_a_member_that_keeps_failing_is_left_out_down_to_min_members(monkeypatch
         save(checkpoints, step, write)
 
     monkeypatch.setattr(Checkpoints, "save", failing)
+    subprocess.run(["cp", "-a", str(finished), str(tmp_path / "tiny")], check=True)
+    (tmp_path / "tiny/report.json").unlink()
+    (tmp_path / "tiny/manifest/ct/members/01.json").unlink()
     with pytest.raises(RunFailed, match=r"only 2 of 3 members of ct .* 3 are needed .*ct/members/01: .*planted fault"):
         run(tmp_path, recipes=["ct"], members=members)
     assert json.loads((tmp_path / "tiny/report.json").read_text())["status"] == "failed"

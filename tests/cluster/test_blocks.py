@@ -122,6 +122,7 @@ def test_only_blocks_with_new_text_are_made(make, storage):
     assert read(storage, 4)[0]["target"] == [[7, -7], [10, -10], [10, -10]]
 
 
+@pytest.mark.parametrize("make", ["here"], indirect=True)  # what is missing, no engine decides
 def test_a_block_that_exists_is_not_made_again(make, storage):
     BlockSink(tables_of(TEXT), storage).write([block([3, 4, 5])], None)
     assert make(TEXT, False) == ([0, 6], 5, 5)
@@ -134,10 +135,12 @@ def test_a_block_that_exists_is_not_made_again(make, storage):
 @pytest.mark.timeout(300)
 def test_a_lost_actor_is_replaced_and_an_error_ends_the_stream_with_what_it_says(ray_cluster, tmp_path, storage):
     marks, tables = tmp_path / "marks", tables_of(TEXT)
+    context, before = ray.data.DataContext.get_current(), ray.data.DataContext.get_current().copy()
     with pytest.raises(UserError, match=r"^teachers: sentence 3 cannot be embedded$"):
         on_ray(stream_of(storage, marks, tables, **{"3": "wrong"}), storage, print)
     with pytest.raises(RunFailed, match=r"^rows: RuntimeError: a planted mistake$"):
         on_ray(stream_of(storage, marks, tables, **{"3": "breaks"}), storage, print)
+    assert context.target_max_block_size == before.target_max_block_size is not None, "a notebook's own datasets"
     marks.write_text("")
     on_ray(stream_of(storage, marks, tables, **{"3": "lost"}), storage, print)
     assert marks.read_text().split().count("3") == 2 and not tables.missing(storage)

@@ -63,6 +63,7 @@ def template(ray_cluster, tmp_path_factory, tiny_encoder_dir, make_transformer, 
 
 @pytest.mark.slow
 @pytest.mark.cluster
+@pytest.mark.more
 def test_the_template_leaves_a_model_of_each_piece(template):
     root, printed = template
     table = [line.split() for line in printed.splitlines() if line.split()[:1] == ["ct"]]
@@ -75,6 +76,7 @@ def test_the_template_leaves_a_model_of_each_piece(template):
 
 @pytest.mark.slow
 @pytest.mark.cluster
+@pytest.mark.more
 @pytest.mark.usefixtures("blank_pictures")
 def test_a_later_run_finds_all_that_a_program_has_made(template):
     root, _ = template
@@ -86,6 +88,7 @@ def test_a_later_run_finds_all_that_a_program_has_made(template):
 
 @pytest.mark.slow
 @pytest.mark.cluster
+@pytest.mark.more
 def test_trials_may_override_settings_and_a_mistake_is_the_error_of_its_trial(template):
     root, _ = template
     settings = yaml.safe_load((root / "config.yaml").read_text())

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from raysed.cluster.watchdog import watched_tasks, watched_workers
 from raysed.errors import RunFailed
 from raysed.resources import Cluster, Share
 
-SILENCE = 3.0
+SILENCE = 2.0
 SMALL = Share(3, 0.5, 0.0, threads=1)
 
 
@@ -29,9 +30,15 @@ def test_a_wait_for_a_node_has_a_cause_that_is_said(monkeypatch, caplog):
         (((0, 0),), on_cpus, 1),
         (((8, 0.25),), on_gpus, 1),
     ):
-        monkeypatch.setattr(raysed.cluster.machines, "current_cluster", lambda nodes=nodes: Cluster(nodes))
+        looks = threading.Semaphore(0)
+
+        def look(nodes=nodes, looks=looks) -> Cluster:
+            looks.release()
+            return Cluster(nodes)
+
+        monkeypatch.setattr(raysed.cluster.machines, "current_cluster", look)
         with watched_workers(60, share, least):
-            time.sleep(0.5)
+            assert looks.acquire(timeout=20) and looks.acquire(timeout=20), "it looks again and again"
     assert list(dict.fromkeys(caplog.messages)) == [
         "waiting for nodes: workers of 2 CPUs need 2 slots, but there are only 1 (2 nodes, 3 CPUs, 0 GPUs)",
         "waiting for nodes: workers of 2 CPUs need 1 slots, but there are only 0 (1 node, 0 CPUs, 0 GPUs)",
@@ -120,19 +127,21 @@ with Watchdog(1.0, stall=1.0).guard("work"):
 """
 
 
-@pytest.mark.parametrize("how", ["stopped", "stuck"])
-def test_a_process_that_stands_still_is_ended_and_others_are_not(how):
+def test_a_process_that_stands_still_is_ended_and_others_are_not():
     """One that is stopped, and one that lives and gets nowhere, as in a collective operation that nobody else joins.
 
     Before, it does all that does not end a process.
     """
-    done = subprocess.run([sys.executable, "-c", _WORKER, how], timeout=60, capture_output=True, text=True)
-    assert done.returncode == -signal.SIGKILL and done.stdout == "alive\n"
-    assert ("work: no step for 1 s" in done.stderr) == (how == "stuck")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    workers = {how: subprocess.Popen([sys.executable, "-c", _WORKER, how], **pipes) for how in ("stopped", "stuck")}
+    for how, worker in workers.items():
+        said, errors = worker.communicate(timeout=60)
+        assert (worker.returncode, said) == (-signal.SIGKILL, "alive\n"), how
+        assert ("work: no step for 1 s" in errors) == (how == "stuck")
 
 
 _WORK = """
-import sys, time
+import os, sys, time
 from types import SimpleNamespace
 import ray.train
 from trainings import Scored, job
@@ -148,20 +157,22 @@ class Stuck(Scored):
         made_progress()
         time.sleep(60)
 
-kind, place = sys.argv[1:]
+(place,) = sys.argv[1:]
 stuck = job(place, "ct", 1, worker=Stuck)
 prepared = Prepared(Storage(place, "run"), Context(), Watchdog(60, stall=1), 1, {stuck.key: stuck})
 distilling.broadcast_from_rank_zero = lambda value: value
 ray.train.get_context = lambda: SimpleNamespace(get_world_rank=lambda: 0, get_world_size=lambda: 1)
-{"learner": distilling.distill_loop, "member": train_member}[kind](dict(stuck.config), prepared)
+for train in (distilling.distill_loop, train_member):  # in forks: to import all this takes most of the time
+    if not (worker := os.fork()):
+        train(dict(stuck.config), prepared)
+    print(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]), flush=True)
 """
 
 
-@pytest.mark.parametrize("kind", ["member", "learner"])
-def test_a_training_that_makes_no_step_is_ended(tmp_path, kind):
-    """As a worker's process runs it, with Ray's own part left out."""
-    command = [sys.executable, "-c", _WORK, kind, str(tmp_path)]
+def test_a_training_that_makes_no_step_is_ended(tmp_path):
+    """A member and a learner, as a worker's process runs them, with Ray's own part left out."""
+    command = [sys.executable, "-c", _WORK, str(tmp_path)]
     place = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     done = subprocess.run(command, timeout=60, capture_output=True, text=True, env=place)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    assert "ct/01: no step for 1 s; ending this process" in done.stderr
+    assert done.stdout == f"{-signal.SIGKILL}\n" * 2, done.stderr
+    assert done.stderr.count("ct/01: no step for 1 s; ending this process") == 2

@@ -15,10 +15,11 @@ import ray
 import ray.train
 import yaml
 from safetensors.torch import load_file
-from started_jobs import ALONE, artefact, digest, manifest, start_job, tiny_settings, wait_until
+from started_jobs import ALONE, artefact, digest, manifest, tiny_settings
 
 import raysed.cluster.execute
 import raysed.pipeline
+from raysed import cli
 from raysed.config import make_config
 from raysed.resources import plan_learners
 from raysed.store.checkpoints import Checkpoints
@@ -134,12 +135,17 @@ def test_learners_train_at_the_same_time_and_ray_train_has_their_metrics(run_of_
         assert place == result.metrics["path"] and Path(place) == artefact(run_of_ray, f"ct-sed/learners/0{index}")
 
 
-def test_without_ray_a_job_that_is_stopped_says_so(tmp_path):
-    config, root = tmp_path / "tiny.yaml", tmp_path / "s/tiny"
-    config.write_text(yaml.safe_dump(tiny_settings(resources={"engine": "local"})))
-    job = start_job(config, str(tmp_path / "s"), tmp_path)
-    wait_until(lambda: any(name.startswith("checkpoints/ct/members/") for name in manifest(root)), job)
-    job.send_signal(signal.SIGINT)
-    output = job.communicate(timeout=60)[0]
-    assert job.returncode == 128 + signal.SIGINT and output.endswith("stopped; the same command continues from here\n")
-    assert json.loads((root / "status.json").read_text())["state"] == "stopped"
+def test_without_ray_a_job_that_is_stopped_says_so(tmp_path, monkeypatch, capfd, undone):
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(tiny_settings(resources=ALONE, storage=str(tmp_path))))
+    save = Checkpoints.save
+
+    def stop(checkpoints, step, write):
+        save(checkpoints, step, write)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Checkpoints, "save", stop)
+    monkeypatch.setattr(sys, "argv", ["raysed", "run", "--config", str(tmp_path / "tiny.yaml")])
+    assert cli.main() == 128 + signal.SIGINT
+    assert capfd.readouterr().err.endswith("stopped; the same command continues from here\n")
+    assert json.loads((tmp_path / "tiny/status.json").read_text())["state"] == "stopped"
+    assert [name for name in manifest(tmp_path / "tiny") if name.startswith("checkpoints/ct/members/")]

@@ -233,7 +233,7 @@ def test_a_file_that_lacks_a_sentence_of_the_corpus_is_named(settings, tmp_path)
 def test_the_exported_learner_can_be_cut_short(settings, tmp_path):
     """sentence-transformers cuts to what the table by width was computed from, and that is good at all widths."""
     transformers = pytest.importorskip("sentence_transformers")
-    sed = {**settings()["sed"], "widths": [8, 48], "epochs": 4}
+    sed = {**settings()["sed"], "widths": [8, 48]}
     made = settings(combination={}, sed=sed, teachers=["bundled:encoder"], export={"recipe": "teachers-sed"})
     with pytest.raises(UserError, match=r"sed.widths has 500, but the learner's embeddings have 192 dimensions"):
         check(make_config({**made, "sed": {**sed, "widths": [500]}}))
@@ -337,6 +337,7 @@ def test_a_learner_in_the_space_of_its_teacher_has_no_dropped_head(settings):
         assert facts_of(plan, executor.state, "").shares_space_of == title
 
 
+@pytest.mark.more
 def test_a_teacher_in_8_bits_is_near_itself_and_says_so(settings, tmp_path):
     pytest.importorskip("openvino", reason="needs pip install 'raysed[openvino]'")
     pytest.importorskip("nncf", reason="needs pip install 'raysed[openvino]'")

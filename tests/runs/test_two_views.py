@@ -21,7 +21,8 @@ from raysed.store.storage import Storage
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("blank_pictures")]
 
-SENTENCES = 1100  # five blocks, the last one of 76
+SENTENCES = 200
+MANY = 276  # five blocks of 64, the last one of 20
 
 
 def settings(storage: Path, **changes) -> dict:
@@ -167,31 +168,43 @@ def test_where_all_collapse_nothing_is_averaged(tmp_path):
         **{"views": ["entailment"], "steps": 40, "batch_size": 4, "learning_rate": 5e-3},
         **{"momentum": 0.0, "predictor": "none", "warmup": 0.0, "decay": "constant"},
     }
-    run(tmp_path, recipes=["bsl"], bsl=bsl)
+    changes = {"bsl": bsl, "members": {"count": 2, "evaluate_every": 20, "checkpoint_every": 20}}
+    run(tmp_path, recipes=["bsl"], **changes)
     assert [left["reason"][:9] for left in report(tmp_path)["members"]] == ["collapsed"] * 2
     assert {row["kind"] for row in report(tmp_path)["rows"] if row["recipe"] == "bsl"} == {"member"}
     with pytest.raises(
         UserError, match="only 0 of 2 members of bsl have not collapsed, but 1 are needed; bsl/members/00: collaps"
     ):
-        run(tmp_path, recipes=["bsl-sed"], bsl=bsl)
+        run(tmp_path, recipes=["bsl-sed"], **changes)
 
 
 @pytest.fixture
-def corpus(finished, tmp_path):
-    """A run directory with the sentence table only."""
+def corpus(tmp_path, monkeypatch) -> Storage:
+    """A run directory with the sentence table only, in blocks of 64."""
+    monkeypatch.setattr("raysed.cluster.blocks._SMALLEST_BLOCK", 64)
     storage = Storage(str(tmp_path), "run")
-    source = Storage(str(finished[0]), "views")
-    entry = source.entry("corpus")
-    table = source.fetch("corpus")
-    storage.commit("corpus", lambda path: shutil.copytree(table, path, dirs_exist_ok=True), entry.depends, entry.meta)
+    make(storage, "corpus")
     return storage
 
 
+def make(storage: Storage, name: str) -> None:
+    """Makes an artefact of a run of `bsl`, and nothing else."""
+    config = make_config(
+        settings(
+            Path(storage.location),
+            recipes=["bsl"],
+            corpus={"source": "bundled:everyday", "sentences": MANY},
+            views={"mlm_rate": 0.2},
+            bsl={"views": ["mlm"]},
+        )
+    )
+    plan = Plan(check(config))
+    executor_of(plan, storage).make([plan.graph.artefacts[name]])
+
+
 def made(storage: Storage) -> list[dict]:
-    """Makes the text of the views, and nothing else; returns it."""
-    config = make_config(settings(Path(storage.location), recipes=["bsl"], views={"mlm_rate": 0.2}))
-    plan = Plan(check(config.model_copy(update={"bsl": config.bsl.model_copy(update={"views": ["mlm"]})})))
-    executor_of(plan, storage).make([plan.graph.artefacts["views/mlm.text"]])
+    """Makes the text of the views; returns it."""
+    make(storage, "views/mlm.text")
     return text(storage)
 
 
@@ -216,7 +229,7 @@ def test_views_are_the_same_whatever_else_their_process_has_made(corpus, monkeyp
             tables.commit(storage, stage(rows))
 
     monkeypatch.setattr("raysed.cluster.local.make_blocks_here", make_blocks)
-    assert len(alone) == SENTENCES and alone == made(corpus) and share == pytest.approx(20, abs=2)
+    assert len(alone) == MANY and alone == made(corpus) and share == pytest.approx(20, abs=2)
 
 
 def test_blocks_that_are_there_are_not_made_again(corpus, monkeypatch):
@@ -234,9 +247,9 @@ def test_blocks_that_are_there_are_not_made_again(corpus, monkeypatch):
         made(corpus)
     assert len(corpus.entries("views/mlm.text")) == 2
     corpus.remove("views/mlm.text/000000")  # as where several workers make them
-    for name, value in {"_SMALLEST_BLOCK": 64, "_BLOCKS_PER_WORKER": 16}.items():  # as with more of them
+    for name, value in {"_SMALLEST_BLOCK": 16, "_BLOCKS_PER_WORKER": 16}.items():  # as with more of them
         monkeypatch.setattr(f"raysed.cluster.blocks.{name}", value)
     whole = made(corpus)
-    assert asked == [0, 256, 512, 0, 512, 768, 1024]
+    assert asked == [0, 64, 128, 0, 128, 192, 256]
     corpus.remove("views/mlm.text")
     assert made(corpus) == whole and len(corpus.names("views/mlm.text")) > 5

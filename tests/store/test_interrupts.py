@@ -20,6 +20,7 @@ from raysed.cli import main_of
 from raysed.store.status import status_of
 from raysed.store.storage import Storage
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which `nohup make test` would have it ignore
 interrupts._CLEAN_UP_S = {patience}
 write_text = Storage.write_text
 
@@ -57,11 +58,14 @@ def stop(directory: Path, number: signal.Signals = signal.SIGTERM, **words) -> t
     words = {**USUAL, "storage": str(directory), **words}
     command = [sys.executable, "-c", JOB.format(**words)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "ready\n"
-    began = time.monotonic()
-    for _ in range(2):
-        process.send_signal(number)
-    said, errors = process.communicate(timeout=50)
+    try:
+        assert process.stdout.readline() == "ready\n"
+        began = time.monotonic()
+        for _ in range(2):
+            process.send_signal(number)
+        said, errors = process.communicate(timeout=50)
+    finally:
+        process.kill()
     return process, said, errors, time.monotonic() - began
 
 
