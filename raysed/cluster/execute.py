@@ -205,7 +205,7 @@ class Executor:
         members = [artefact for artefact in artefacts if isinstance(artefact.execution, Training)]
         workers = options.members if members else 1
         learners = sum(isinstance(artefact.execution, GangTraining) for artefact in artefacts)
-        demand = Demand(self._memory(members), workers, learners, options.learner_workers)
+        demand = Demand(workers, learners, options.learner_workers)
         self.cluster = self._backend.machines(demand)
         self._is_gathered = True
         share = self._share(plan_members(self.cluster, self._resources, workers, self._memory(members)))
