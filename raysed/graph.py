@@ -341,16 +341,15 @@ class State:
         self._tasks: dict[str, Task] = {}
 
     def entry(self, artefact: Artefact | str) -> Entry | None:
-        """Return the manifest entry of an artefact or its name; None unless it exists and is up to date."""
-        artefact = self._artefact(artefact)
+        """Return the manifest entry of an artefact or its name; None unless it is planned, exists and is up to date."""
+        artefact = self.graph.artefacts.get(artefact) if isinstance(artefact, str) else artefact
+        if artefact is None:
+            return None
         if artefact.name not in self._finished:
             task = self.task(artefact)
             if entry := task and self.storage.finished(artefact.name, task.depends):
                 self._finished[artefact.name] = entry
         return self._finished.get(artefact.name)
-
-    def _artefact(self, artefact: Artefact | str) -> Artefact:
-        return self.graph.artefacts[artefact] if isinstance(artefact, str) else artefact
 
     def forget(self, artefact: Artefact) -> None:
         """Look again whether an artefact exists."""
@@ -358,7 +357,7 @@ class State:
 
     def task(self, artefact: Artefact | str) -> Task | None:
         """Return an artefact with its inputs; None if an outcome lists none for it, or does not exist yet."""
-        artefact = self._artefact(artefact)
+        artefact = self.graph.artefacts[artefact] if isinstance(artefact, str) else artefact
         if artefact.name not in self._tasks:
             inputs = {**artefact.untracked, **artefact.inputs}
             resolved = {role: self._resolved(value) for role, value in inputs.items()}

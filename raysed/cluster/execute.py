@@ -209,7 +209,7 @@ class Executor:
         self.cluster = self._backend.machines(demand)
         self._is_gathered = True
         share = self._share(plan_members(self.cluster, self._resources, workers, self._memory(members)))
-        corpus = self.state.entry("corpus") if "corpus" in self._graph.artefacts else None
+        corpus = self.state.entry("corpus")
         options.check_room(self.cluster, corpus.meta["rows"] if corpus else None, self._storage.free_bytes())
         self._say(f"{self._backend.where}: {self.cluster}" + (f"; members: {share}" if members else ""))
 
