@@ -109,7 +109,7 @@ def _make(job: Job, storage: Storage, status: Status, starts_ray: bool, say: Cal
                     engine,
                     members=job.config.members.count,
                     learner_workers=job.config.sed.workers,
-                    check_room=partial(check_room, job, plan.shape, storage),
+                    check_room=partial(check_room, job, storage),
                     settings=dump_config(job.config),
                 )
                 state, cluster = execute(plan.graph, storage, options, say)
