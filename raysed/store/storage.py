@@ -279,10 +279,6 @@ class Storage:
         """Return whether all these files exist."""
         return None not in self.plain.sizes(names)
 
-    def files(self, name: str) -> list[str]:
-        """Return the paths of all files below `name`, relative to the run directory."""
-        return list(self.plain.sizes_below(name))
-
     def clock(self) -> float | None:
         """Return the time by the storage's clock, in seconds since 1970; None if unknown."""
         self.plain.write(".clock", b"")
