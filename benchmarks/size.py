@@ -153,7 +153,7 @@ def measure(directory: Path, location: str, sentences: int, members: int, encode
         sys.exit(f"the job ended with {job.returncode}:\n{(directory / 'log').read_text()[-2000:]}")
     found.seconds = time.perf_counter() - began
     storage = Storage(location, content["run"])
-    found.files = len(storage.files(""))
+    found.files = len(storage.plain.sizes_below(""))
     timings = json.loads(storage.read_text("timings.json"))
     found.stages = {stage: entry["seconds"] for stage, entry in timings.items()}
     return found

@@ -107,6 +107,10 @@ class Block(BaseModel):
         """Return the settings marked `SELECTION_ONLY`, as JSON, by the names that fingerprints have."""
         return self.model_dump(mode="json", include=self._marked(SELECTION_ONLY), by_alias=True)
 
+    def only(self, *names: str) -> "Block":
+        """Return the block with these settings; the others have their defaults."""
+        return type(self)(**{name: getattr(self, name) for name in names})
+
     @classmethod
     def _marked(cls, mark: str) -> set[str]:
         return {name for name, field in cls.model_fields.items() if mark in field.metadata}
@@ -529,14 +533,6 @@ class SearchConfig(Block):
     def enabled(self) -> bool:
         """Whether there are queries."""
         return bool(self.queries or self.column or self.source)
-
-    def query_settings(self) -> "SearchConfig":
-        """Return it with only the settings that decide which queries there are."""
-        return SearchConfig(queries=self.queries, column=self.column, source=self.source)
-
-    def mining_settings(self) -> "SearchConfig":
-        """Return it with only the settings that decide what queries are compared with."""
-        return SearchConfig(negatives=self.negatives, margin=self.margin)
 
 
 class CombinationConfig(Block):

@@ -69,14 +69,31 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    depth = 0
+    """Refuses keys that are given twice, and text so deep or repetitive that reading it would never end."""
+
+    def __init__(self, text: str):
+        super().__init__(text)
+        self._depth = 0
+        # By node: values and levels. An alias counts as all that it stands for.
+        self._sizes: dict[yaml.Node, tuple[int, int]] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        self.depth += 1
-        if self.depth > _DEEPEST:
+        is_alias = self.check_event(yaml.AliasEvent)
+        self._depth += 1
+        if self._depth > _DEEPEST:
             raise yaml.YAMLError("it is nested too deeply")
         node = super().compose_node(parent, index)
-        self.depth -= 1
+        self._depth -= 1
+        if is_alias and node not in self._sizes:
+            raise yaml.YAMLError("one of its aliases contains itself")
+        children = node.value if isinstance(node, yaml.CollectionNode) else []
+        parts = [part for child in children for part in (child if isinstance(child, tuple) else (child,))]
+        values, levels = zip((0, 0), *(self._sizes[part] for part in parts))
+        self._sizes[node] = 1 + sum(values), 1 + max(levels)
+        if sum(values) >= _MOST_VALUES:
+            raise yaml.YAMLError(f"its aliases stand for more than {_MOST_VALUES:,} values")
+        if self._depth + 1 + max(levels) > _DEEPEST:
+            raise yaml.YAMLError("it is nested too deeply")
         return node
 
     def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
@@ -90,32 +107,12 @@ class _Loader(yaml.SafeLoader):
 
 
 def _parse(text: str) -> Any:
-    """Parse YAML; refuse text so long, deep or repetitive that reading it would never end."""
     if len(text) > _LONGEST_TEXT:
         raise yaml.YAMLError(f"it has more than {_LONGEST_TEXT:,} characters")
-    loader = _Loader(text)
-    node = loader.get_single_node()
-    if node is None:
-        return None
-    _check_size(node, _MOST_VALUES, _DEEPEST)
     try:
-        return loader.construct_document(node)
+        return _Loader(text).get_single_data()
     except (ValueError, LookupError, AttributeError) as error:  # a value that does not match its tag
         raise yaml.YAMLError(first_line(error)) from None
-
-
-def _check_size(node: yaml.Node, values: int, depth: int) -> int:
-    """Return how many of `values` are left after a node; an alias counts as everything it stands for."""
-    if values <= 0:
-        raise yaml.YAMLError(f"its aliases stand for more than {_MOST_VALUES:,} values")
-    if depth == 0:
-        raise yaml.YAMLError("one of its aliases contains itself")
-    values -= 1
-    if isinstance(node, yaml.CollectionNode):
-        for child in node.value:
-            for part in child if isinstance(child, tuple) else (child,):
-                values = _check_size(part, values, depth - 1)
-    return values
 
 
 def apply_override(data: dict[str, Any], item: str) -> None:

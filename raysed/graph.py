@@ -198,10 +198,9 @@ class Ref:
 
 
 @dataclass(frozen=True)
-class BlocksRef:
+class BlocksRef(Ref):
     """The blocks of an artefact that is to be completed, which a maker receives as `BlockFiles`."""
 
-    name: str
     blocks: int
     size: int
     rows: int
@@ -250,9 +249,14 @@ class Task:
         return made
 
     def publish(self, storage: Storage, write: Callable[[Path], Mapping[str, Any] | None]) -> Entry:
-        """Commit what `write` writes, with the facts it returns."""
+        """Commit what `write` writes, with the facts it returns; delete blocks of an earlier, larger corpus."""
         meta = {"title": self.title}
-        return storage.commit(self.name, lambda out: meta.update(write(out) or {}), self.depends, meta)
+        entry = storage.commit(self.name, lambda out: meta.update(write(out) or {}), self.depends, meta)
+        if isinstance(blocks := self.inputs.get("blocks"), BlocksRef):
+            own = {block_name(self.name, number) for number in range(blocks.blocks)}
+            for name in set(storage.names(self.name)) - own:
+                storage.remove(name)
+        return entry
 
     def exists(self, storage: Storage) -> bool:
         """Whether it exists by now."""
@@ -266,11 +270,11 @@ class Task:
 def resolve_input(value: Any, storage: Storage) -> Any:
     """Return what a maker receives of an input: of an artefact its directory or blocks, of others the value."""
     match value:
+        case BlocksRef():
+            return _block_files(storage, value.name, None, vars(value))
         case Ref():
             directory, entry = storage.fetch(value.name), storage.entry(value.name)
             return _block_files(storage, value.name, directory, entry.meta) if "blocks" in entry.meta else directory
-        case BlocksRef():
-            return _block_files(storage, value.name, None, vars(value))
         case list():
             return [resolve_input(item, storage) for item in value]
         case RemoteValue():
@@ -341,16 +345,15 @@ class State:
         self._tasks: dict[str, Task] = {}
 
     def entry(self, artefact: Artefact | str) -> Entry | None:
-        """Return the manifest entry of an artefact or its name; None unless it exists and is up to date."""
-        artefact = self._artefact(artefact)
+        """Return the manifest entry of an artefact or its name; None unless it is planned, exists and is up to date."""
+        artefact = self.graph.artefacts.get(artefact) if isinstance(artefact, str) else artefact
+        if artefact is None:
+            return None
         if artefact.name not in self._finished:
             task = self.task(artefact)
             if entry := task and self.storage.finished(artefact.name, task.depends):
                 self._finished[artefact.name] = entry
         return self._finished.get(artefact.name)
-
-    def _artefact(self, artefact: Artefact | str) -> Artefact:
-        return self.graph.artefacts[artefact] if isinstance(artefact, str) else artefact
 
     def forget(self, artefact: Artefact) -> None:
         """Look again whether an artefact exists."""
@@ -358,7 +361,7 @@ class State:
 
     def task(self, artefact: Artefact | str) -> Task | None:
         """Return an artefact with its inputs; None if an outcome lists none for it, or does not exist yet."""
-        artefact = self._artefact(artefact)
+        artefact = self.graph.artefacts[artefact] if isinstance(artefact, str) else artefact
         if artefact.name not in self._tasks:
             inputs = {**artefact.untracked, **artefact.inputs}
             resolved = {role: self._resolved(value) for role, value in inputs.items()}

@@ -11,39 +11,20 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 log = logging.getLogger(__name__)
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _REPEAT_S = 1.0
 _CLEAN_UP_S = 6.0  # seconds for a job to clean up
-_POLL_S = 0.01
 _AT_ONCE_S = 5.0  # seconds for `at_once`, such as a write to remote storage
 
-
-@dataclass(frozen=True)
-class Stopping:
-    """What to do when a signal comes.
-
-    Attributes:
-        at_once: called immediately, in its own thread.
-        is_hopeless: whether something that the clean-up needs is gone.
-        at_last: called before a job that has not ended in time is killed.
-    """
-
-    at_once: Callable[[], None] = lambda: None
-    is_hopeless: Callable[[], bool] = lambda: False
-    at_last: Callable[[], None] = lambda: None
-
-
-_acknowledged = threading.Event()
+_acknowledged, _has_ended = threading.Event(), threading.Event()
 _received: int | None = None
 _will_repeat = False  # whether a timer will send the signal again
-_stoppings: list[Stopping] = []
+_stoppings: list[tuple[Callable[[], None], Callable[[], None]]] = []
 _last_words: Callable[[], None] | None = None
 _wakeup: tuple[socket.socket, socket.socket] | None = None
 
@@ -53,9 +34,9 @@ def listen(last_words: Callable[[], None] | None = None) -> None:
 
     `last_words` are called before a job that has not ended in time is killed; without them, no job is.
     """
-    global _acknowledged, _received, _will_repeat, _last_words
+    global _acknowledged, _has_ended, _received, _will_repeat, _last_words
     if threading.current_thread() is threading.main_thread():
-        _acknowledged = threading.Event()  # timers of an earlier job keep theirs
+        _acknowledged, _has_ended = threading.Event(), threading.Event()  # timers of an earlier job keep theirs
         _received, _last_words, _will_repeat = None, last_words, False
         listen_again()
 
@@ -80,8 +61,7 @@ def listening() -> bool:
 
 def disarm() -> None:
     """Note that the job has ended by itself, so that no signal kills it."""
-    global _last_words
-    _last_words = None
+    _has_ended.set()
 
 
 def acknowledge() -> None:
@@ -94,9 +74,21 @@ def received_signal() -> int | None:
     return _received
 
 
+def _do_nothing() -> None:
+    pass
+
+
 @contextmanager
-def when_stopped(stopping: Stopping) -> Iterator[None]:
-    """Register what to do when a signal comes during the block."""
+def when_stopped(
+    at_once: Callable[[], None] = _do_nothing, at_last: Callable[[], None] = _do_nothing
+) -> Iterator[None]:
+    """Register what to do when a signal comes during the block.
+
+    Args:
+        at_once: called immediately, in its own thread.
+        at_last: called before a job that has not ended in time is killed.
+    """
+    stopping = at_once, at_last
     _stoppings.append(stopping)
     try:
         yield
@@ -146,15 +138,11 @@ def _watch(receiver: socket.socket) -> None:
 
 
 def _end_in_time(number: int) -> None:
-    stoppings, began = list(_stoppings), time.monotonic()
-    speaker = threading.Thread(target=_call, args=[stopping.at_once for stopping in stoppings], daemon=True)
+    stoppings = list(_stoppings)
+    speaker = threading.Thread(target=_call, args=[at_once for at_once, _ in stoppings], daemon=True)
     speaker.start()
-    while _last_words is not None and time.monotonic() < began + _CLEAN_UP_S:
-        if any(stopping.is_hopeless() for stopping in stoppings):
-            break
-        time.sleep(_POLL_S)
-    if _last_words is not None:
-        _call(*(stopping.at_last for stopping in reversed(stoppings)))
+    if _last_words is not None and not _has_ended.wait(_CLEAN_UP_S):
+        _call(*(at_last for _, at_last in reversed(stoppings)))
         speaker.join(_AT_ONCE_S)
         _call(_last_words, *(stream.flush for stream in (sys.stdout, sys.stderr) if stream))
         os._exit(128 + number)

@@ -9,8 +9,8 @@ writes the report and the model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING
 from raysed import interrupts
 from raysed.cluster.session import is_ray_given, session
 from raysed.config import dump_config
-from raysed.errors import RunFailed, UserError
+from raysed.errors import UserError
 from raysed.process import prepare_process
 from raysed.recipe import parse_recipes
-from raysed.store import cache
 from raysed.store.metrics import native_output_to
 from raysed.store.progress import emit, print_text
 from raysed.store.status import Status, finished_report, refusal, refuse_at_work, status_of
@@ -73,9 +72,6 @@ def run(
         return refusal(storage)
 
 
-_KEPT_OF_LOG = 2**20  # bytes
-
-
 def _engine_of(config: Config, starts_ray: bool) -> tuple[Engine, list[str]]:
     """Return the engine, see `resources.engine`, and what to tell the user if Ray is not installed."""
     if config.resources.engine != "auto":
@@ -88,24 +84,6 @@ def _engine_of(config: Config, starts_ray: bool) -> tuple[Engine, list[str]]:
     return "ray", []
 
 
-@contextmanager
-def _native_output(log: Path, storage: Storage) -> Iterator[None]:
-    """Collect what C++ libraries print, if this process is a command; on remote storage, upload it at the end."""
-    if not interrupts.listening():
-        yield
-        return
-    try:
-        with native_output_to(log):
-            yield
-    finally:
-        if not storage.is_local and log.stat().st_size:
-            with suppress(OSError, UserError, RunFailed):  # another job may have taken over
-                earlier = b""
-                with suppress(FileNotFoundError):
-                    earlier = storage.plain.read("logs/native.log")
-                storage.write_bytes("logs/native.log", (earlier + log.read_bytes())[-_KEPT_OF_LOG:])
-
-
 def _make(job: Job, storage: Storage, status: Status, starts_ray: bool, say: Callable[[str], None]) -> None:
     from raysed.cluster.execute import ExecutionOptions, execute
     from raysed.plan.artefacts import facts_of, scored_models
@@ -114,11 +92,11 @@ def _make(job: Job, storage: Storage, status: Status, starts_ray: bool, say: Cal
     from raysed.report.publish import publish, publish_failure
 
     engine, notes = _engine_of(job.config, starts_ray)
-    logs = nullcontext(Path(storage.uri("logs"))) if storage.is_local else cache.half_written()
+    logs = Path(storage.uri("logs")) if storage.is_local else None
+    is_quiet = logs and interrupts.listening()  # a command, not a program that calls `run`
     with (
-        logs as place,
-        _native_output(place / "native.log", storage),
-        session(engine, place / "ray" if storage.is_local else None) as where,
+        native_output_to(logs / "native.log") if is_quiet else nullcontext(),
+        session(engine, logs and logs / "ray") as where,
     ):
         for line in [*notes, *where]:
             say(line)
@@ -131,7 +109,7 @@ def _make(job: Job, storage: Storage, status: Status, starts_ray: bool, say: Cal
                     engine,
                     members=job.config.members.count,
                     learner_workers=job.config.sed.workers,
-                    check_room=partial(check_room, job, plan.shape, storage),
+                    check_room=partial(check_room, job, storage),
                     settings=dump_config(job.config),
                 )
                 state, cluster = execute(plan.graph, storage, options, say)

@@ -48,13 +48,8 @@ class Need:
 
 @dataclass(frozen=True)
 class Demand:
-    """What a run can use at the same time, for which an autoscaling cluster grows.
+    """How many trainings a run can have at the same time, for which an autoscaling cluster grows."""
 
-    Attributes:
-        need: of the largest member.
-    """
-
-    need: Need = Need()
     members: int = 1
     learners: int = 0
     learner_workers: int | None = None
@@ -147,12 +142,10 @@ class Share:
     @property
     def remote_options(self) -> dict[str, Any]:
         """The same as options of a task or an actor."""
-        found: dict[str, Any] = {"num_cpus": self.cpus, "num_gpus": self.gpus}
-        if self.memory:
-            found["memory"] = self.memory
-        if self.gpus and self.accelerator_type:
-            found["accelerator_type"] = self.accelerator_type
-        return found | ({"label_selector": dict(self.label_selector)} if self.label_selector else {})
+        options = {"num_cpus": self.cpus, "num_gpus": self.gpus, "memory": self.memory}
+        options |= {"label_selector": dict(self.label_selector)}
+        options |= {"accelerator_type": self.accelerator_type} if self.gpus else {}
+        return {name: value for name, value in options.items() if value}
 
     @property
     def device(self) -> str:
@@ -192,7 +185,7 @@ def uses_gpu(res: ResourcesConfig, cluster: Cluster) -> bool:
     return cluster.gpus > 0 if res.gpu is None else res.gpu
 
 
-def plan_members(cluster: Cluster, res: ResourcesConfig, count: int, need: Need | None = None) -> Share:
+def plan_members(cluster: Cluster, res: ResourcesConfig, count: int, need: Need = Need()) -> Share:
     """Divide the cluster among members; raise UserError if its memory does not suffice for one.
 
     On CPUs, each member gets one core, or more if there are fewer members than cores. A GPU is shared by as many as
@@ -201,13 +194,13 @@ def plan_members(cluster: Cluster, res: ResourcesConfig, count: int, need: Need 
     >>> plan_members(Cluster(((16, 4),)), ResourcesConfig(), 10)
     Share(workers=10, cpus=1, gpus=0.333, threads=1)
     """
-    need = need or Need()
     if problem := too_large(cluster, res, need):
         raise UserError(problem)
     gpus = 0.0
     if uses_gpu(res, cluster):  # as many members per GPU as keep its node's CPUs busy
         beside = max((math.ceil(c / g) for c, g in cluster.nodes if g), default=1)
-        per_gpu = max(1, min(math.ceil(count / cluster.gpus), members_per_gpu(cluster.gpu_bytes, need), beside))
+        in_memory = int(_GPU_PART * cluster.gpu_bytes // (need.device or _SMALL_MEMBER))
+        per_gpu = max(1, min(math.ceil(count / cluster.gpus), in_memory, beside))
         gpus = res.gpus_per_member or math.floor(1000 / per_gpu) / 1000
     cpus = res.cpus_per_member or _whole_cpus(cluster, count, gpus, need.host)
     workers = min(cluster.fit(cpus, gpus, need.host), count, res.concurrent_members or count)
@@ -269,7 +262,7 @@ def plan_teachers(cluster: Cluster, res: ResourcesConfig, count: int, teacher_by
 
 
 def plan_learners(
-    cluster: Cluster, res: ResourcesConfig, count: int, need: Need | None = None, asked: int | None = None
+    cluster: Cluster, res: ResourcesConfig, count: int, need: Need = Need(), asked: int | None = None
 ) -> Share:
     """Plan the training workers of learners.
 
@@ -278,7 +271,6 @@ def plan_learners(
     at every update, which pays only for large batches, so `sed.workers` (`asked`) has to ask for them. `count` includes
     finished learners, so that one made again gets as many threads as before.
     """
-    need = need or Need()
     if problem := too_large(cluster, res, need):
         raise UserError(f"{problem}, or share it among GPUs with sed.workers and sed.zero_stage: 2")
     gpus, gang = (1.0 if uses_gpu(res, cluster) else 0.0), asked or 1
@@ -327,11 +319,6 @@ def smallest_gpu_here() -> float:
 def _times(whole: float, part: float) -> int:
     """Return how many times `part` fits into `whole`, allowing for rounding errors."""
     return math.floor(whole / part + 1e-9) if part else sys.maxsize
-
-
-def members_per_gpu(gpu_bytes: float, need: Need) -> int:
-    """Return how many members of this size fit on a GPU, at least one."""
-    return max(1, int(_GPU_PART * gpu_bytes // (need.device or _SMALL_MEMBER)))
 
 
 def _whole_cpus(cluster: Cluster, workers: int, gpus: float, memory: float = 0.0) -> int:

@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raysed.graph import LISTS, Artefact, Candidates, ExternalInput, Graph, OutcomeMember, State
+from raysed.graph import (
+    LISTS,
+    Artefact,
+    BlocksRef,
+    Candidates,
+    ExternalInput,
+    Graph,
+    OutcomeMember,
+    State,
+    Task,
+    block_name,
+)
 from raysed.store.storage import Storage
 from raysed.train.stages.ct import CtConfig
 from raysed.train.stages.sed import SedConfig
@@ -147,6 +158,15 @@ def test_a_training_does_not_go_on_from_a_state_of_another_format(storage, monke
     assert task.checkpoints(storage).newest()[0] == 3
     monkeypatch.setattr("raysed.graph._STATE", 0)
     assert task.checkpoints(storage).newest() is None
+
+
+def test_a_table_has_no_blocks_of_a_larger_corpus(storage):
+    for number in range(3):
+        storage.commit(block_name("table", number), lambda path: (path / "rows").touch(), {})
+    Task("table", "table", make, {}, {}, {"blocks": BlocksRef("table", 2, 256, 300)}).run(storage, None)
+    assert storage.names("table") == ["table/000000", "table/000001"]
+    assert {file.split("/")[1] for file in storage.plain.sizes_below("table")} >= {"000000", "000001"}
+    assert not any("000002" in file for file in storage.plain.sizes_below(""))
 
 
 def test_a_graph_is_in_order_and_has_no_name_twice():

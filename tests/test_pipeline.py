@@ -215,14 +215,20 @@ def test_a_report_that_is_not_whole_is_written_again(finished, tmp_path):
     assert words(tmp_path / "tiny") == words(finished)
 
 
-def test_the_output_of_a_program_that_calls_raysed_is_its_own(tmp_path, capfd):
+def test_the_output_of_a_program_that_calls_raysed_is_its_own(tmp_path, monkeypatch, capfd):
     """Its log is not redirected, and `sys.stderr` stays what it was."""
-    stderr = sys.stderr
+    stderr, job = sys.stderr, SimpleNamespace(config=make_config({"resources": {"engine": "local"}}))
+
+    def session(engine: str, logs: Path) -> None:
+        os.write(2, b"the caller's\n")
+        assert sys.stderr is stderr
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(raysed.pipeline, "session", session)
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # not that of a command, whose test came before
     try:
-        with raysed.pipeline._native_output(tmp_path / "native.log", SimpleNamespace(is_local=True)):
-            os.write(2, b"the caller's\n")
-            assert sys.stderr is stderr
+        with pytest.raises(ZeroDivisionError):
+            raysed.pipeline._make(job, Storage(str(tmp_path), "run"), None, False, print)
     finally:
         signal.signal(signal.SIGINT, handler)
     assert capfd.readouterr().err == "the caller's\n" and not list(tmp_path.iterdir())
@@ -252,17 +258,6 @@ def test_a_run_under_autocast_is_refused(tmp_path):
     """It would train on weights that were rounded once."""
     with torch.autocast("cpu"), pytest.raises(UserError, match=r"^torch\.autocast is on; call raysed outside of it$"):
         raysed.pipeline.run(make_config({"storage": str(tmp_path)}))
-
-
-def test_what_libraries_print_is_kept_on_remote_storage(tmp_path, monkeypatch):
-    monkeypatch.setattr("raysed.interrupts.listening", lambda: True)  # as in a command
-    written = {}
-    plain = SimpleNamespace(read=lambda name: b"caf\xe9\n")  # bytes of any encoding
-    storage = SimpleNamespace(is_local=False, plain=plain, write_bytes=written.__setitem__)
-    with pytest.raises(ZeroDivisionError), raysed.pipeline._native_output(tmp_path / "native.log", storage):
-        os.write(2, b"why\n")
-        raise ZeroDivisionError
-    assert written == {"logs/native.log": b"caf\xe9\nwhy\n"}
 
 
 def test_a_mistake_leaves_a_complete_run_as_it_is(finished, tmp_path):

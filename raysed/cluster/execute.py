@@ -93,7 +93,7 @@ class ExecutionOptions:
 
     Attributes:
         members: per ensemble, the number of workers to plan for when nothing better is known.
-        check_room: raises if storage is too small; takes the cluster, and rows and free bytes if known.
+        check_room: raises if storage is too small; takes the cluster, and the corpus' rows if known.
         settings: the configuration, for people.
     """
 
@@ -101,7 +101,7 @@ class ExecutionOptions:
     engine: Engine = "ray"
     members: int = 1
     learner_workers: int | None = None
-    check_room: Callable[[Cluster, int | None, int | None], None] = lambda cluster, rows, free: None
+    check_room: Callable[[Cluster, int | None], None] = lambda cluster, rows: None
     settings: str = ""
 
 
@@ -186,7 +186,7 @@ class Executor:
                     self._say(line)
         is_corpus = any(artefact.name == "corpus" for artefact in batch)
         if is_corpus and self._is_gathered and (entry := self.state.entry("corpus")):
-            self._options.check_room(self.cluster, entry.meta["rows"], self._storage.free_bytes())
+            self._options.check_room(self.cluster, entry.meta["rows"])
 
     def complete(self, artefact: Artefact) -> None:
         """Make what is missing of an artefact and of all it needs, but train nothing: UserError if that is needed."""
@@ -213,12 +213,12 @@ class Executor:
         members = [artefact for artefact in artefacts if isinstance(artefact.execution, Training)]
         workers = options.members if members else 1
         learners = sum(isinstance(artefact.execution, GangTraining) for artefact in artefacts)
-        demand = Demand(self._memory(members), workers, learners, options.learner_workers)
+        demand = Demand(workers, learners, options.learner_workers)
         self.cluster = self._backend.machines(demand)
         self._is_gathered = True
         share = self._share(plan_members(self.cluster, self._resources, workers, self._memory(members)))
-        corpus = self.state.entry("corpus") if "corpus" in self._graph.artefacts else None
-        options.check_room(self.cluster, corpus.meta["rows"] if corpus else None, self._storage.free_bytes())
+        corpus = self.state.entry("corpus")
+        options.check_room(self.cluster, corpus.meta["rows"] if corpus else None)
         self._say(f"{self._backend.where}: {self.cluster}" + (f"; members: {share}" if members else ""))
 
     def _memory(self, artefacts: Iterable[Artefact]) -> Need:

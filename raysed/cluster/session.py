@@ -233,7 +233,7 @@ def _connection(address: str, logs: Path | None) -> Iterator[str]:
         own.kill()
         keep_logs()
 
-    with interrupts.when_stopped(interrupts.Stopping(is_hopeless=own.is_lost, at_last=end_at_once)):
+    with interrupts.when_stopped(at_last=end_at_once):
         try:
             with _noticing():
                 with _deaf_children() if listening else nullcontext():

@@ -2,7 +2,7 @@
 
     raysed status                      all runs: their state and its age
     raysed status quickstart
-    raysed status quickstart --watch
+    watch raysed status quickstart     again every two seconds, until Ctrl-C
     raysed status NAME --storage s3://bucket/runs
 
 It reads only the run directory, so it works from any machine that reaches the storage, even after the job has ended.
@@ -21,7 +21,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     result = parser_of(__doc__, "--storage")
     result.add_argument("run", nargs="?", help="name of the run; without it, all runs are listed, with exit code 0")
-    result.add_argument("--watch", action="store_true", help="follow the run on one screen until it ends; Ctrl-C quits")
+    result.add_argument("--watch", action="store_true", help=argparse.SUPPRESS)
     return result
 
 
@@ -31,9 +31,9 @@ def job(arguments: argparse.Namespace) -> int:
     from raysed.store.status import describe, describe_all
     from raysed.store.storage import Storage
 
+    if arguments.watch:
+        raise UserError("--watch is no option: follow a run with watch raysed status NAME, or in TensorBoard")
     if arguments.run is None:
-        if arguments.watch:
-            raise UserError("--watch follows one run; give its name")
         print(*describe_all(arguments.storage), sep="\n")
         return 0
     storage = Storage(arguments.storage, arguments.run)
@@ -41,9 +41,5 @@ def job(arguments: argparse.Namespace) -> int:
         storage.check_access()
     with readable(str(storage)):
         lines, code = describe(storage)  # raises for an unknown run
-    if arguments.watch:
-        from raysed.store.watching import watch
-
-        return watch(storage)
     print(*lines, sep="\n")
     return code

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from raysed.config import Layers
 from raysed.graph import ExternalInput, OutcomeMember, State
 from raysed.make.scores import poolings_without_fit
-from raysed.plan.requirements import MEMBERS_CORPUS
+from raysed.plan.requirements import CORPUS, MEMBERS_CORPUS
 from raysed.recipe import SED, TEACHERS, last_stage, member_nodes
 from raysed.score.ensemble import by_title
 from raysed.store.storage import Entry
@@ -104,13 +104,11 @@ def scored_models(plan: Plan, state: State) -> list[ScoredModel]:
 
 def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
     """Return what the report says apart from scores."""
-    job, config, targets = plan.job, plan.config, f"{TEACHERS}-{SED}/targets"
+    job, config = plan.job, plan.config
     outcomes = {n: state.entry(outcome_of(n)) for depth in member_nodes(job.recipes) for n in depth}
-    corpus = state.entry("corpus") if job.needs_corpus else None
-    apart = state.entry(MEMBERS_CORPUS) if MEMBERS_CORPUS in plan.graph.artefacts else None
-    taught = state.entry(targets) if targets in plan.graph.artefacts else None
+    corpus, apart, taught = map(state.entry, (CORPUS, MEMBERS_CORPUS, f"{TEACHERS}-{SED}/targets"))
     left_out = {name: why for entry in outcomes.values() for name, why in entry.meta["left_out"].items()}
-    worth = state.entry(TEACHER_SCORES) if TEACHER_SCORES in plan.graph.artefacts else None
+    worth = state.entry(TEACHER_SCORES)
     left_out |= teachers_left_out(job, worth)
     for of in (of for group in plan.scored.values() for of in group):
         entry = state.entry(of.embeddings)
@@ -129,8 +127,8 @@ def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
         grids=[entry.meta["grid"] for entry in outcomes.values() if "grid" in entry.meta],
         pairs={kind: pairs.summary() for kind, pairs in job.pairs.items()},
         views={kind: state.entry(f"views/{kind}").meta["summary"] for kind in job.views},
-        together=COMBINED_EMBEDDINGS if COMBINED_EMBEDDINGS in plan.graph.artefacts else None,
-        soups={n: soup_of(n) for n in outcomes if soup_of(n) in plan.graph.artefacts and state.entry(soup_of(n))},
+        together=COMBINED_EMBEDDINGS if state.entry(COMBINED_EMBEDDINGS) else None,
+        soups={n: soup_of(n) for n in outcomes if state.entry(soup_of(n))},
         centres={n: name for n, name in plan.centres.items() if state.entry(name)},
         worth=worth and by_title(worth.meta, [teacher.title for teacher in job.teachers]),
         shares_space_of=job.teachers[0].title if shares_space else None,

@@ -105,7 +105,8 @@ class Plan:
             for name, block in corpora(config, job.recipes).items():
                 own, lines = {**settings, "corpus": block}, partial(self._corpus_lines, name)
                 if config.search.enabled:
-                    own |= {"search": config.search.query_settings(), "prompts": self._prompts}
+                    queries = config.search.only("queries", "column", "source")
+                    own |= {"search": queries, "prompts": self._prompts}
                 given = {**inputs, "start": start}
                 made = Artefact(name, name.replace("-", " "), "corpus", sentence_table, given, own, lines=lines)
                 self.table[name] = add(made)

@@ -92,11 +92,10 @@ def _search_rows(job: Job) -> dict[str, int]:
     return {QUERIES: queries, CANDIDATES: queries + texts - len(answered)}
 
 
-def check_room(
-    job: Job, shape: Shape, storage: Storage, cluster: Cluster, corpus: int | None, free: int | None
-) -> None:
+def check_room(job: Job, storage: Storage, cluster: Cluster, corpus: int | None) -> None:
     """Raise UserError if the disk is too small, or a training fits on no node; `corpus`: its sentences, if known."""
-    _, bytes_ = plan_run(job.config, job.recipes, shape, known_rows(job, corpus), cluster, job.widths)
+    shape, rows, free = shape_of(job.config.encoder), known_rows(job, corpus), storage.free_bytes()
+    _, bytes_ = plan_run(job.config, job.recipes, shape, rows, cluster, job.widths)
     needed = sum(bytes_.values())
     if free is not None and free < needed:
         most = max(bytes_, key=bytes_.__getitem__)

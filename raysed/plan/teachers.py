@@ -66,7 +66,7 @@ def combine_teachers(plan: Plan, embedded: tuple[Artefact, ...], means: Mapping[
     config, job, sed, add, stage = plan.config, plan.job, plan.config.sed, plan.graph.add, "combination"
     choice = _score_teachers(plan, embedded) if len(job.teachers) > 1 and not job.unscored else None
     inputs = {f"teacher {i}": means.get(i) or _rows(plan, i, teacher) for i, teacher in enumerate(job.teachers)}
-    own = type(sed)(widths=sed.widths, head=sed.head, target_precision=sed.target_precision)
+    own = sed.only("widths", "head", "target_precision")
     settings = {"combination": config.combination, "widths": list(job.widths), "sed": own}
     if config.combination.leave_out and choice:
         inputs["choice"] = choice
@@ -75,7 +75,7 @@ def combine_teachers(plan: Plan, embedded: tuple[Artefact, ...], means: Mapping[
     name, title = f"{TEACHERS}-{SED}/targets", "targets of the teachers"
     targets = add(Artefact(name, title, stage, combined_targets, inputs, settings, **about))
     if config.search.enabled:
-        settings = {"search": config.search.mining_settings(), "target_precision": sed.target_precision}
+        settings = {"search": config.search.only("negatives", "margin"), "target_precision": sed.target_precision}
         lines = lambda entry: [f"search: {candidates_summary(entry.meta)}"]  # noqa: E731
         given = {"corpus": plan.table[CORPUS], "targets": targets}
         name, title = f"{TEACHERS}-{SED}/candidates", "candidates for the queries"
@@ -90,9 +90,8 @@ def combine_teachers(plan: Plan, embedded: tuple[Artefact, ...], means: Mapping[
 
 def _score_teachers(plan: Plan, embedded: tuple[Artefact, ...]) -> Artefact | None:
     """Add the teachers' scores, alone and together, and the choice of the best on the dev task; return that."""
-    evaluation, how, choice = plan.config.evaluation, plan.config.combination, None
-    # The settings that change cosines.
-    settings = {"combination": type(how)(how=how.how, weights=how.weights, balance=how.balance)}
+    evaluation, choice = plan.config.evaluation, None
+    settings = {"combination": plan.config.combination.only("how", "weights", "balance")}  # they change cosines
     execution = Short(TEACHER_SCORES, on_cpus=True)
     if plan.dev:
         inputs, title = {"embeddings": embedded, "dev": plan.dev}, "choice of teachers"

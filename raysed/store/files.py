@@ -86,14 +86,11 @@ class Files:
             with self.fs.open_output_stream(path) as stream:
                 stream.write(data)
 
-        def write_beside(temporary: str) -> None:
-            with open(temporary, "wb") as stream:
-                stream.write(data)
-                stream.flush()
-                os.fsync(stream.fileno())
-
         with disk_errors(path):
-            _replace(path, write_beside) if self.is_local else self._put(os.path.dirname(path), put)
+            if self.is_local:
+                _replace(path, lambda temporary: Path(temporary).write_bytes(data))
+            else:
+                self._put(os.path.dirname(path), put)
 
     def place_copy(self, source: str, target: str) -> None:
         """Copy a file; on a local disk as a hard link if possible."""
@@ -294,13 +291,14 @@ def flush_and_hash(directory: Path) -> dict[str, str]:
     return {path.relative_to(directory).as_posix(): sha256_of(path) for path in paths if not path.is_dir()}
 
 
-def _replace(path: str, write: Callable[[str], None]) -> None:
+def _replace(path: str, write: Callable[[str], Any]) -> None:
     """Write a temporary file in the same directory, as any other may be on another disk, and rename it."""
     directory, _, name = path.rpartition("/")
     os.makedirs(directory, exist_ok=True)
     temporary = f"{directory}/.{name}.{uuid.uuid4().hex}.tmp"
     try:
         write(temporary)
+        _fsync(temporary)
         os.replace(temporary, path)
     finally:  # renaming one hard link over another of the same file does nothing
         with suppress(OSError):

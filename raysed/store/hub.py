@@ -1,7 +1,6 @@
 """Where models are: in a directory, in a package, or on the hub and in its local cache. Imports no torch."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,13 @@ _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 """What to download of a hub model: no code and no pickled weights."""
 
 
-def cached_commit(model: str, options: Mapping[str, Any]) -> str | None:
-    """Return the commit of a locally cached model, or None; of `options`, `cache_dir` and `revision` are used."""
-    known = {key: value for key, value in options.items() if key in ("cache_dir", "revision")}
-    found = try_to_load_from_cache(model, "config.json", **known)
-    return Path(found).parent.name if isinstance(found, str) else None
-
-
 def model_identity(config: EncoderConfig) -> dict[str, Any]:
     """Return what identifies weights, wherever they are: a digest of local files, or the commit on the hub."""
     path = Path(encoder_path(config))
     if not path.is_dir():
-        return {"id": config.path, "commit": cached_commit(config.path, config.model_kwargs)}
+        options = {key: value for key, value in config.model_kwargs.items() if key in ("cache_dir", "revision")}
+        found = try_to_load_from_cache(config.path, "config.json", **options)
+        return {"id": config.path, "commit": Path(found).parent.name if isinstance(found, str) else None}
     files = [p for p in path.iterdir() if p.suffix in (".json", ".safetensors", ".txt", ".model", ".py", ".spm")]
     return {"files": stable_hash({file.name: digest_of(file) for file in files if file.is_file()})}
 

@@ -10,7 +10,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ class MetricsLog:
                 self._directory.mkdir(parents=True)
             else:
                 self._directory = self._ending.enter_context(cache.half_written())
-                self._ending.enter_context(repeating(self._copy_meanwhile, _COPY_S))
+                self._ending.enter_context(repeating(self._copy, _COPY_S))
             self._lines = open(self._directory / "metrics.jsonl", "w", encoding="utf-8")
             self._events = EventsWriter(str(self._directory / "events"))
 
@@ -74,10 +74,6 @@ class MetricsLog:
             self._events.close()
             if not self._storage.is_local:
                 self._copy()
-
-    def _copy_meanwhile(self) -> None:
-        with suppress(Exception):  # must not end a training; the next copy follows soon
-            self._copy()
 
     def _copy(self) -> None:
         for path in self._directory.iterdir():

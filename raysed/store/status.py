@@ -11,9 +11,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import psutil
+from pydantic import BaseModel, Field, ValidationError
 
 from raysed import interrupts
 from raysed.errors import RunFailed, UserError
@@ -30,19 +31,10 @@ _LOCAL_EVERY_S, _REMOTE_EVERY_S = 5.0, 30.0
 _MAX_MISSED = 6
 """A job that misses this many writes in a row is considered gone."""
 AT_WORK = ("starting", "running")
-CODES = {"complete": 0, "failed": 1, "starting": 3, "running": 3, "stopped": 4, "gone": 4, "unknown": 4}
-"""Exit codes of `jobs/status.py`; 2 is a user's mistake, as everywhere."""
-_NUMBER = (int, float)
-_MAX_NUMBER = 1e15
-_NUMBERS = ("since", "every", "told", "stage_since", "left", "share")
-_TYPES: dict[str, Any] = {
-    **dict.fromkeys(("state", "host", "stage", "line", "error"), str),
-    **dict.fromkeys(_NUMBERS, _NUMBER),
-    "pid": int,
-    "totals": dict,
-}
-"""Types of the values in the file."""
-_REQUIRED_KEYS = {"state", "since", "every", "told", "host", "pid"}
+CODES = {"complete": 0, "failed": 1, "starting": 3, "running": 3, "stopped": 4}
+"""Exit codes of `raysed status`; 2 is a user's mistake, as everywhere."""
+_UNKNOWN = "state unknown (no readable status.json, which Ray programs do not write)"
+_NO_LONGER = 4  # exit code of a run without a job that works on it
 _NEW_STAGE = {"line": None, "share": None, "left": None}
 """Values for a stage that has just begun."""
 
@@ -69,7 +61,8 @@ class Status:
         self._has_begun = False
         self.every = every or (_LOCAL_EVERY_S if storage.is_local else _REMOTE_EVERY_S)
         self._storage, self._lock = storage, threading.Lock()
-        self._before = storage.read_text(FILE) if read_status(storage)["state"] == "complete" else None
+        before = read_status(storage)
+        self._before = storage.read_text(FILE) if before and before.state == "complete" else None
         origin = {"host": socket.gethostname(), "pid": os.getpid()}
         self._facts: dict[str, Any] = {"state": "starting", "since": time.time(), "every": self.every, **origin}
 
@@ -112,10 +105,9 @@ class Status:
 def status_of(storage: Storage, every: float | None = None) -> Iterator[Status]:
     """Keep `status.json` current while a run works; a file that is no longer renewed means that the job is gone."""
     status = Status(storage, every)
-    stopping = interrupts.Stopping(at_once=lambda: status.end(state="stopped"))
     status.write()
     try:
-        with interrupts.when_stopped(stopping), interrupts.errors_are_stops():
+        with interrupts.when_stopped(at_once=lambda: status.end(state="stopped")), interrupts.errors_are_stops():
             with repeating(status.write, status.every), listening(status.listen):
                 yield status
     except KeyboardInterrupt:
@@ -134,35 +126,72 @@ def refuse_at_work(storage: Storage) -> None:
     A job of this machine whose process is gone does not count. Ages are by the storage's clock, which all jobs share.
     """
     status = read_status(storage)
-    if status["state"] not in AT_WORK:
+    if status is None or status.state not in AT_WORK:
         return
     if (written := storage.plain.modified_at(FILE)) and (now := storage.clock()):
-        status["silent"] = now - written
-    if _is_gone(status) or (status["host"] == socket.gethostname() and not psutil.pid_exists(status["pid"])):
+        status.silent = now - written
+    if status.is_gone or (status.host == socket.gethostname() and not psutil.pid_exists(status.pid)):
         return
     raise UserError(
-        f"run {storage.run!r} is in use by a job on {status['host']} (process {status['pid']}), last seen "
-        f"{duration(status['silent'])} ago; wait for it, choose another --run, or end that job with --take-over"
+        f"run {storage.run!r} is in use by a job on {status.host} (process {status.pid}), last seen "
+        f"{duration(status.silent)} ago; wait for it, choose another --run, or end that job with --take-over"
     )
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 
-def read_status(storage: Storage) -> dict[str, Any]:
-    """Return the valid values of `status.json` and the seconds it has been `silent`, or the state `unknown`."""
-    known = {key: value for key, value in storage.read_json(FILE).items() if isinstance(value, _TYPES.get(key, object))}
-    is_plausible = all(abs(known.get(key) or 0) < _MAX_NUMBER for key in _NUMBERS)
-    if known.get("state") not in CODES or not known.keys() >= _REQUIRED_KEYS or not is_plausible:
-        return {"state": "unknown"}
-    written = storage.plain.modified_at(FILE) or known["told"]
-    return {**known, "silent": max(time.time() - written, 0.0)}
+_Number = Annotated[float, Field(gt=-1e15, lt=1e15)]
+
+
+class StoredStatus(BaseModel):
+    """What `status.json` says; `silent` are the seconds since it was written."""
+
+    state: Literal["starting", "running", "complete", "failed", "stopped"]
+    since: _Number
+    every: _Number
+    told: _Number
+    host: str
+    pid: int
+    stage: str | None = None
+    stage_since: _Number | None = None
+    line: str | None = None
+    left: _Number | None = None
+    error: str | None = None
+    totals: dict[str, int] = {}
+    silent: float = 0.0
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its job has ended without a word."""
+        return self.state in AT_WORK and self.silent > _MAX_MISSED * self.every
+
+    def __str__(self) -> str:
+        ran, silent = duration(self.told - self.since), duration(self.silent)
+        if self.is_gone:
+            job = f"the job on {self.host} (process {self.pid})"
+            return f"no sign of life for {silent}: {job} is gone; the same command continues it"
+        if self.state in AT_WORK:
+            left = "" if self.left is None else f", about {duration(self.left)} left in this stage"
+            return f"{self.state} for {ran}{left} (as of {silent} ago)"
+        return f"{self.state} after {ran}, {silent} ago{f': {self.error}' if self.error else ''}"
+
+
+def read_status(storage: Storage) -> StoredStatus | None:
+    """Return what `status.json` says; None if it is missing or damaged."""
+    try:
+        status = StoredStatus.model_validate(storage.read_json(FILE))
+    except ValidationError:
+        return None
+    written = storage.plain.modified_at(FILE) or status.told
+    status.silent = max(time.time() - written, 0.0)
+    return status
 
 
 def read_timings(storage: Storage) -> dict[str, dict[str, Any]]:
     """Return the undamaged entries of `timings.json`: what each stage took."""
     found = storage.read_json("timings.json").items()
-    return {k: v for k, v in found if isinstance(v, dict) and isinstance(v.get("seconds"), _NUMBER)}
+    return {k: v for k, v in found if isinstance(v, dict) and isinstance(v.get("seconds"), int | float)}
 
 
 def describe(storage: Storage) -> tuple[list[str], int]:
@@ -170,18 +199,19 @@ def describe(storage: Storage) -> tuple[list[str], int]:
     names, status = storage.names(), read_status(storage)
     if not names and not storage.has_files(FILE):
         raise UserError(f"there is no run at {storage}; omit the name to list all runs")
-    lines = [f"{storage.run}: {_in_words(status)}"]
-    if status["state"] == "running" and "stage" in status:
-        seconds = status["told"] + status["silent"] - status.get("stage_since", status["told"])
-        lines.append(f"stage: {status['stage']}, for {duration(seconds)}")
-        lines += filter(None, [status.get("line")])
-    if status["state"] == "complete":
+    state = status.state if status else ""
+    lines = [f"{storage.run}: {status or _UNKNOWN}"]
+    if state == "running" and status.stage is not None:
+        seconds = status.told + status.silent - (status.stage_since or status.told)
+        lines.append(f"stage: {status.stage}, for {duration(seconds)}")
+        lines += filter(None, [status.line])
+    if state == "complete":
         lines += filter(None, [refusal(storage)])
     known = set(names)  # blocks of finished tables are not listed
     finished = [n for n in names if not n.startswith("checkpoints/") and n.rpartition("/")[0] not in known]
-    lines += [f"finished: {', '.join(_summary(finished, status)) or 'nothing yet'}"]
+    lines += [f"finished: {', '.join(_summary(finished, status.totals if status else {})) or 'nothing yet'}"]
     newest: dict[str, int] = {}  # sorted names: the last one wins
-    for name in names if status["state"] != "complete" else ():  # then only bounds that were stopped have any
+    for name in names if state != "complete" else ():  # then only bounds that were stopped have any
         training, _, step = name.rpartition("/step-")
         if training.startswith("checkpoints/") and step.isdecimal():
             newest[training.removeprefix("checkpoints/")] = int(step)
@@ -189,7 +219,7 @@ def describe(storage: Storage) -> tuple[list[str], int]:
         written = storage.plain.modified_at(f"manifest/checkpoints/{training}/step-{step:09d}.json")
         age = f", {duration(time.time() - written)} ago" if written else ""
         lines.append(f"checkpoint: {training} after {step} updates{age}")
-    return list(map(printable, lines)), CODES["gone" if _is_gone(status) else status["state"]]
+    return list(map(printable, lines)), _NO_LONGER if not status or status.is_gone else CODES[state]
 
 
 def describe_all(location: str) -> list[str]:
@@ -197,8 +227,8 @@ def describe_all(location: str) -> list[str]:
     states = {}
     for storage in (Storage(location, run) for run in runs_at(location)):
         try:
-            if storage.has_files(FILE) or storage.files("manifest"):
-                states[storage.run] = _in_words(read_status(storage))
+            if storage.has_files(FILE) or storage.names():
+                states[storage.run] = str(read_status(storage) or _UNKNOWN)
         except (OSError, UnicodeError) as error:
             states[storage.run] = f"state unknown ({reason(error)})"
     if not states:
@@ -207,32 +237,12 @@ def describe_all(location: str) -> list[str]:
     return [printable(f"{run:{width}}  {state}") for run, state in states.items()]
 
 
-def _is_gone(status: Mapping[str, Any]) -> bool:
-    return status["state"] in AT_WORK and status["silent"] > _MAX_MISSED * status["every"]
-
-
-def _in_words(status: Mapping[str, Any]) -> str:
-    """Return a run's state as a sentence without a full stop."""
-    if status["state"] == "unknown":
-        return "state unknown (no readable status.json)"
-    ran, silent = duration(status["told"] - status["since"]), duration(status["silent"])
-    if _is_gone(status):
-        job = f"the job on {status['host']} (process {status['pid']})"
-        return f"no sign of life for {silent}: {job} is gone; the same command continues it"
-    if status["state"] in AT_WORK:
-        left = f", about {duration(status['left'])} left in this stage" if "left" in status else ""
-        return f"{status['state']} for {ran}{left} (as of {silent} ago)"
-    error = f": {status['error']}" if status.get("error") else ""
-    return f"{status['state']} after {ran}, {silent} ago{error}"
-
-
-def _summary(names: list[str], status: Mapping[str, Any]) -> list[str]:
+def _summary(names: list[str], totals: Mapping[str, int]) -> list[str]:
     """Count finished artefacts by directory, out of the expected total where known.
 
-    >>> _summary(["corpus", "ct/members/00", "ct/members/01"], {"totals": {"ct/members": 9, "ct-sed/learners": 1}})
+    >>> _summary(["corpus", "ct/members/00", "ct/members/01"], {"ct/members": 9, "ct-sed/learners": 1})
     ['corpus', '2 of 9 ct/members', '0 of 1 ct-sed/learners']
     """
-    totals = {place: total for place, total in status.get("totals", {}).items() if isinstance(total, int)}
     counts = Counter(dict.fromkeys(totals, 0))
     for name in names:
         place, _, last = name.rpartition("/")

@@ -279,10 +279,6 @@ class Storage:
         """Return whether all these files exist."""
         return None not in self.plain.sizes(names)
 
-    def files(self, name: str) -> list[str]:
-        """Return the paths of all files below `name`, relative to the run directory."""
-        return list(self.plain.sizes_below(name))
-
     def clock(self) -> float | None:
         """Return the time by the storage's clock, in seconds since 1970; None if unknown."""
         self.plain.write(".clock", b"")
@@ -294,10 +290,7 @@ class Storage:
         """Return the bytes of a local disk that the run can have: the free ones and its own; None if it is remote."""
         if not self.is_local:
             return None
-        path = Path(self.uri(""))
-        while not path.exists():
-            path = path.parent
-        return shutil.disk_usage(path).free + sum(self.plain.sizes_below("").values())
+        return shutil.disk_usage(self.plain.root).free + sum(self.plain.sizes_below("").values())
 
     # -- one job at a time -------------------------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ def growing(monkeypatch, tmp_path):
             job.config.resources,
             members=job.config.members.count,
             learner_workers=job.config.sed.workers,
-            check_room=partial(size.check_room, job, plan.shape, storage),
+            check_room=partial(size.check_room, job, storage),
         )
         backend = RayBackend(storage, job.config.resources, said.append)
         return Executor(plan.graph, storage, options, backend, said.append), said, demands

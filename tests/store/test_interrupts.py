@@ -34,8 +34,7 @@ def job(arguments):
     def last():
         print("killed the rest", flush=True)
 
-    stopping = interrupts.Stopping(is_hopeless=lambda: {hopeless}, at_last=last)
-    with interrupts.when_stopped(stopping), status_of(Storage({storage!r}, "mine"), every=0.1):
+    with interrupts.when_stopped(at_last=last), status_of(Storage({storage!r}, "mine"), every=0.1):
         try:
             print("ready", flush=True)
             time.sleep(600)
@@ -45,7 +44,7 @@ def job(arguments):
 sys.exit(main_of(job, argparse.ArgumentParser()))
 """
 ENDLESS = "interrupts.acknowledge(); time.sleep(600)"
-USUAL = {"patience": 60, "hopeless": False, "cleaning_up": ENDLESS, "before_writing": "pass"}
+USUAL = {"patience": 60, "cleaning_up": ENDLESS, "before_writing": "pass"}
 AGAIN = "interrupts._REPEAT_S = 0.0; raise KeyboardInterrupt"
 PLANT = """if "stopped" in text:
         if threading.current_thread() is not threading.main_thread():
@@ -73,7 +72,6 @@ def stop(directory: Path, number: signal.Signals = signal.SIGTERM, **words) -> t
     ("number", "words"),
     [
         (signal.SIGTERM, {"cleaning_up": "pass"}),
-        (signal.SIGTERM, {"hopeless": True}),
         (signal.SIGHUP, {"patience": 1.0}),
         (signal.SIGTERM, {"patience": 1.0, "cleaning_up": f"sys.stdout = None; {ENDLESS}"}),
         # a library that hangs when the process ends, as the log of Ray Tune does where its experiment was cut off
@@ -84,7 +82,6 @@ def stop(directory: Path, number: signal.Signals = signal.SIGTERM, **words) -> t
     ],
     ids=[
         "at once",
-        "nobody answers",
         "out of patience",
         "without output",
         "hangs at exit",

@@ -66,7 +66,7 @@ def seen(location: str, name: str = NAME) -> dict | None:
     assert content(storage.fetch(name)) == files_of(depends)
     assert storage.entry(name).meta == {"score": depends["ct"]["steps"]}
     if name == "model":  # its files are where people look for them, too
-        there = {path.removeprefix("model/"): storage.plain.read(path) for path in storage.files("model")}
+        there = {path.removeprefix("model/"): storage.plain.read(path) for path in storage.plain.sizes_below("model")}
         assert there == files_of(depends)
     return depends
 
@@ -148,13 +148,13 @@ def test_a_fault_at_any_call_leaves_old_or_new_and_the_next_start_ends_like_an_u
     storage.checkpoints("another", OLD).save(1, lambda path: (path / "state").write_text("x"))
 
     def paths() -> set[str]:
-        return {re.sub("attempt-[0-9a-f]{12}", "attempt", path) for path in storage.files("")}
+        return {re.sub("attempt-[0-9a-f]{12}", "attempt", path) for path in storage.plain.sizes_below("")}
 
     job(location, OLD)
     undisturbed = paths()
 
     def check(failed: bool) -> None:
-        opened = {path.removeprefix("model/"): storage.plain.read(path) for path in storage.files("model")}
+        opened = {path.removeprefix("model/"): storage.plain.read(path) for path in storage.plain.sizes_below("model")}
         assert opened.keys() == files_of(OLD).keys()
         assert all(data in [files_of(version)[file] for version in versions] for file, data in opened.items())
         found = {name: seen(location, name) for name in ALL}
@@ -339,7 +339,7 @@ def test_entries_lists_what_lies_below(storage):
     assert [entry.name for entry in storage.entries("ct/members")] == ["ct/members/00", "ct/members/01"]
     assert storage.entries("nothing") == []
     storage.remove("ct/members")
-    assert storage.entries("ct/members") == [] and storage.files("ct/members") == []
+    assert storage.entries("ct/members") == [] and list(storage.plain.sizes_below("ct/members")) == []
     assert storage.entry("ct/embeddings/00") and storage.entry("ct-sed/learners/00")
 
 
@@ -371,10 +371,10 @@ def newest(storage: Storage, depends: dict = OLD) -> int | None:
 def test_the_newest_two_checkpoints_are_kept_until_they_are_cleared(storage):
     save(storage, 5, 10, 100, 1000)
     assert steps_of(storage) == [100, 1000] and newest(storage) == 1000
-    assert len(storage.files("checkpoints/m")) == 2
+    assert len(storage.plain.sizes_below("checkpoints/m")) == 2
     for _ in range(2):
         storage.checkpoints("m", OLD).clear()
-        assert newest(storage) is None and storage.files("checkpoints") == []
+        assert newest(storage) is None and list(storage.plain.sizes_below("checkpoints")) == []
 
 
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning(disk, caplog):
@@ -442,7 +442,7 @@ def test_a_full_disk_is_a_sentence_whoever_reports_it_and_other_errors_stay_what
         assert re.search(r"no disk space left for .*run/x; free some space, or choose", str(caught.value))
     else:
         assert caught.value is error
-    assert disk.files("") == []
+    assert list(disk.plain.sizes_below("")) == []
 
 
 _FULL_DISK = """
@@ -477,7 +477,7 @@ try:
 except UserError as error:
     print(error)
 (place / "filler").unlink()
-print(checkpoints.newest()[0], storage.names(), len(storage.files("checkpoints")))
+print(checkpoints.newest()[0], storage.names(), len(storage.plain.sizes_below("checkpoints")))
 """
 
 
@@ -532,7 +532,7 @@ def test_a_job_that_was_taken_over_writes_nothing_more_nor_do_its_workers(remote
         worker = pickle.loads(pickle.dumps(remote))
         other = Storage(remote.location, "run")
         with other.lock():
-            before = remote.files("")
+            before = list(remote.plain.sizes_below(""))
             for late in (remote, worker):
                 with pytest.raises(RunFailed, match=r"taken over by a job on .* \(process \d+\), so this job ends"):
                     commit(late, NEW)
@@ -540,7 +540,7 @@ def test_a_job_that_was_taken_over_writes_nothing_more_nor_do_its_workers(remote
                     late.write_text("report.json", "")
                 with pytest.raises(RunFailed, match="taken over"):
                     late.remove(NAME)
-            assert seen(remote.location) == OLD and remote.files("") == before
+            assert seen(remote.location) == OLD and list(remote.plain.sizes_below("")) == before
             commit(pickle.loads(pickle.dumps(other)), NEW)
     assert seen(remote.location) == NEW
 
@@ -564,7 +564,7 @@ def test_ages_are_by_the_clock_of_the_storage(storage, monkeypatch):
     monkeypatch.setattr(time, "time", lambda: 0.0)
     assert 0 <= storage.clock() - storage.plain.modified_at("status.json") < 30
     assert storage.plain.modified_at("nothing") is None
-    assert storage.files("") == ["status.json"]
+    assert list(storage.plain.sizes_below("")) == ["status.json"]
 
 
 # -- where it lies ---------------------------------------------------------------------------------------------------
