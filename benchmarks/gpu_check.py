@@ -277,11 +277,11 @@ def _twelve_losses(check: Check, stage: str, records: bool) -> tuple[list[float]
 def _choose_engine(run: TrainingLoop, records: bool) -> None:
     run.objective.train()
     if not records:
-        run.engine._recorded = None
+        run.engine._recorded._is_off = True
 
 
 def _recordings(run: TrainingLoop) -> int:
-    return sum(made is not None for made in run.engine._recorded._recordings.values()) if run.engine._recorded else 0
+    return sum(made is not None for made in run.engine._recorded._recordings.values())
 
 
 def _update(run: TrainingLoop, step: int, rate: float = 1e-5) -> float:
