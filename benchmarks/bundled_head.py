@@ -16,8 +16,9 @@ from safetensors.torch import load_file, save
 
 from raysed.bundled import ENCODERS
 from raysed.config import CorpusConfig, EncoderConfig
+from raysed.data.batches import EpochBatches
 from raysed.data.corpus import BUNDLED, CorpusReport, sentence_chunks
-from raysed.data.tokens import EpochBatches, LengthReport, TokenTable, tokenize
+from raysed.data.tokens import LengthReport, TokenTable, tokenize
 from raysed.model.pretrained import load_encoder
 from raysed.process import prepare_process
 from raysed.train.engine import TorchEngine

@@ -63,6 +63,7 @@ from raysed.store.text import Table
 from raysed.train.engine import TorchEngine
 from raysed.train.loop import TrainingLoop
 from raysed.train.memory import training_need
+from raysed.train.setup import set_up
 from raysed.train.stage import Start
 from raysed.train.stages.sed import SedConfig
 from raysed.train.state import load_state, seed_everything, snapshot, write_state
@@ -131,9 +132,8 @@ class Check:
         """Returns the training of one member or learner, as a run sets it up."""
         config, data = self.config(settings), {**self.data, "targets": self._targets(encoder.width)}
         start = Start(encoder.to(device), self.tokenizer, data, seed=1)
-        if stage == "sed":
-            return stages()[stage].set_up_worker(config.sed, start)
-        return stages()[stage].set_up(getattr(config, stage), config.members, start)
+        options = config.sed if stage == "sed" else config.members
+        return set_up(stages()[stage], getattr(config, stage), options, start)
 
     def config(self, settings: dict[str, Any]) -> Config:
         """Returns settings without a dev task."""
@@ -277,11 +277,11 @@ def _twelve_losses(check: Check, stage: str, records: bool) -> tuple[list[float]
 def _choose_engine(run: TrainingLoop, records: bool) -> None:
     run.objective.train()
     if not records:
-        run.engine._recorded = None
+        run.engine._recorded._is_off = True
 
 
 def _recordings(run: TrainingLoop) -> int:
-    return sum(made is not None for made in run.engine._recorded._recordings.values()) if run.engine._recorded else 0
+    return sum(made is not None for made in run.engine._recorded._recordings.values())
 
 
 def _update(run: TrainingLoop, step: int, rate: float = 1e-5) -> float:

@@ -33,6 +33,7 @@ from raysed.config import Config
 from raysed.data.tokens import TokenTable, read_tokens, tokenize
 from raysed.registry import stages
 from raysed.train.loop import TrainingLoop
+from raysed.train.setup import set_up
 from raysed.train.stage import Start
 from raysed.train.stages.ct import CtConfig, PairSampler
 
@@ -116,7 +117,8 @@ def raysed_setup(work: Work, bf16: bool, seed: int) -> TrainingLoop:
     model, tokenizer = harness.encoder(work.options.device, work.encoder)
     ct = CT.model_copy(update={"dropout": work.options.dropout})
     config = Config(ct=ct, members={"precision": "bf16" if bf16 else "fp32"})
-    return stages()["ct"].set_up(config.ct, config.members, Start(model, tokenizer, {"corpus": work.corpus}, seed))
+    start = Start(model, tokenizer, {"corpus": work.corpus}, seed)
+    return set_up(stages()["ct"], config.ct, config.members, start)
 
 
 def train_raysed(work: Work, bf16: bool, updates: int, seed: int) -> peers.Trained:

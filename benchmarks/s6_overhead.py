@@ -38,6 +38,7 @@ from raysed.train.engine import TorchEngine
 from raysed.train.loop import TrainingLoop
 from raysed.train.optimizers import adam_optimizer
 from raysed.train.selection import TrainingResult
+from raysed.train.setup import set_up
 from raysed.train.stage import Start, TrainingPlan, warmup_schedule
 from raysed.train.stages.sed import Distillation
 
@@ -132,9 +133,8 @@ class Work:
 def train_member(config: Config, corpus: Path, device: str, index: int) -> Path:
     """Trains one member and writes it beside the corpus; returns its directory."""
     encoder, tokenizer = load_encoder(config.encoder)
-    setup = stages()["ct"].set_up(
-        config.ct, config.members, Start(encoder.to(device), tokenizer, {"corpus": corpus}, seed=index)
-    )
+    start = Start(encoder.to(device), tokenizer, {"corpus": corpus}, seed=index)
+    setup = set_up(stages()["ct"], config.ct, config.members, start)
     result = TrainingLoop(setup.objective, setup.batch_at, setup.plan, setup.engine).train()
     return _written(setup.objective.candidates()[result.kept], tokenizer, result, corpus.parent / f"member-{index}")
 

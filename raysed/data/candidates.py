@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from raysed.data.targets import MOST_HELD_OUT, TargetBatch, part_of
+from raysed.data.batches import EpochBatches
+from raysed.data.targets import MOST_HELD_OUT, TargetBatch
 from raysed.data.tokens import pack, read_tokens
 
 CANDIDATES, VECTORS = "candidates.npy", "targets.npy"
@@ -23,58 +24,46 @@ def held_out_queries(count: int) -> np.ndarray:
     return np.arange(count) % max(_EVERY, -(-count // MOST_HELD_OUT)) == 0
 
 
-class CandidateBatches:
-    """Batches in an order that depends on (seed, step) only, not on the number of workers.
+class CandidateBatches(EpochBatches):
+    """Batches of queries first, then the distinct texts of all of them; `count` and `batch_size` are of queries.
 
-    Each holds the queries first, then the distinct texts of all of them. A worker compares its queries with its own
-    texts. The last, partial batch of an epoch is dropped.
+    A worker compares its queries with its own texts.
 
     Args:
         corpus: directory of the sentence table.
         directory: what `make.candidates` wrote.
-        batch_size: texts and queries per update over all `world` workers, at most, but at least one query's.
+        sentences: texts and queries per update over all `world` workers, at most, but at least one query's.
         offset: subtracted from every target, [D].
         held_out: hold some queries out of training.
-
-    Attributes:
-        few_shapes: see `data.tokens.pack`.
     """
-
-    few_shapes = False
 
     def __init__(
         self,
         corpus: Path,
         directory: Path,
-        batch_size: int,
+        sentences: int,
         seed: int,
         rank: int = 0,
         world: int = 1,
-        offset: np.ndarray | None = None,
+        offset: np.ndarray | float = 0.0,
         held_out: bool = False,
     ):
         self._tokens = read_tokens(corpus)
         self._targets_ND = np.load(directory / VECTORS, mmap_mode="r")
-        self._rows_QC = np.load(directory / CANDIDATES)
-        if held_out:
-            held_Q = held_out_queries(len(self._rows_QC))
-            self._held_QC, self._rows_QC = self._rows_QC[held_Q], self._rows_QC[~held_Q]
-        per_query = self._rows_QC.shape[1]
-        self.rows = self._rows_QC.size
-        self._queries = max(1, min(batch_size // per_query, len(self._rows_QC)))
-        self.batch_size = self._queries * per_query
-        self.per_epoch = len(self._rows_QC) // self._queries
-        self._seed, self._offset = seed, 0 if offset is None else offset.astype(np.float32)
-        self._part, self._weight = part_of(self._queries, rank, world)
-        self._order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
+        self._offset = np.asarray(offset, np.float32)
+        rows_QC = np.load(directory / CANDIDATES)
+        held_Q = held_out_queries(len(rows_QC)) if held_out else np.zeros(len(rows_QC), bool)
+        self._held_QC, self._per_query = rows_QC[held_Q], rows_QC.shape[1]
+        super().__init__(rows_QC[~held_Q], max(1, sentences // self._per_query), seed, rank, world)
 
     def __call__(self, step: int) -> TargetBatch:
         """Return this worker's part of the batch of a step."""
-        epoch, index = divmod(step, self.per_epoch)
-        if self._order[0] != epoch:
-            self._order = epoch, np.random.default_rng([self._seed, epoch]).permutation(len(self._rows_QC))
-        queries = self._order[1][index * self._queries : (index + 1) * self._queries]
-        return self.batch(self._rows_QC[queries[self._part]], self._weight)
+        return self.batch(self.table[self.rows(step)[self._part]], self._weight)
+
+    @property
+    def sentences(self) -> int:
+        """Texts and queries per update, at most."""
+        return self.batch_size * self._per_query
 
     def batch(self, rows_BC: np.ndarray, weight: float = 1.0) -> TargetBatch:
         """Return the batch of some queries."""
@@ -86,7 +75,7 @@ class CandidateBatches:
 
     def held_out(self) -> list[TargetBatch]:
         """Return the batches of the queries that are held out: a twentieth, but at most 2,000."""
-        cuts = range(self._queries, len(self._held_QC), self._queries)
+        cuts = range(self.batch_size, len(self._held_QC), self.batch_size)
         return [self.batch(rows_BC) for rows_BC in np.split(self._held_QC, cuts)]
 
 

@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 import torch
 
 from raysed.config import PairSource, TaskConfig, ViewsConfig
+from raysed.data.batches import EpochBatches
 from raysed.data.graded import PAIR, SENTENCE_COLUMNS, read_graded
 from raysed.data.parquet import open_table
 from raysed.data.rows import Rows, Schema, read_source
-from raysed.data.tokens import EpochBatches, LengthReport, PackedTokens, TokenTable, pack, tokenize
+from raysed.data.tokens import LengthReport, PackedTokens, TokenTable, pack, tokenize
 from raysed.errors import UserError, public
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import torch
 
 from raysed.config import TargetPrecision
+from raysed.data.batches import Batches
 from raysed.data.parquet import ROWS_PER_GROUP, RowGroups, Source, list_rows, matrix, with_column
 from raysed.data.tokens import PackedTokens, TokenTable, pack
 from raysed.errors import UserError
@@ -62,23 +63,16 @@ class _Window(NamedTuple):
     order: np.ndarray
 
 
-class TargetBatches:
-    """Batches of a target table in an order that depends on (seed, step) only, not on the number of workers.
+class TargetBatches(Batches):
+    """Batches of a target table.
 
     Row groups are shuffled over the epoch, and rows within a window of row groups: memory holds one window, and any
-    step can be reached at once. The last, partial batch of an epoch is dropped.
+    step can be reached at once. With `reads_ahead`, memory holds the next window, too.
 
     Args:
-        batch_size: sentences per update over all `world` workers, split as equally as possible.
         offset: subtracted from every target, [D] (`sed.target: centred_mean`).
         held_out: leave out the rows of `held_out_batches`.
-
-    Attributes:
-        few_shapes: see `data.tokens.pack`.
-        reads_ahead: load the next window in a thread while this one is used, which holds both in memory.
     """
-
-    few_shapes = reads_ahead = False
 
     def __init__(
         self,
@@ -87,23 +81,19 @@ class TargetBatches:
         seed: int,
         rank: int = 0,
         world: int = 1,
-        offset: np.ndarray | None = None,
+        offset: np.ndarray | float = 0.0,
         window: int = 16,
         held_out: bool = False,
     ):
-        self._groups = RowGroups(source)
+        self._source, self._groups = source, RowGroups(source)
         self._group_rows = self._groups.sizes
         if held_out:
             self._group_rows = self._group_rows - _held_out_rows(self._group_rows)
-        self.rows = int(self._group_rows.sum())
-        if not self.rows:
+        if not self._group_rows.sum():
             raise UserError("one sentence is too few to hold some out; add text, or set sed.keep to last")
-        self.batch_size = min(batch_size, self.rows)
-        self.per_epoch = self.rows // self.batch_size
-        self._seed, self._window = seed, window
-        self._part, self._weight = part_of(self.batch_size, rank, world)
-        self._is_shared = world > 1
-        self._offset = 0 if offset is None else offset.astype(np.float32)
+        super().__init__(int(self._group_rows.sum()), batch_size, seed, rank, world)
+        self._is_shared, self._window = world > 1, window
+        self._offset = np.asarray(offset, np.float32)
         self._loaded: tuple[tuple[int, int], _Window] | None = None
         self._ahead: tuple[tuple[int, int], Future[_Window]] | None = None
         self._reader = ThreadPoolExecutor(1, "targets")
@@ -127,9 +117,13 @@ class TargetBatches:
         of_all = targets_GD if self._is_shared else None
         return TargetBatch(pack(own, few_shapes=self.few_shapes), targets_GD[self._part], self._weight, of_all)
 
+    def held_out(self) -> list[TargetBatch]:
+        """Return the rows that are left out, see `held_out_batches`."""
+        return held_out_batches(self._source, self.batch_size, self._offset)
+
     def _groups_of(self, epoch: int) -> list[np.ndarray]:
         """Return the row groups of each window."""
-        order = np.random.default_rng([self._seed, epoch]).permutation(len(self._group_rows))
+        order = np.random.default_rng([self.seed, epoch]).permutation(len(self._group_rows))
         return np.split(order, range(self._window, len(order), self._window))
 
     def _window_at(self, epoch: int, window: int) -> _Window:
@@ -145,30 +139,18 @@ class TargetBatches:
     def _load(self, epoch: int, window: int) -> _Window:
         groups = self._groups_of(epoch)[window]
         table = pa.concat_tables(self._groups.read(g, _COLUMNS).slice(0, self._group_rows[g]) for g in groups)
-        order = np.random.default_rng([self._seed, epoch, window + 1]).permutation(len(table))
+        order = np.random.default_rng([self.seed, epoch, window + 1]).permutation(len(table))
         return _Window(TokenTable.from_arrow(table), list_rows(table.column("target")), order)
 
 
-def part_of(count: int, rank: int, world: int) -> tuple[slice, float]:
-    """Return a worker's part of a batch of `count`, and its weight: the part's size over the workers' mean.
-
-    With more workers than there is to share, some take what belongs to others, with weight 0.
-
-    >>> part_of(5, 1, 2), part_of(1, 0, 2)
-    ((slice(2, 5, None), 1.2), (slice(0, 1, None), 0.0))
-    """
-    start, stop = rank * count // world, (rank + 1) * count // world
-    return slice(start, max(stop, start + 1)), (stop - start) * world / count
-
-
-def held_out_batches(source: Source, batch_size: int, offset: np.ndarray | None = None) -> list[TargetBatch]:
+def held_out_batches(source: Source, batch_size: int, offset: np.ndarray | float = 0.0) -> list[TargetBatch]:
     """Return the last rows of every row group as batches: a twentieth of all rows, but at most 2,000."""
     groups = RowGroups(source)
     held = _held_out_rows(groups.sizes)
     parts = ((groups.read(group, _COLUMNS), held[group]) for group in np.flatnonzero(held))
     table = pa.concat_tables(part.take(np.arange(len(part) - count, len(part))) for part, count in parts)  # copied
     tokens, targets_ND = TokenTable.from_arrow(table), matrix(table.column("target"))
-    targets_ND = targets_ND - (0 if offset is None else offset.astype(np.float32))
+    targets_ND = targets_ND - np.asarray(offset, np.float32)
     places = np.split(np.arange(len(tokens)), range(batch_size, len(tokens), batch_size))
     return [TargetBatch(pack(tokens.take(rows)), torch.from_numpy(targets_ND[rows])) for rows in places]
 

@@ -291,37 +291,6 @@ def batches_by_tokens(lengths: np.ndarray, token_budget: int) -> Iterator[np.nda
         start = stop
 
 
-class EpochBatches:
-    """Batches of a table that is shuffled anew every epoch; the last, partial batch of an epoch is dropped.
-
-    Attributes:
-        few_shapes: see `pack`.
-    """
-
-    few_shapes = False
-
-    def __init__(self, table: Any, batch_size: int, seed: int):
-        self.table, self.count, self.seed = table, len(table), seed
-        self.batch_size = min(batch_size, self.count)
-        self.per_epoch = self.count // self.batch_size
-        self._order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
-
-    def __call__(self, step: int) -> Any:
-        """Return the batch of a step."""
-        return self.batch(self.table.take(self.rows(step)))
-
-    def rows(self, step: int) -> np.ndarray:
-        """Return the table rows of a step's batch."""
-        epoch, index = divmod(step, self.per_epoch)
-        if self._order[0] != epoch:
-            self._order = epoch, np.random.default_rng([self.seed, epoch]).permutation(self.count)
-        return self._order[1][index * self.batch_size : (index + 1) * self.batch_size]
-
-    def batch(self, rows: Any) -> Any:
-        """Turn table rows into what an objective takes."""
-        return pack(rows, few_shapes=self.few_shapes)
-
-
 class FlatTokens:
     """Write the arrays of a `TokenTable` as flat little-endian files, which processes map into memory and share."""
 

@@ -15,7 +15,7 @@ import numpy as np
 from torch import distributed, nn
 
 from raysed.config import MembersConfig
-from raysed.context import Context, Outcome
+from raysed.context import Context, Outcome, ignore
 from raysed.data.tokens import tokenize
 from raysed.errors import RunFailed, UserError, last_line
 from raysed.graph import (
@@ -35,16 +35,17 @@ from raysed.model.head import fold
 from raysed.model.pretrained import load_start, read_history, write_checkpoint
 from raysed.model.prompts import with_prompts
 from raysed.process import expect_no_progress, made_progress
-from raysed.recipe import last_stage
+from raysed.recipe import SED, last_stage
 from raysed.registry import stages
+from raysed.score.tasks import DevTask
 from raysed.store.storage import Entry, Storage
 from raysed.train.collapse import collapse
 from raysed.train.deepspeed import prepare_deepspeed
 from raysed.train.grid import STATISTICS, choose_bound, rungs_of
-from raysed.train.loop import TrainingLoop
-from raysed.train.selection import Metrics, TrainingResult, before_training
+from raysed.train.selection import Metrics, TrainingResult, untrained_entry
+from raysed.train.setup import set_up
 from raysed.train.stage import BEST_ON_DEV, Start
-from raysed.train.stages.sed import STAGE, SedConfig
+from raysed.train.stages.sed import SedConfig
 from raysed.train.state import broadcast_from_rank0
 
 log = logging.getLogger(__name__)
@@ -54,42 +55,44 @@ log = logging.getLogger(__name__)
 
 
 class Trainer:
-    """One training: what its `setup` is made from, the updates, and the files."""
+    """One training, or one worker's part of it: its `setup`, the updates, and the files."""
 
-    setup: TrainingLoop
-
-    def __init__(self, tables: Sequence[str], inputs: Named, settings: Named, context: Context):
+    def __init__(self, inputs: Named, settings: Named, context: Context):
         self._began = time.monotonic()
         self.inputs, self.settings, self.context = inputs, settings, context
-        encoder, tokenizer = load_start(inputs["encoder"], inputs["start"])
-        data = {table: inputs[table] for table in tables}
-        more = {name: settings[name] for name in ("lower_bound", "share") if name in settings}
-        encoder, config = encoder.to(context.device), inputs["encoder"]
-        self.start = Start(encoder, tokenizer, data, settings["seed"], config=config, **more)
-        self._first: list[Metrics] = []
+        if distributed.is_initialized():
+            prepare_deepspeed(gpu=context.device != "cpu")
+        self.encoder, self.tokenizer = load_start(inputs["encoder"], inputs["start"])
+        start = Start(
+            self.encoder.to(context.device),
+            self.tokenizer,
+            inputs,
+            settings["seed"],
+            settings.get("lower_bound"),
+            settings.get("share", 1.0),
+            inputs["encoder"],
+            context.rank,
+            context.world,
+        )
+        stage = stages()[settings.get("stage", SED)]
+        self.setup = set_up(stage, settings[stage.name], inputs["options"], start)
+        self._untrained: list[Metrics] = []
 
     def run(self, until: int | None = None) -> TrainingResult:
         """Train from the newest checkpoint on, and log the history."""
-        setup, context, dev = self.setup, self.context, self.inputs.get("dev")
-        if dev and dev.tokens is None:  # they need an encoder that the run makes
-            max_length = self.inputs["encoder"].max_length
-            asked = with_prompts(dev.evaluation.sentences, dev.evaluation.roles, dev.prompts)
-            dev = replace(dev, tokens=tokenize(self.start.tokenizer, asked, max_length))
-        criterion = self.settings.get("criterion", "spearman")
+        setup, context, dev = self.setup, self.context, self._dev()
+        criterion, base = self.settings.get("criterion", "spearman"), self.inputs.get("base")
         evaluate = dev and dev.scorer(criterion, context.token_budget)
-        if context.rank == 0:
-            base, known = self.inputs.get("base"), None
-            if base is not None and dev:
-                known = dev.score(np.load(base / layers_file(dev.layers))[dev.rows], criterion)
-            self._first = before_training(setup.objective, setup.plan, self.start.encoder, evaluate, known)
-            for entry in self._first if context.log else ():
-                context.log.write(entry)
-
+        log_entry = context.log.write if context.log else ignore
+        if dev and context.rank == 0:
+            known = base and dev.score(np.load(base / layers_file(dev.layers))[dev.rows], criterion)
+            score = evaluate(self.encoder) if known is None else known
+            self._untrained = [untrained_entry(setup.objective, setup.plan, score)]
+            log_entry(self._untrained[0])
         has_begun = False
 
         def on_metrics(entry: Metrics) -> None:
-            if context.log:
-                context.log.write(entry)
+            log_entry(entry)
             if has_begun:  # entries from before a resume were reported then
                 score = max(entry["dev"].values()) if "dev" in entry else None
                 context.report({"step": entry["step"], "total": setup.plan.steps, "loss": entry["loss"], "dev": score})
@@ -100,13 +103,13 @@ class Trainer:
             made_progress()
             return setup.batch_at(step)
 
-        def everywhere(module: nn.Module) -> float:
+        def evaluate_everywhere(module: nn.Module) -> float:
             return broadcast_from_rank0(evaluate(module), next(module.parameters()).device)
 
         training = replace(
             setup,
             batch_at=batch_at,
-            evaluate=evaluate and everywhere,
+            evaluate=evaluate and evaluate_everywhere,
             checkpoints=context.checkpoints,
             is_writer=context.rank == 0,
             on_metrics=on_metrics,
@@ -114,26 +117,33 @@ class Trainer:
             warned=context.warned,
         )
         try:
-            return training.train()
+            result = training.train()
         finally:
             expect_no_progress()
+        setup.engine.close()
+        return result
 
-    def write_model(
+    def _dev(self) -> DevTask | None:
+        """Return the dev task, with tokens also where the run makes the tokenizer."""
+        dev = self.inputs.get("dev")
+        if dev is None or dev.tokens is not None:
+            return dev
+        asked = with_prompts(dev.evaluation.sentences, dev.evaluation.roles, dev.prompts)
+        return replace(dev, tokens=tokenize(self.tokenizer, asked, self.inputs["encoder"].max_length))
+
+    def write(self, out: Path, result: TrainingResult) -> Named:
+        """Write the trained model; return the facts for the manifest."""
+        raise NotImplementedError
+
+    def _write(
         self, out: Path, kind: str, encoder: Encoder, result: TrainingResult, description: Named, meta: Named
     ) -> Named:
-        """Write the trained model and a description of its origin; return the facts for the manifest."""
+        """Write a model, with a description of its origin; return the facts for the manifest."""
         task = self.context.task
         depends, name = (task.depends, task.name) if task else ({}, None)
         description = {**depends, "start": depends.get("start") or None, kind: name, **description}
-        seconds = round(time.monotonic() - self._began, 1)
-        write_checkpoint(encoder, self.start.tokenizer, out, description, [*self._first, *result.history])
-        return {**meta, "seconds": seconds, "resumed_at": result.resumed_at}
-
-    def publish(self, storage: Storage, result: TrainingResult) -> None:
-        """Commit the model, and delete its checkpoints."""
-        task = self.context.task
-        task.publish(storage, lambda out: task.checked(self.write(out, result)))
-        self.context.checkpoints.clear()
+        write_checkpoint(encoder, self.tokenizer, out, description, [*self._untrained, *result.history])
+        return {**meta, "seconds": round(time.monotonic() - self._began, 1), "resumed_at": result.resumed_at}
 
 
 def train(task: Task, trainer: type[Trainer], storage: Storage, context: Context, until: int | None = None) -> Outcome:
@@ -145,10 +155,11 @@ def train(task: Task, trainer: type[Trainer], storage: Storage, context: Context
         until: stop after this update and save the state.
     """
     if task.exists(storage):  # published by a worker that was lost before it could report
-        score = None if until is None else _score_of(storage, task, until)
+        history = read_history(storage.fetch(task.name))
+        score = None if until is None else TrainingResult(history).score_by(until)
         if score is not None or until is None:
             return Outcome(score)
-    checkpoints, retries = task.checkpoints(storage), task.inputs["how"]["max_retries"]
+    checkpoints, retries = task.checkpoints(storage), task.inputs["options"].max_retries
     begun = (0, None) if context.rank else (checkpoints.begin(context.job, until), checkpoints.failure(context.job))
     starts, failure = context.broadcast(begun)
     if failure:  # of another worker, which ended all of them
@@ -163,7 +174,8 @@ def train(task: Task, trainer: type[Trainer], storage: Storage, context: Context
             if until is not None and result.steps < training.setup.plan.steps and result.steps >= until:
                 return Outcome(result.score_by(until), updates)
             if context.rank == 0:
-                training.publish(storage, result)
+                task.publish(storage, lambda out: task.checked(training.write(out, result)))
+                checkpoints.clear()
             return Outcome(result.score, updates)
     except Exception as error:
         # Storage tries again by itself; a run that another job has taken over is over.
@@ -172,16 +184,10 @@ def train(task: Task, trainer: type[Trainer], storage: Storage, context: Context
             raise
         log.log(logging.DEBUG if is_mistake else logging.ERROR, "giving up on %s", task.name, exc_info=True)
         failure = str(error) if isinstance(error, UserError) else last_line(error)
-        outcome = Outcome(failure=failure, is_mistake=is_mistake)
         if context.world > 1:  # others may wait for this one: all start again, and find what is recorded
-            checkpoints.fail(context.job, failure=outcome.failure, is_mistake=is_mistake)
+            checkpoints.fail(context.job, failure=failure, is_mistake=is_mistake)
             raise
-        return outcome
-
-
-def _score_of(storage: Storage, task: Task, until: int) -> float | None:
-    """Return the score that a published training had after an update."""
-    return TrainingResult(history=read_history(storage.fetch(task.name))).score_by(until)
+        return Outcome(failure=failure, is_mistake=is_mistake)
 
 
 # -- members ---------------------------------------------------------------------------------------------------------
@@ -220,23 +226,20 @@ class Member(Artefact):
         base: Artefact | None,
         memory: Callable[..., Any],
     ):
-        of_stage = last_stage(node)
-        keep = of_stage.keeps(block, has_dev=dev is not None)
+        kind, title, halving = last_stage(node), f"member {index:02d} of {node}", None
+        keep = kind.keeps(block, has_dev=dev is not None)
         neutral = {"train": [], "keep": keep}
         block = block.model_copy(update={name: value for name, value in neutral.items() if hasattr(block, name)})
         every = getattr(block, "evaluate_every", None) or members.evaluate_every
         inputs: dict[str, Any] = {"encoder": encoder, "start": start, **tables}
-        settings = {"stage": of_stage.name, of_stage.name: block, "seed": seed, "precision": members.precision}
-        retries = {"checkpoint_every": members.checkpoint_every, "max_retries": members.max_retries}
-        untracked: dict[str, Any] = {"how": {"evaluate_every": every, **retries}}
-        name, title, halving = f"{node}/members/{index:02d}", f"member {index:02d} of {node}", None
+        settings = {"stage": kind.name, kind.name: block, "seed": seed, "precision": members.precision}
+        untracked: dict[str, Any] = {"options": members}
         if "corpus" in tables:
             settings["share"] = members.share
         if base:
             untracked["base"] = base
         if bound is not None:
-            settings |= {"lower_bound": bound, "criterion": of_stage.criterion(block)}
-            name = f"{node}/grid/{bound:g}/{index:02d}"
+            settings |= {"lower_bound": bound, "criterion": kind.criterion(block)}
             title = f"grid model {index:02d} of {node} with lower bound {bound:g}"
             if block.scheduler == "halving" and len(block.lower_bounds) > 1:
                 needed = min(members.min_members or block.models, block.models)
@@ -250,21 +253,16 @@ class Member(Artefact):
             memory,
             partial(member_updates, node, settings),
             tables,
-            of_stage.rows_per_update(block),
+            kind.rows_per_update(block),
             {"node": node, "lower_bound": bound, "seed": index},
             halving,
         )
+        name = f"{node}/members/{index:02d}" if bound is None else f"{node}/grid/{bound:g}/{index:02d}"
         super().__init__(name, title, stage, member, inputs, settings, untracked, execution, is_intermediate=True)
 
 
 class MemberTrainer(Trainer):
     """The training of a member."""
-
-    def __init__(self, inputs: Named, settings: Named, context: Context):
-        stage, block, every = stages()[settings["stage"]], settings[settings["stage"]], inputs["how"]
-        super().__init__(stage.tables(block), inputs, settings, context)
-        every = {name: every[name] for name in ("checkpoint_every", "evaluate_every")}
-        self.setup = stage.set_up(block, MembersConfig(precision=settings["precision"], **every), self.start)
 
     def write(self, out: Path, result: TrainingResult) -> Named:
         """Write the kept weights."""
@@ -272,7 +270,7 @@ class MemberTrainer(Trainer):
         if reason := collapse(entry for entry in result.history if entry["step"] <= result.kept_step):
             meta["collapsed"] = reason
         encoder = self.setup.objective.candidates()[result.kept]
-        return self.write_model(out, "member", encoder, result, {"stage": self.settings["stage"], **meta}, meta)
+        return self._write(out, "member", encoder, result, {"stage": self.settings["stage"], **meta}, meta)
 
 
 def member_updates(recipe: str, settings: Named, rows: Mapping[str, int]) -> int:
@@ -329,44 +327,30 @@ class Learner(Artefact):
         block = sed.model_copy(update={"target_precision": "fp32", "start": "encoder"})
         settings = {"sed": block, "keep": sed.keep, "seed": seed}
         inputs = {"encoder": encoder, "start": start, "targets": targets, **search}
-        untracked: dict[str, Any] = {"how": {"max_retries": sed.max_retries}}
+        untracked: dict[str, Any] = {"options": sed}
         if base:
             untracked["base"] = base
         (inputs if sed.keep == BEST_ON_DEV else untracked)["dev"] = dev
         name, title = f"{recipe}/learners/{index:02d}", f"learner {index:02d} of {recipe}"
-        config = {"node": recipe, "lower_bound": None, "seed": index}
-        execution = GangTraining(LearnerTrainer, memory, config)
+        execution = GangTraining(LearnerTrainer, memory, {"node": recipe, "lower_bound": None, "seed": index})
         super().__init__(name, title, stage, learner, inputs, settings, untracked, execution)
 
 
 class LearnerTrainer(Trainer):
     """The training of a learner, or one worker's part of it."""
 
-    def __init__(self, inputs: Named, settings: Named, context: Context):
-        if distributed.is_initialized():  # otherwise plain torch makes the updates
-            prepare_deepspeed(gpu=context.device != "cpu")
-        tables = [name for name in ("targets", "candidates", "corpus") if name in inputs]
-        super().__init__(tables, inputs, settings, context)
-        self.setup = STAGE.set_up_worker(settings["sed"], self.start, context.rank, context.world)
-
-    def run(self, until: int | None = None) -> TrainingResult:
-        """Train, and end the engine."""
-        result = super().run(until)
-        self.setup.engine.close()
-        return result
-
     def write(self, out: Path, result: TrainingResult) -> Named:
         """Write the learner without the parts that only its training needed."""
-        sed, settings, trained = self.settings["sed"], self.settings, self.setup.objective.learner
+        trained, steps = self.setup.objective.learner, result.steps
         encoder, _ = load_start(self.inputs["encoder"], self.inputs["start"])
         encoder.set_head(trained.head_weight())
         encoder.load_state_dict(trained.state_dict())
-        if sed.head == "fold":
+        if self.settings["sed"].head == "fold":
             encoder.set_head(fold(encoder.head_weight()))
-        description = {"seed": settings["seed"], "steps": result.steps}
-        meta = {"dev": result.score, "held_out": result.held_out, "steps": result.steps, "kept_step": result.kept_step}
-        meta["sentences"] = (result.steps - result.resumed_at) * self.setup.batch_at.batch_size
-        return self.write_model(out, "learner", encoder, result, description, meta)
+        description = {"seed": self.settings["seed"], "steps": steps}
+        meta = {"dev": result.score, "held_out": result.held_out, "steps": steps, "kept_step": result.kept_step}
+        meta["sentences"] = (steps - result.resumed_at) * self.setup.batch_at.sentences
+        return self._write(out, "learner", encoder, result, description, meta)
 
 
 # -- outcomes of ensembles -------------------------------------------------------------------------------------------

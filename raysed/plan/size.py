@@ -17,7 +17,7 @@ from raysed.resources import NO_BF16, Cluster, Need, Share, plan_learners, plan_
 from raysed.store.storage import Storage
 from raysed.store.text import Table, size
 from raysed.train.memory import checkpoint_bytes, training_need
-from raysed.train.stages.sed import BEST_ON_HELD_OUT
+from raysed.train.stage import BEST_ON_HELD_OUT
 
 QUERIES, CANDIDATES = "queries", "candidates"
 _TOKENS = 24  # assumed for a sentence

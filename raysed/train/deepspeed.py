@@ -11,7 +11,7 @@ from raysed.data.targets import TargetBatch
 from raysed.train.engine import step_if_finite
 from raysed.train.optimizers import make_moments
 from raysed.train.out_of_memory import oom_as_user_error, random_state, retry_in_parts
-from raysed.train.recorded import Record, RecordedUpdates, recorded_updates
+from raysed.train.recorded import Record, RecordedUpdates
 from raysed.train.stages.sed import Distillation, SedConfig
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -56,28 +56,35 @@ class DeepSpeedEngine:
         """See `engine.TorchEngine.update`."""
         if self._engine is None:
             self._initialise(batch)
-        replayed = self._recorded.update(batch, learning_rate) if self._recorded else None
-        if replayed is not None:
-            self._updates += 1
-            return replayed
-        self._set_rate(learning_rate)
-        loss = retry_in_parts(self._objective, lambda: self._engine(batch))
-        mean = loss.detach().clone()
+        loss = self._recorded.update(batch, learning_rate) if self._recorded else None
+        if loss is None:
+            self._set_rate(learning_rate)
+            loss = self._launched(batch)
+        self._updates += 1
+        return loss
+
+    def _launched(self, batch: TargetBatch) -> float:
+        mean = self._whole_gradient(batch)
         if self._world > 1:
             torch.distributed.all_reduce(mean)
             mean /= self._world
-        if not torch.isfinite(mean):
-            return math.nan
-        self._backward(batch, loss)
-        self._updates += 1
         with oom_as_user_error(self._objective):
             if not self._sed.zero_stage:  # DeepSpeed does not check whether gradients are finite
                 return step_if_finite(mean, self._parameters.values(), self._step)
             self._engine.step()
         return mean.item() if self._engine.was_step_applied() else math.nan
 
+    def _whole_gradient(self, batch: TargetBatch) -> torch.Tensor:
+        """Compute the gradient, if need be in parts. With ZeRO, workers exchange it meanwhile: none can retry alone."""
+        if not self._sed.zero_stage:
+            return retry_in_parts(self._objective, lambda: self._gradient(batch))
+        loss = retry_in_parts(self._objective, lambda: self._engine(batch))
+        self._engine.backward(loss)
+        return loss.detach()
+
     def _gradient(self, batch: TargetBatch) -> torch.Tensor:
-        """Compute the gradient and return the loss; DeepSpeed's step has dropped the one before."""
+        """Compute the gradient and return the loss."""
+        self._engine.zero_grad()
         loss = self._engine(batch)
         self._engine.backward(loss)
         return loss.detach()
@@ -86,22 +93,6 @@ class DeepSpeedEngine:
         if self._sed.clip is not None:
             torch.nn.utils.clip_grads_with_norm_(self._parameters.values(), self._sed.clip, norm)
         self._engine.step()
-
-    def _backward(self, batch: TargetBatch, loss: torch.Tensor) -> None:
-        """Compute the gradient. With ZeRO, workers exchange it meanwhile, so none can retry alone."""
-        if self._sed.zero_stage:
-            self._engine.backward(loss)
-            return
-        losses = [loss]
-
-        def backward() -> None:
-            if losses:
-                self._engine.backward(losses.pop())
-            else:  # retry after running out of memory: the gradient is incomplete
-                self._engine.zero_grad()
-                self._engine.backward(self._engine(batch))
-
-        retry_in_parts(self._objective, backward)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state, or what was loaded before the first update; every worker has to call it."""
@@ -152,7 +143,7 @@ class DeepSpeedEngine:
         make_moments(self._torch_optimizer())
         if self._world == 1 and sed.zero_stage == 0:
             self._engine.enable_backward_allreduce = False  # with one worker, it only copies all gradients
-            self._recorded = recorded_updates(self._objective, optimizer, self._gradient, self._step, self._record)
+            self._recorded = RecordedUpdates(self._objective, optimizer, self._gradient, self._step, self._record)
         if self._loaded is not None:
             self._put_moments(batch, self._loaded)
             self._loaded = None
@@ -175,7 +166,7 @@ class DeepSpeedEngine:
         if self._sed.zero_stage:
             restore = random_state(next(iter(self._parameters.values())).device)
             self._set_rate(0.0)
-            self._backward(batch, retry_in_parts(self._objective, lambda: self._engine(batch)))
+            self._whole_gradient(batch)
             self._engine.step()
             restore()
         for name, parameter in self._parameters.items():

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from raysed.train.out_of_memory import oom_as_user_error, retry_in_parts
-from raysed.train.recorded import Record, recorded_updates
+from raysed.train.recorded import Record, RecordedUpdates
 
 
 class TorchEngine:
@@ -31,22 +31,19 @@ class TorchEngine:
         self._named = {name: p for name, p in objective.named_parameters() if p.requires_grad}
         self._updates = 0
         self._after_update = getattr(objective, "after_update", lambda: None)
-        self._recorded = recorded_updates(objective, optimizer, self._gradient, self._step, record)
+        self._recorded = RecordedUpdates(objective, optimizer, self._gradient, self._step, record)
 
     def update(self, batch: Any, learning_rate: float) -> float:
         """Make one update and return the loss over all workers; NaN, with unchanged weights, if it is not finite."""
-        loss = self._recorded.update(batch, learning_rate) if self._recorded else None
+        loss = self._recorded.update(batch, learning_rate)
         if loss is None:
-            loss = self._launched(batch, learning_rate)
+            for group in self.optimizer.param_groups:
+                group["lr"] = learning_rate
+            mean = retry_in_parts(self.objective, lambda: self._gradient(batch))
+            with oom_as_user_error(self.objective):
+                loss = step_if_finite(mean, self._parameters, self._step)
         self._updates += 1
         return loss
-
-    def _launched(self, batch: Any, learning_rate: float) -> float:
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
-        loss = retry_in_parts(self.objective, lambda: self._gradient(batch))
-        with oom_as_user_error(self.objective):
-            return step_if_finite(loss, self._parameters, self._step)
 
     def _step(self, norm: torch.Tensor) -> None:
         if self.clip is not None:
@@ -77,8 +74,7 @@ class TorchEngine:
             parameter = self._named[name]
             kept = {"step": torch.tensor(float(self._updates)), **kept}  # DeepSpeed's moments lack it
             self.optimizer.state[parameter] = {key: value.to(parameter.device) for key, value in kept.items()}
-        if self._recorded:
-            self._recorded.forget()
+        self._recorded.forget()
 
     def close(self) -> None:
         """Do nothing: nothing is left behind."""

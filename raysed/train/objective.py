@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from raysed.data.pairs import LabelledBatch
 from raysed.train.collapse import spread_of
 
 if TYPE_CHECKING:
-    from raysed.data.pairs import LabelledBatch
     from raysed.model.encoder import Encoder
 
 

@@ -39,7 +39,8 @@ class RecordedUpdates:
     """Updates of an objective, recorded for each shape of batch.
 
     The first update of a shape is left to the engine, which splits the batch if it does not fit into memory. The second
-    is a whole update, launched: it loads the kernels that only recordings use. The third is recorded and replayed.
+    is a whole update, launched: it loads the kernels that only recordings use. The third is recorded and replayed. On a
+    CPU, and if something cannot be recorded, which is logged, all updates are left to the engine.
 
     Args:
         gradient: computes the gradient of a batch anew and returns the loss, without waiting for the device.
@@ -57,13 +58,13 @@ class RecordedUpdates:
     ):
         self._objective, self._optimizer, self._gradient, self._step = objective, optimizer, gradient, step
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        self._encoders = _encoders(objective)
+        self._encoders = [module for module in objective.modules() if isinstance(module, Encoder)]
         self._device = self._parameters[0].device
         self._rate = torch.zeros((), device=self._device)
-        self._given, self._record = record, record or _cuda_graphs()
+        self._given, self._record = record, record
         self._recordings: dict[tuple, _Recording | None] = {}
         self._seen: set[tuple] = set()
-        self._is_off = False
+        self._is_off = (record is None and self._device.type != "cuda") or not self._is_recordable()
 
     def update(self, batch: Any, learning_rate: float) -> float | None:
         """Make an update and return its loss, NaN if anything is not finite; None if the engine has to make it."""
@@ -98,16 +99,27 @@ class RecordedUpdates:
             torch.cuda.empty_cache()
         return None
 
+    def _is_recordable(self) -> bool:
+        why = "" if getattr(self._objective, "is_recordable", False) else "its loss waits for the GPU"
+        if any(encoder.position_offset is None for encoder in self._encoders):
+            why = "its encoder takes no packed rows"
+        if not all(group.get("fused") for group in self._optimizer.param_groups):  # others ignore `found_inf`
+            why = "its optimizer is not one of torch's fused ones"
+        if why:
+            name = type(self._objective).__name__
+            log.info("%s: updates are launched kernel by kernel, because %s", name, why)
+        return not why
+
     def forget(self) -> None:
         """Drop all recordings, as after the tensors that they write to were replaced."""
-        if self._recordings:  # memory that no graph uses any more cannot be shared by new ones
-            self._record = self._given or _cuda_graphs()
+        self._record = self._given  # memory that no graph uses any more cannot be shared by new ones
         self._recordings.clear()
         self._seen.clear()
 
     def _recorded(self, batch: Any) -> _Recording:
         kept = map_tensors(lambda tensor: tensor.to(self._device, copy=True), batch)
         self._optimizer.zero_grad(set_to_none=True)  # a recording has gradients of its own
+        self._record = self._record or _cuda_graphs()
         return _Recording(kept, *self._record(partial(self._whole_update, capturable=True), kept))
 
     def _replayed(self, recording: _Recording, batch: Any) -> float:
@@ -136,31 +148,6 @@ class RecordedUpdates:
             for group in groups:
                 group["capturable"] = False
         return torch.where(is_broken, math.nan, loss), self._objective.watched
-
-
-def recorded_updates(
-    objective: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    gradient: Callable[[Any], torch.Tensor],
-    step: Callable[[torch.Tensor], None],
-    record: Record | None = None,
-) -> RecordedUpdates | None:
-    """Return `RecordedUpdates` on a GPU; None on a CPU and where something cannot be recorded, which is logged."""
-    if record is None and next(objective.parameters()).device.type != "cuda":
-        return None
-    why = "" if getattr(objective, "is_recordable", False) else "its loss waits for the GPU"
-    if any(encoder.position_offset is None for encoder in _encoders(objective)):
-        why = "its encoder takes no packed rows"
-    if not all(group.get("fused") for group in optimizer.param_groups):  # others ignore `found_inf`
-        why = "its optimizer is not one of torch's fused ones"
-    if why:
-        log.info("%s: updates are launched kernel by kernel, because %s", type(objective).__name__, why)
-        return None
-    return RecordedUpdates(objective, optimizer, gradient, step, record)
-
-
-def _encoders(objective: nn.Module) -> list[Encoder]:
-    return [module for module in objective.modules() if isinstance(module, Encoder)]
 
 
 def _cuda_graphs() -> Record:

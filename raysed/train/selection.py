@@ -65,7 +65,7 @@ class Selection:
         """
         loss = self._held_out_loss() if self._plan.held_out else None
         scores = {}
-        for name, module in self._kept_candidates().items():
+        for name, module in _kept_candidates(self._objective, self._plan).items():
             if self._evaluate:
                 scores[name] = self._evaluate(module)
             if loss is None:
@@ -78,11 +78,6 @@ class Selection:
                 self.best = {key: value.detach().cpu().clone() for key, value in module.state_dict().items()}
         self._objective.train()
         return {**({"dev": scores} if scores else {}), **({} if loss is None else {"held_out": loss})}
-
-    def _kept_candidates(self) -> dict[str, nn.Module]:
-        candidates = self._objective.candidates()
-        keep = self._plan.keep
-        return candidates if keep in ("best", CLOSEST) else {keep: candidates[keep]}
 
     def out_of_patience(self, result: TrainingResult) -> bool:
         """Whether the last `patience` evaluations brought no improvement."""
@@ -100,7 +95,7 @@ class Selection:
         elif self.best:
             candidates[result.kept].load_state_dict(self.best)
         elif not result.kept:
-            result.kept, result.kept_step = next(iter(self._kept_candidates())), step
+            result.kept, result.kept_step = next(iter(_kept_candidates(self._objective, self._plan))), step
 
     def _likeness(self, encoder: nn.Module) -> float:
         """Return the correlation of the cosines between sentences, less their mean, with those before training."""
@@ -122,20 +117,11 @@ def _deviations(x_ND: np.ndarray) -> np.ndarray:
     return cosines_P - cosines_P.mean() if len(cosines_P) else cosines_P
 
 
-def before_training(
-    objective: nn.Module,
-    plan: TrainingPlan,
-    start: nn.Module,
-    evaluate: Callable[[nn.Module], float] | None,
-    known: float | None = None,
-) -> list[Metrics]:
-    """Return the history's entry for the untouched weights, step 0; nothing without a dev task.
+def untrained_entry(objective: nn.Module, plan: TrainingPlan, score: float) -> Metrics:
+    """Return the history's entry for the untrained weights, step 0, which affects no choice or early stopping."""
+    return {"step": 0, "dev": dict.fromkeys(_kept_candidates(objective, plan), score)}
 
-    It is for readers only and affects no choice or early stopping. `known` is the dev score of `start`, if computed.
-    """
-    if evaluate is None:
-        return []
-    score = evaluate(start) if known is None else known
-    return [
-        {"step": 0, "dev": {name: score for name in objective.candidates() if plan.keep in ("best", CLOSEST, name)}}
-    ]
+
+def _kept_candidates(objective: nn.Module, plan: TrainingPlan) -> dict[str, nn.Module]:
+    candidates = objective.candidates()
+    return candidates if plan.keep in ("best", CLOSEST) else {plan.keep: candidates[plan.keep]}

@@ -4,52 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
 
-from raysed.config import Block, EncoderConfig, MembersConfig
+from raysed.config import Block, EncoderConfig
+from raysed.data.batches import Batches, EpochBatches
+from raysed.data.pairs import PairBatches, PairRows, read_pairs
+from raysed.data.tokens import PartOfTable, TokenTable, read_tokens
 from raysed.train.objective import EncoderObjective
 from raysed.train.optimizers import bert_optimizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from raysed.data.pairs import PairRows
-    from raysed.data.tokens import PartOfTable, TokenTable
     from raysed.model.encoder import Encoder
     from raysed.model.shape import Shape
-    from raysed.train.loop import TrainingLoop
 
-
-BEST_ON_DEV, CLOSEST = "best_on_dev", "closest"
+BEST_ON_DEV, BEST_ON_HELD_OUT, CLOSEST = "best_on_dev", "best_on_held_out", "closest"
 """Values of `keep`, besides the last weights of the default candidate."""
-_COMPARED = 512
-"""Sentences whose cosines are compared with those of the untrained encoder."""
 
 
 @dataclass(frozen=True)
 class Start:
     """What a training starts from: weights on the device that trains, and directories by table (`Stage.tables`).
 
-    `share` is the share of the corpus that a member reads; `config` names the pre-trained encoder.
+    `share` is the share of the corpus that a member reads; `config` names the pre-trained encoder; `rank` is that of
+    this worker among the `world` that share the training.
     """
 
     encoder: Encoder
     tokenizer: PreTrainedTokenizerBase
-    data: Mapping[str, Path]
+    data: Mapping[str, Any]
     seed: int
     lower_bound: float | None = None
     share: float = 1.0
     config: EncoderConfig | None = None
+    rank: int = 0
+    world: int = 1
 
     def read_corpus(self) -> TokenTable | PartOfTable:
         """Map the corpus, or this seed's share of it."""
-        from raysed.data.tokens import PartOfTable, read_tokens
-
         table = read_tokens(self.data["corpus"])
         if self.share == 1:
             return table
@@ -167,11 +164,8 @@ class Stage:
         """Return the objective; its parts besides the encoder start at random, from torch's generator."""
         raise NotImplementedError
 
-    def batches(self, settings: Any, start: Start) -> Any:
-        """Return a function from step to batch, with the `table` its rows come from."""
-        from raysed.data.pairs import PairBatches, read_pairs
-        from raysed.data.tokens import EpochBatches
-
+    def batches(self, settings: Any, start: Start) -> Batches:
+        """Return what gives the batch of a step."""
         (name,) = self.tables(settings)
         if name == "corpus":
             return EpochBatches(start.read_corpus(), settings.batch_size, start.seed)
@@ -184,39 +178,6 @@ class Stage:
     def optimizer(self, settings: Any, objective: EncoderObjective) -> torch.optim.Optimizer:
         """Return the optimizer of the objective's weights."""
         return bert_optimizer(objective, settings.weight_decay)
-
-    def set_up(self, settings: Any, members: MembersConfig, start: Start) -> TrainingLoop:
-        """Prepare the training of one member."""
-        from raysed.model.encoding import encode
-        from raysed.model.precision import uses_bf16
-        from raysed.train.engine import TorchEngine
-        from raysed.train.loop import TrainingLoop
-
-        torch.manual_seed(start.seed % 2**63)  # temporary heads start at random
-        device = start.encoder.transformer.device
-        objective = self.objective(settings, start).to(device)
-        batches = self.batches(settings, start)
-        batches.few_shapes = objective.is_recordable and device.type == "cuda"
-        steps = self.steps(settings, len(batches.table))
-        keep, sample, untrained = self.keeps(settings, has_dev=False), None, None
-        if keep == CLOSEST:
-            rows = np.random.default_rng([start.seed, 2]).integers(len(batches.table), size=_COMPARED)
-            sample = batches.table.take(np.unique(rows))
-            untrained = encode(start.encoder, sample)[0]
-        plan = TrainingPlan(
-            steps=steps,
-            learning_rate=self.schedule(settings, steps),
-            seed=start.seed,
-            evaluate_every=getattr(settings, "evaluate_every", None) or members.evaluate_every,
-            checkpoint_every=members.checkpoint_every,
-            log_every=log_every(steps),
-            keep={BEST_ON_DEV: "best", CLOSEST: CLOSEST}.get(keep, list(objective.candidates())[-1]),
-            sample=sample,
-            untrained=untrained,
-        )
-        optimizer, clip = self.optimizer(settings, objective), getattr(settings, "clip", None)
-        engine = TorchEngine(objective, optimizer, clip, uses_bf16(members.precision, start.encoder))
-        return TrainingLoop(objective, batches, plan, engine)
 
 
 def warmup_schedule(rate: float, steps: int, warmup: float, decay: str) -> Callable[[int], float]:
@@ -233,11 +194,6 @@ def warmup_schedule(rate: float, steps: int, warmup: float, decay: str) -> Calla
         return rate * (steps - step) / max(steps - rising, 1) if decay == "linear" else rate
 
     return at
-
-
-def log_every(steps: int) -> int:
-    """Return the updates between two entries of the history."""
-    return max(1, min(100, steps // 50))
 
 
 class TuningConfig(Block):

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from pydantic import AfterValidator, Field
 
 from raysed.config import ViewKind, distinct
+from raysed.data.pairs import PairBatches, PairTable, read_pairs
+from raysed.data.tokens import PartOfTable
 from raysed.train.objective import EncoderObjective
 from raysed.train.optimizers import adam_optimizer
 from raysed.train.stage import Stage, Start, TuningConfig
-
-if TYPE_CHECKING:
-    from raysed.data.pairs import PairBatches
 
 
 class TwoViewsConfig(TuningConfig):
@@ -50,9 +49,6 @@ class TwoViewsStage(Stage):
 
     def batches(self, settings: TwoViewsConfig, start: Start) -> PairBatches:
         """Return batches of all kinds together; the two views of `same` differ by dropout (SimCSE)."""
-        from raysed.data.pairs import PairBatches, PairTable, read_pairs
-        from raysed.data.tokens import PartOfTable
-
         names, tables = self.tables(settings), []
         for name in names:
             if name == "corpus":

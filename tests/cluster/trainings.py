@@ -73,7 +73,7 @@ def job(
     """Returns one training; it notes its starts below `marks`."""
     name = f"{node}/{'' if bound is None else f'{bound:g}/'}{seed:02d}"
     settings = {"steps": rungs[-1], "score": score, "behaves": behaves, "marks": str(marks), "driver": os.getpid()}
-    task = Task(name, name, Scored, {"name": name}, settings, {"how": {"max_retries": 1}})
+    task = Task(name, name, Scored, {"name": name}, settings, {"options": SimpleNamespace(max_retries=1)})
     return TrainingJob(task, worker, {"node": node, "lower_bound": bound, "seed": seed}, rungs, **about)
 
 

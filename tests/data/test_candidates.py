@@ -28,7 +28,7 @@ def table(tmp_path):
 def test_a_batch_has_queries_and_then_the_texts_of_all_of_them_once(table):
     directory, rows = table
     batches, vectors = CandidateBatches(directory, directory, 20, seed=3), np.load(directory / VECTORS)
-    assert (batches.batch_size, batches.per_epoch, batches.rows) == (20, 7, 4 * QUERIES)
+    assert (batches.sentences, batches.per_epoch, batches.count) == (20, 7, QUERIES)
     seen = []
     for step in range(7):
         batch = batches(step)

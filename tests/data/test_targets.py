@@ -83,7 +83,8 @@ def test_a_table_of_several_files_has_the_batches_of_one(tmp_path, monkeypatch):
         writer.close(110)
         assert len(list(directory.glob("*.parquet"))) == files
         assert len(SentenceTable(directory)) == 110
-        assert TargetBatches(directory, 8, seed=3, held_out=True).rows == targets.rows_to_learn(110)  # what plans count
+        count = TargetBatches(directory, 8, seed=3, held_out=True).count
+        assert count == targets.rows_to_learn(110)  # what plans count
         batches, held_out = TargetBatches(directory, 8, seed=3, window=2, held_out=True), held_out_batches(directory, 8)
         made[per_file] = [*(batches(step) for step in range(20)), *held_out]
     for one, several in zip(made[64], made[2], strict=True):
@@ -106,8 +107,8 @@ def test_targets_in_fp16_take_half_the_room_and_are_rounded_once(tmp_path):
     assert np.abs(rounded_ND - targets_ND).max() <= np.abs(targets_ND).max() / 2048
     mean_D = np.load(tmp_path / "fp16/mean.npy")
     assert np.allclose(mean_D, rounded_ND.mean(0, dtype=np.float64), atol=1e-12)
-    for offset in (None, mean_D):
-        expected_ND = rounded_ND - (0 if offset is None else mean_D.astype(np.float32))
+    for offset in (0.0, mean_D):
+        expected_ND = rounded_ND - np.asarray(offset, np.float32)
         learnt = TargetBatches(tmp_path / "fp16", 10, 0, offset=offset, held_out=True)(3)
         held_out = held_out_batches(tmp_path / "fp16", 10, offset)[0]
         for batch in (learnt, held_out):

@@ -2,6 +2,7 @@
 
 import errno
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import ray
@@ -113,7 +114,9 @@ class Broken:
 
 def broken(tmp_path, error: Exception | None, max_retries: int = 1) -> tuple[Task, Storage]:
     storage = Storage(str(tmp_path), "run")
-    return Task("ct/members/00", "", None, {}, {"error": error}, {"how": {"max_retries": max_retries}}), storage
+    return Task(
+        "ct/members/00", "", None, {}, {"error": error}, {"options": SimpleNamespace(max_retries=max_retries)}
+    ), storage
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), UserError("no space left")])

@@ -16,6 +16,7 @@ from raysed.data.tokens import FlatTokens
 from raysed.model.encoding import encode
 from raysed.train.engine import TorchEngine
 from raysed.train.loop import TrainingLoop
+from raysed.train.setup import set_up
 from raysed.train.stage import Start, TrainingPlan
 from raysed.train.stages.ct import STAGE, ContrastiveTension, CtConfig, PairSampler
 
@@ -169,8 +170,8 @@ def test_without_labels_the_model_is_kept_that_changed_cosines_less(make_encoder
         flat.add(make_table(40, longest=9))
     settings, start = CtConfig(steps=3), Start(make_encoder("bert", layers=1), None, {"corpus": tmp_path}, 5)
     assert STAGE.keeps(settings, has_dev=True) == "best_on_dev"
-    assert STAGE.set_up(CtConfig(keep="best_on_dev"), MembersConfig(), start).plan.keep == "best"
-    run = STAGE.set_up(settings, MembersConfig(), start)
+    assert set_up(STAGE, CtConfig(keep="best_on_dev"), MembersConfig(), start).plan.keep == "best"
+    run = set_up(STAGE, settings, MembersConfig(), start)
     models = run.objective.candidates()
     before, likeness = cosines(models["first"], run.plan.sample), {}
     with torch.no_grad():

@@ -12,6 +12,7 @@ from scipy.stats import norm
 from raysed.data.targets import TargetBatches
 from raysed.model.head import START, VARIANCE
 from raysed.store.storage import Storage
+from raysed.train.setup import set_up
 from raysed.train.stage import Start
 from raysed.train.stages.sed import LOSSES, STAGE, Distillation, LossName, SedConfig
 
@@ -137,11 +138,11 @@ def test_heads_and_variances_go_on_as_if_nothing_had_happened(tmp_path):
     _, heads_HD, variance_D, _ = _with_heads(tmp_path, ["nll"])
     np.save(tmp_path / START, heads_HD)
     np.save(tmp_path / VARIANCE, variance_D)
-    how = {"head": "drop", "loss": ["nll", "contrastive"], "batch_size": 4, "learning_rate": 1e-2, "warmup": 0}
+    sed = SedConfig(head="drop", loss=["nll", "contrastive"], batch_size=4, learning_rate=1e-2, warmup=0)
     states, ends = Storage(str(tmp_path), "states"), []
     for name, parts in (("whole", [8]), ("parts", [3, 8])):
         for until in parts:
-            run = STAGE.set_up_worker(SedConfig(**how), Start(tiny_learner(), None, {"targets": tmp_path}, seed=5))
+            run = set_up(STAGE, sed, sed, Start(tiny_learner(), None, {"targets": tmp_path}, seed=5))
             replace(run, checkpoints=states.checkpoints(name, {}), until=until).train()
         ends.append(run.objective.state_dict())
     assert {"heads_HD", "log_change_D", "log_start_D"} < ends[0].keys()

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from raysed.config import CONFIGS, Config, find_config, load_config
+from raysed.data.batches import EpochBatches
 from raysed.data.graded import StsTask
-from raysed.data.tokens import EpochBatches, FlatTokens, tokenize
+from raysed.data.tokens import FlatTokens, tokenize
 from raysed.errors import UserError
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
@@ -35,7 +36,8 @@ from raysed.store.storage import Storage
 from raysed.train import loop
 from raysed.train.engine import TorchEngine
 from raysed.train.out_of_memory import CUDA_CONTEXT, retry_in_parts
-from raysed.train.selection import TrainingResult, before_training
+from raysed.train.selection import TrainingResult, untrained_entry
+from raysed.train.setup import set_up
 from raysed.train.stage import Start, TrainingPlan, warmup_schedule
 from raysed.train.stages.contrastive import Contrastive
 from raysed.train.stages.mlm import MaskedLM
@@ -257,14 +259,12 @@ def test_the_last_weights_are_kept_where_nothing_better_is_known(scores, keep, a
 
 
 def test_the_untouched_weights_have_an_entry_that_nothing_is_chosen_by():
-    """It is evaluated once for all candidates, and not at all where the score is known."""
-    line, evaluate = Line(), Mock(return_value=40.0)
+    """All candidates have the same score."""
+    line = Line()
     best, named = (TrainingPlan(4, lambda step: 1.0, keep=keep) for keep in ("best", "second"))
     entry = {"step": 0, "dev": {"first": 40.0, "second": 40.0}}
-    assert before_training(line, best, line.first, evaluate) == [entry]
-    assert before_training(line, named, line.first, evaluate, 41.5) == [{"step": 0, "dev": {"second": 41.5}}]
-    evaluate.assert_called_once_with(line.first)
-    assert before_training(line, best, line.first, None) == []
+    assert untrained_entry(line, best, 40.0) == entry
+    assert untrained_entry(line, named, 41.5) == {"step": 0, "dev": {"second": 41.5}}
     later = {"step": 4, "dev": {"first": 30.0, "second": 31.0}}
     assert (
         TrainingResult(history=[entry, later]).score_by(4) == 31.0
@@ -622,7 +622,7 @@ def test_members_train_in_the_precision_of_the_settings(make_encoder, make_table
         flat.add(make_table(20))
     config = Config(members={"precision": precision})
     start = Start(make_encoder("bert"), None, {"corpus": tmp_path}, seed=0)
-    setup = stages()["ct"].set_up(config.ct, config.members, start)
+    setup = set_up(stages()["ct"], config.ct, config.members, start)
     seen = []
     layer = setup.objective.first.transformer.encoder.layer[0].output.dense
     layer.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))

@@ -12,6 +12,7 @@ from raysed.data.pairs import PairRows, write_pairs
 from raysed.data.tokens import FlatTokens
 from raysed.registry import stages
 from raysed.store.storage import Storage
+from raysed.train.setup import set_up
 from raysed.train.stage import Start
 
 MEMBERS = sorted(stages().keys() - {"sed"})
@@ -35,7 +36,7 @@ def data(tmp_path, make_table, make_sentences, tiny_tokenizer):
 
 
 @pytest.fixture
-def set_up(data, make_encoder, tiny_tokenizer):
+def setup(data, make_encoder, tiny_tokenizer):
     """The training of a member as a worker begins it, of eight updates."""
 
     def make(name, dropout=True, seed=3):
@@ -44,7 +45,7 @@ def set_up(data, make_encoder, tiny_tokenizer):
             settings["views"] = ["mlm"]
         config = make_config({name: {**settings, "dropout": dropout}})
         start = Start(make_encoder("bert", layers=2), tiny_tokenizer, data, seed, lower_bound=0.2)
-        run = stages()[name].set_up(getattr(config, name), config.members, start)
+        run = set_up(stages()[name], getattr(config, name), config.members, start)
         assert run.plan.steps == 8
         return replace(run, plan=replace(run.plan, checkpoint_every=3))
 
@@ -52,17 +53,17 @@ def set_up(data, make_encoder, tiny_tokenizer):
 
 
 @pytest.mark.parametrize("name", MEMBERS)
-def test_an_interrupted_training_goes_on_exactly(set_up, tmp_path, name):
+def test_an_interrupted_training_goes_on_exactly(setup, tmp_path, name):
     """All that it holds, encoders, heads with their statistics, targets and moments, and its history, bit for bit."""
-    whole, checkpoints = set_up(name), Storage(str(tmp_path), "run").checkpoints("member", {})
+    whole, checkpoints = setup(name), Storage(str(tmp_path), "run").checkpoints("member", {})
     expected = whole.train()
     for until in (2, 5, None):
-        continued = replace(set_up(name), checkpoints=checkpoints, until=until)
+        continued = replace(setup(name), checkpoints=checkpoints, until=until)
         result = continued.train()
     assert result.resumed_at == 5
     torch.testing.assert_close(continued.engine.state_dict(), whole.engine.state_dict(), rtol=0, atol=0)
     assert replace(result, resumed_at=0) == replace(expected, resumed_at=0)
-    other = set_up(name, seed=4)
+    other = setup(name, seed=4)
     other.train()
     kept, theirs = (list(run.objective.candidates().values())[-1].state_dict() for run in (whole, other))
     assert any(not torch.equal(value, theirs[key]) for key, value in kept.items())
@@ -70,9 +71,9 @@ def test_an_interrupted_training_goes_on_exactly(set_up, tmp_path, name):
 
 @pytest.mark.parametrize("dropout", [True, False])
 @pytest.mark.parametrize("name", MEMBERS)
-def test_dropout_is_a_setting_and_encoders_alone_are_kept(set_up, name, dropout):
+def test_dropout_is_a_setting_and_encoders_alone_are_kept(setup, name, dropout):
     """The rest of an objective is in training mode either way; nothing is while it is evaluated."""
-    objective = set_up(name, dropout).objective.train()
+    objective = setup(name, dropout).objective.train()
     encoders = objective.encoders()
     within = {id(module) for encoder in encoders for module in encoder.modules()}
     assert all(module.training is (dropout or id(module) not in within) for module in objective.modules())

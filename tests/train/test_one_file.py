@@ -16,6 +16,7 @@ from raysed.errors import UserError
 from raysed.recipe import parse_recipe
 from raysed.train.calibration import fit_calibration
 from raysed.train.loop import TrainingLoop
+from raysed.train.setup import set_up
 from raysed.train.stage import Start
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,7 +58,7 @@ def test_an_objective(new_file, make_encoder, make_table, tmp_path):
         flat.add(table)
     stage, start = registry.stages()["spread"], Start(make_encoder("bert"), None, {"corpus": tmp_path}, seed=0)
     assert stage.steps(settings.spread, 40) == 20
-    setup = stage.set_up(settings.spread, settings.members, start)
+    setup = set_up(stage, settings.spread, settings.members, start)
     result = TrainingLoop(setup.objective, setup.batch_at, setup.plan, setup.engine).train()
     assert result.steps == 20 and result.kept == "encoder"
     assert result.history[-1]["loss"] < result.history[0]["loss"]

@@ -9,9 +9,10 @@ import pytest
 import torch
 from tape import Recorder
 
+from raysed.data.batches import EpochBatches
 from raysed.data.pairs import PairBatches, PairTable
 from raysed.data.targets import TargetBatch
-from raysed.data.tokens import EpochBatches, TokenTable, pack
+from raysed.data.tokens import TokenTable, pack
 from raysed.model.encoder import Encoder
 from raysed.train.engine import TorchEngine
 from raysed.train.optimizers import RMSprop, adam_optimizer, bert_optimizer

@@ -13,12 +13,12 @@ from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
 
+from raysed.data.tokens import PackedTokens
 from raysed.train.objective import EncoderObjective
 from raysed.train.stage import Size, Start
 from raysed.train.two_views import TwoViewsConfig, TwoViewsStage
 
 if TYPE_CHECKING:
-    from raysed.data.tokens import PackedTokens
     from raysed.model.encoder import Encoder
     from raysed.model.shape import Shape
 

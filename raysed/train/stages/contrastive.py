@@ -13,12 +13,12 @@ from pydantic import AfterValidator, Field, model_validator
 from torch.nn import functional as F
 
 from raysed.config import ViewKind, distinct
+from raysed.data.tokens import PackedTokens
 from raysed.train.objective import EncoderObjective
 from raysed.train.stage import Start
 from raysed.train.two_views import TwoViewsConfig, TwoViewsStage
 
 if TYPE_CHECKING:
-    from raysed.data.tokens import PackedTokens
     from raysed.model.encoder import Encoder
 
 

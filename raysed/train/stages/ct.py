@@ -17,12 +17,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from raysed.config import Block, Rate
+from raysed.data.batches import Batches
+from raysed.data.tokens import PackedTokens, PartOfTable, TokenTable, pack
 from raysed.train.objective import EncoderObjective
 from raysed.train.optimizers import RMSprop
 from raysed.train.stage import BEST_ON_DEV, CLOSEST, Size, Stage, Start
 
 if TYPE_CHECKING:
-    from raysed.data.tokens import PackedTokens, PartOfTable, TokenTable
     from raysed.model.encoder import Encoder
     from raysed.model.shape import Shape
 
@@ -94,32 +95,26 @@ class ContrastiveTension(EncoderObjective):
         return F.binary_cross_entropy_with_logits(logits_P, batch.labels.to(logits_P))
 
 
-class PairSampler:
+class PairSampler(Batches):
     """Batches of CT: in each group one sentence with itself, then pairs of other sentences.
 
-    All draws are uniform, independent and with replacement; a batch depends on (seed, step) only.
-
-    Attributes:
-        few_shapes: see `data.tokens.pack`; both sides then have as many rows.
+    All draws are uniform, independent and with replacement. With `few_shapes`, both sides have as many rows.
     """
 
-    few_shapes = False
-
     def __init__(self, table: TokenTable | PartOfTable, config: CtConfig, seed: int):
-        self.table, self.groups, self.negatives, self.seed = table, config.groups, config.negatives, seed
+        super().__init__(len(table), config.groups * (1 + config.negatives), seed)
+        self.table, self.groups, self.negatives = table, config.groups, config.negatives
 
     def rows(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the table rows of both sides, [P] each; a group is the positive pair, then the negatives."""
         size = (self.groups, 1 + 2 * self.negatives)
-        draws = np.random.default_rng([self.seed, step]).integers(len(self.table), size=size)
+        draws = np.random.default_rng([self.seed, step]).integers(self.count, size=size)
         first = draws[:, : 1 + self.negatives]
         second = np.concatenate([draws[:, :1], draws[:, 1 + self.negatives :]], axis=1)
         return first.reshape(-1), second.reshape(-1)
 
     def __call__(self, step: int) -> PairBatch:
         """Return the batch of a step."""
-        from raysed.data.tokens import pack
-
         tables = [self.table.take(rows) for rows in self.rows(step)]
         first, second = (pack(table, few_shapes=self.few_shapes) for table in tables)
         if self.few_shapes:

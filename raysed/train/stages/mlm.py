@@ -11,11 +11,11 @@ from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
 
+from raysed.data.tokens import PackedTokens
 from raysed.train.objective import EncoderObjective
 from raysed.train.stage import Size, Stage, Start, TuningConfig
 
 if TYPE_CHECKING:
-    from raysed.data.tokens import PackedTokens
     from raysed.model.encoder import Encoder
     from raysed.model.shape import Shape
 

@@ -10,11 +10,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from raysed.config import PairSource, Source, as_blocks
+from raysed.data.pairs import CLASSES, LabelledBatch, PairRows, load_nli
 from raysed.train.objective import Siamese
 from raysed.train.stage import Stage, Start, TuningConfig
 
 if TYPE_CHECKING:
-    from raysed.data.pairs import LabelledBatch, PairRows
     from raysed.model.encoder import Encoder
 
 
@@ -49,8 +49,6 @@ class SiameseNLI(Siamese):
     """
 
     def __init__(self, encoder: Encoder, bias: bool = True, dropout: bool = True):
-        from raysed.data.pairs import CLASSES
-
         super().__init__(encoder, dropout)
         self.classifier = nn.Linear(3 * encoder.width, len(CLASSES), bias)
         if not bias:
@@ -70,8 +68,6 @@ class _Nli(Stage):
     labels = "NLI"
 
     def load_pairs(self, settings: NliConfig) -> PairRows:
-        from raysed.data.pairs import load_nli
-
         return load_nli(settings.train)
 
     def objective(self, settings: NliConfig, start: Start) -> SiameseNLI:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -13,18 +12,18 @@ from torch import nn
 from torch.nn import functional as F
 
 from raysed.config import MAX_MODELS, NO_EFFECT, Precision, TargetPrecision, ascending, distinct
+from raysed.data.batches import Batches
+from raysed.data.candidates import CandidateBatches
+from raysed.data.parquet import directory_of
+from raysed.data.targets import MEAN, TargetBatch, TargetBatches
+from raysed.model.head import START, VARIANCE
 from raysed.train.objective import EncoderObjective
 from raysed.train.optimizers import make_moments
-from raysed.train.stage import Stage, Start, TrainingPlan, TuningConfig, log_every
+from raysed.train.stage import BEST_ON_HELD_OUT, Stage, Start, TuningConfig
 
 if TYPE_CHECKING:
-    from raysed.data.targets import TargetBatch
     from raysed.model.encoder import Encoder
-    from raysed.train.loop import TrainingLoop
 
-
-BEST_ON_HELD_OUT = "best_on_held_out"
-"""Value of `sed.keep`."""
 TEMPERATURE = 0.07
 """Divisor of cosines in `contrastive`."""
 _NEVER = -1e4
@@ -234,60 +233,33 @@ class _Sed(Stage):
     words = "distillation (reproducing the ensemble's embeddings)"
     sentences_per_row = 1
 
-    def set_up_worker(self, settings: SedConfig, start: Start, rank: int = 0, world: int = 1) -> TrainingLoop:
-        from raysed.data.parquet import directory_of
-        from raysed.data.targets import MEAN, TargetBatches, held_out_batches
-        from raysed.model.head import START, VARIANCE
-        from raysed.model.precision import uses_bf16
-        from raysed.train.engine import TorchEngine
-        from raysed.train.loop import TrainingLoop
-
-        targets, on_gpu = start.data["targets"], start.encoder.transformer.device.type == "cuda"
-        beside = directory_of(targets)
-        heads = ()
+    def objective(self, settings: SedConfig, start: Start) -> Distillation:
+        """Return the objective; the heads of teachers start at what fits the targets best."""
+        beside, heads = directory_of(start.data["targets"]), ()
         if settings.head == "drop":
             heads = np.load(beside / START), np.load(beside / VARIANCE)
         elif settings.head:
             start.encoder.set_head(np.load(beside / START))
         about = settings.dropout, settings.losses, settings.widths
-        objective = Distillation(start.encoder, *about, *heads, temperature=settings.temperature)
-        offset = np.load(beside / MEAN) if settings.target == "centred_mean" else None
+        return Distillation(start.encoder, *about, *heads, temperature=settings.temperature)
+
+    def batches(self, settings: SedConfig, start: Start) -> Batches:
+        """Return batches of queries and their candidates if the learner is for search, else of sentences."""
+        data, offset = start.data, 0.0
+        if settings.target == "centred_mean":
+            offset = np.load(directory_of(data["targets"]) / MEAN)
+        about = settings.batch_size, start.seed, start.rank, start.world, offset
         holds_out = settings.keep == BEST_ON_HELD_OUT
-        some = {"rank": rank, "world": world, "offset": offset, "held_out": holds_out}
-        if "candidates" in start.data:
-            from raysed.data.candidates import CandidateBatches
+        if "candidates" in data:
+            return CandidateBatches(data["corpus"], data["candidates"], *about, held_out=holds_out)
+        return TargetBatches(data["targets"], *about, held_out=holds_out)
 
-            tables = start.data["corpus"], start.data["candidates"]
-            batches = CandidateBatches(*tables, settings.batch_size, start.seed, **some)
-            held_out = batches.held_out
-        else:
-            batches = TargetBatches(targets, settings.batch_size, start.seed, **some)
-            batches.reads_ahead = on_gpu
-            held_out = partial(held_out_batches, targets, settings.batch_size, offset)
-        batches.few_shapes = objective.is_recordable and on_gpu and world == 1
-        settings = settings.model_copy(update={"batch_size": batches.batch_size})
-        steps = self.steps(settings, batches.rows)
-        chooses = settings.keep != "last"
-        plan = TrainingPlan(
-            steps=steps,
-            learning_rate=self.schedule(settings, steps),
-            seed=start.seed + rank,  # workers see different sentences, so their dropout must differ
-            evaluate_every=settings.evaluate_every,
-            checkpoint_every=settings.checkpoint_every,
-            log_every=log_every(steps),
-            keep="best" if chooses else "learner",
-            patience=settings.patience if chooses else None,
-            held_out=held_out() if holds_out else (),
-        )
-        bf16 = uses_bf16(settings.precision, start.encoder)
-        if torch.distributed.is_initialized():
-            from raysed.train.deepspeed import DeepSpeedEngine
-
-            return TrainingLoop(objective, batches, plan, DeepSpeedEngine(objective, settings, world, bf16))
+    def optimizer(self, settings: SedConfig, objective: nn.Module) -> torch.optim.Optimizer:
+        """Return AdamW with its moments."""
         trained = [p for p in objective.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(trained, lr=0.0, weight_decay=settings.weight_decay, fused=True)
         make_moments(optimizer)
-        return TrainingLoop(objective, batches, plan, TorchEngine(objective, optimizer, settings.clip, bf16))
+        return optimizer
 
 
 STAGE = _Sed()

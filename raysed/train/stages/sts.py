@@ -9,11 +9,11 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from torch.nn import functional as F
 
 from raysed.config import MAX_MODELS, SELECTION_ONLY, TaskConfig, as_blocks, distinct
+from raysed.data.pairs import LabelledBatch, PairRows, load_graded
 from raysed.train.objective import Siamese
 from raysed.train.stage import Stage, Start, TuningConfig
 
 if TYPE_CHECKING:
-    from raysed.data.pairs import LabelledBatch, PairRows
     from raysed.model.encoder import Encoder
 
 
@@ -84,8 +84,6 @@ class _Sts(Stage):
         return [*super().needs(settings), dev]
 
     def load_pairs(self, settings: StsConfig) -> PairRows:
-        from raysed.data.pairs import load_graded
-
         return load_graded(settings.train)
 
     def objective(self, settings: StsConfig, start: Start) -> CosineRegression:

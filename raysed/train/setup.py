@@ -1,0 +1,55 @@
+"""The set-up of a training: of a member, of a learner, or of one worker's part in it."""
+
+import numpy as np
+import torch
+
+from raysed.config import Block, MembersConfig
+from raysed.model.encoding import encode
+from raysed.model.precision import uses_bf16
+from raysed.train.deepspeed import DeepSpeedEngine
+from raysed.train.engine import TorchEngine
+from raysed.train.loop import TrainingLoop
+from raysed.train.stage import BEST_ON_DEV, BEST_ON_HELD_OUT, CLOSEST, Stage, Start, TrainingPlan
+from raysed.train.stages.sed import SedConfig
+
+_COMPARED = 512
+"""Sentences whose cosines are compared with those of the untrained encoder."""
+
+
+def set_up(stage: Stage, settings: Block, options: MembersConfig | SedConfig, start: Start) -> TrainingLoop:
+    """Prepare a training; workers that share one, each with its rank, use DeepSpeed.
+
+    Args:
+        options: has the precision, and after how many updates the training is evaluated and saved.
+    """
+    torch.manual_seed(start.seed % 2**63)  # temporary heads start at random
+    device = start.encoder.transformer.device
+    objective = stage.objective(settings, start).to(device)
+    batches = stage.batches(settings, start)
+    batches.reads_ahead = device.type == "cuda"
+    batches.few_shapes = objective.is_recordable and device.type == "cuda" and start.world == 1
+    steps = stage.steps(settings, batches.per_epoch * stage.rows_per_update(settings))
+    keep, sample, untrained = stage.keeps(settings, has_dev=False), None, None
+    if keep == CLOSEST:
+        table = start.read_corpus()
+        sample = table.take(np.unique(np.random.default_rng([start.seed, 2]).integers(len(table), size=_COMPARED)))
+        untrained = encode(start.encoder, sample)[0]
+    names = {BEST_ON_DEV: "best", BEST_ON_HELD_OUT: "best", CLOSEST: CLOSEST}
+    plan = TrainingPlan(
+        steps=steps,
+        learning_rate=stage.schedule(settings, steps),
+        seed=start.seed + start.rank,  # workers see different sentences, so their dropout must differ
+        evaluate_every=getattr(settings, "evaluate_every", None) or options.evaluate_every,
+        checkpoint_every=options.checkpoint_every,
+        log_every=max(1, min(100, steps // 50)),
+        keep=names.get(keep, list(objective.candidates())[-1]),
+        patience=getattr(settings, "patience", None),
+        held_out=batches.held_out() if keep == BEST_ON_HELD_OUT else (),
+        sample=sample,
+        untrained=untrained,
+    )
+    bf16 = uses_bf16(options.precision, start.encoder)
+    if torch.distributed.is_initialized():
+        return TrainingLoop(objective, batches, plan, DeepSpeedEngine(objective, settings, start.world, bf16))
+    optimizer, clip = stage.optimizer(settings, objective), getattr(settings, "clip", None)
+    return TrainingLoop(objective, batches, plan, TorchEngine(objective, optimizer, clip, bf16))
