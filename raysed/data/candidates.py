@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from raysed.data.targets import MOST_HELD_OUT, TargetBatch, part_of
-from raysed.data.tokens import pack, read_tokens
+from raysed.data.tokens import EpochBatches, pack, read_tokens
 
 CANDIDATES, VECTORS = "candidates.npy", "targets.npy"
 """Rows of the corpus for each query, int64 [Q, 2 + N]: itself, its own text and negatives; and all targets [N, D]."""
@@ -23,7 +23,7 @@ def held_out_queries(count: int) -> np.ndarray:
     return np.arange(count) % max(_EVERY, -(-count // MOST_HELD_OUT)) == 0
 
 
-class CandidateBatches:
+class CandidateBatches(EpochBatches):
     """Batches in an order that depends on (seed, step) only, not on the number of workers.
 
     Each holds the queries first, then the distinct texts of all of them. A worker compares its queries with its own
@@ -40,8 +40,6 @@ class CandidateBatches:
         few_shapes: see `data.tokens.pack`.
     """
 
-    few_shapes = False
-
     def __init__(
         self,
         corpus: Path,
@@ -55,26 +53,20 @@ class CandidateBatches:
     ):
         self._tokens = read_tokens(corpus)
         self._targets_ND = np.load(directory / VECTORS, mmap_mode="r")
-        self._rows_QC = np.load(directory / CANDIDATES)
+        rows_QC = np.load(directory / CANDIDATES)
         if held_out:
-            held_Q = held_out_queries(len(self._rows_QC))
-            self._held_QC, self._rows_QC = self._rows_QC[held_Q], self._rows_QC[~held_Q]
-        per_query = self._rows_QC.shape[1]
-        self.rows = self._rows_QC.size
-        self._queries = max(1, min(batch_size // per_query, len(self._rows_QC)))
-        self.batch_size = self._queries * per_query
-        self.per_epoch = len(self._rows_QC) // self._queries
-        self._seed, self._offset = seed, 0 if offset is None else offset.astype(np.float32)
+            held_Q = held_out_queries(len(rows_QC))
+            self._held_QC, rows_QC = rows_QC[held_Q], rows_QC[~held_Q]
+        self.rows, per_query = rows_QC.size, rows_QC.shape[1]
+        super().__init__(rows_QC, max(1, batch_size // per_query), seed)
+        self._queries = self.batch_size
+        self.batch_size *= per_query
+        self._offset = 0 if offset is None else offset.astype(np.float32)
         self._part, self._weight = part_of(self._queries, rank, world)
-        self._order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
 
     def __call__(self, step: int) -> TargetBatch:
         """Return this worker's part of the batch of a step."""
-        epoch, index = divmod(step, self.per_epoch)
-        if self._order[0] != epoch:
-            self._order = epoch, np.random.default_rng([self._seed, epoch]).permutation(len(self._rows_QC))
-        queries = self._order[1][index * self._queries : (index + 1) * self._queries]
-        return self.batch(self._rows_QC[queries[self._part]], self._weight)
+        return self.batch(self.table[self.rows_of(step)[self._part]], self._weight)
 
     def batch(self, rows_BC: np.ndarray, weight: float = 1.0) -> TargetBatch:
         """Return the batch of some queries."""

@@ -193,8 +193,8 @@ def _texts_of(block: Rows, config: CorpusConfig, search: SearchConfig, report: C
             parts = [unicodedata.normalize("NFC", part) for part in cut]
             report.split += len(parts) > 1
         title = str(block.columns["title"][row] or "") if search.enabled else ""
-        own = queries_in_cell(block.columns["queries"][row], block.where(row)) if search.column else []
-        found += [_Text(part, title, [] if number else own, len(parts) > 1) for number, part in enumerate(parts)]
+        own = queries_in_cell(block.columns["queries"][row], block.where(row)) if search.column else ()
+        found += [_Text(part, title, () if number else own, len(parts) > 1) for number, part in enumerate(parts)]
     return found
 
 

@@ -301,21 +301,21 @@ class EpochBatches:
     few_shapes = False
 
     def __init__(self, table: Any, batch_size: int, seed: int):
-        self.table, self.count, self.seed = table, len(table), seed
-        self.batch_size = min(batch_size, self.count)
-        self.per_epoch = self.count // self.batch_size
+        self.table, self.seed = table, seed
+        self.batch_size = self._rows = min(batch_size, len(table))
+        self.per_epoch = len(table) // self._rows
         self._order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
 
     def __call__(self, step: int) -> Any:
         """Return the batch of a step."""
-        return self.batch(self.table.take(self.rows(step)))
+        return self.batch(self.table.take(self.rows_of(step)))
 
-    def rows(self, step: int) -> np.ndarray:
+    def rows_of(self, step: int) -> np.ndarray:
         """Return the table rows of a step's batch."""
         epoch, index = divmod(step, self.per_epoch)
         if self._order[0] != epoch:
-            self._order = epoch, np.random.default_rng([self.seed, epoch]).permutation(self.count)
-        return self._order[1][index * self.batch_size : (index + 1) * self.batch_size]
+            self._order = epoch, np.random.default_rng([self.seed, epoch]).permutation(len(self.table))
+        return self._order[1][index * self._rows : (index + 1) * self._rows]
 
     def batch(self, rows: Any) -> Any:
         """Turn table rows into what an objective takes."""
