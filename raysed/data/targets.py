@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import torch
 
 from raysed.config import TargetPrecision
-from raysed.data.parquet import ROWS_PER_GROUP, RowGroups, Source, list_rows, matrix, with_column
+from raysed.data.parquet import ROWS_PER_GROUP, SentenceTable, Source, list_rows, matrix, with_column
 from raysed.data.tokens import PackedTokens, TokenTable, pack
 from raysed.errors import UserError
 
@@ -92,8 +92,8 @@ class TargetBatches:
         window: int = 16,
         held_out: bool = False,
     ):
-        self._groups = RowGroups(source)
-        self._group_rows = self._groups.sizes
+        self._table = SentenceTable(source)
+        self._group_rows = self._table.sizes
         if held_out:
             self._group_rows = self._group_rows - _held_out_rows(self._group_rows)
         self.rows = int(self._group_rows.sum())
@@ -145,7 +145,7 @@ class TargetBatches:
 
     def _load(self, epoch: int, window: int) -> _Window:
         groups = self._groups_of(epoch)[window]
-        table = pa.concat_tables(self._groups.read(g, _COLUMNS).slice(0, self._group_rows[g]) for g in groups)
+        table = pa.concat_tables(self._table.row_group(g, _COLUMNS).slice(0, self._group_rows[g]) for g in groups)
         order = np.random.default_rng([self._seed, epoch, window + 1]).permutation(len(table))
         return _Window(TokenTable.from_arrow(table), list_rows(table.column("target")), order)
 
@@ -164,9 +164,9 @@ def part_of(count: int, rank: int, world: int) -> tuple[slice, float]:
 
 def held_out_batches(source: Source, batch_size: int, offset: np.ndarray | None = None) -> list[TargetBatch]:
     """Return the last rows of every row group as batches: a twentieth of all rows, but at most 2,000."""
-    groups = RowGroups(source)
+    groups = SentenceTable(source)
     held = _held_out_rows(groups.sizes)
-    parts = ((groups.read(group, _COLUMNS), held[group]) for group in np.flatnonzero(held))
+    parts = ((groups.row_group(group, _COLUMNS), held[group]) for group in np.flatnonzero(held))
     table = pa.concat_tables(part.take(np.arange(len(part) - count, len(part))) for part, count in parts)  # copied
     tokens, targets_ND = TokenTable.from_arrow(table), matrix(table.column("target"))
     targets_ND = targets_ND - (0 if offset is None else offset.astype(np.float32))
