@@ -52,7 +52,7 @@ import raysed.model.encoder
 from raysed.bundled import ENCODER
 from raysed.config import Config, make_config
 from raysed.data.pairs import PairRows, write_pairs
-from raysed.data.targets import TargetWriter, with_column
+from raysed.data.targets import with_column, write_targets
 from raysed.data.tokens import FlatTokens, pack, tokenize
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
@@ -149,9 +149,7 @@ class Check:
         targets = np.random.default_rng(0).standard_normal((len(tokens), width), np.float32)
         lists = pa.LargeListArray.from_arrays(tokens.offsets, tokens.input_ids)
         rows = pa.table({"id": tokens.ids, "input_ids": lists.cast(pa.list_(pa.int32()))})
-        writer = TargetWriter(directory)
-        writer.add(with_column(rows, "target", targets))
-        writer.close(len(tokens))
+        write_targets(directory, [with_column(rows, "target", targets)])
         return directory
 
     def _tables(self) -> dict[str, Path]:

@@ -35,7 +35,7 @@ import torch
 from raysed.cluster.execute import ExecutionOptions, Executor, backend_of
 from raysed.config import make_config
 from raysed.context import ignore
-from raysed.data.targets import TARGET_FILE, TargetWriter
+from raysed.data.targets import TARGET_FILE, write_targets
 from raysed.graph import LISTS, Graph, Training
 from raysed.model.pretrained import load_encoder
 from raysed.pipeline import run
@@ -155,9 +155,7 @@ class Work:
         table = pq.read_table(directory / TARGET_FILE).drop_columns(["sentence"])
         targets = np.random.default_rng(0).normal(size=count * WIDTH).astype(np.float32)
         column = pa.FixedSizeListArray.from_arrays(pa.array(targets), WIDTH)
-        writer = TargetWriter(directory)
-        writer.add(table.append_column("target", column))
-        writer.close(count)
+        write_targets(directory, [table.append_column("target", column)])
 
 
 def efficiency(work: Work, samples: dict[str, list[Sample]], many: str, one: str) -> str:

@@ -1,22 +1,20 @@
 """Unlabelled sentences from files or the hub, as one clean stream with stable ids."""
 
-import json
+import heapq
 import re
 import sys
-import tempfile
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from raysed import bundled
 from raysed.config import CorpusConfig, SearchConfig
-from raysed.data.queries import OWN, SENTENCE_END, UNKNOWN, given_for, own_queries, queries_of
+from raysed.data.queries import OWN, SENTENCE_END, UNKNOWN, Queries, queries_in_cell
 from raysed.data.rows import Rows, Schema, rows
 from raysed.data.sources import File, Hub, find
 from raysed.errors import UserError
@@ -29,16 +27,21 @@ _SETTING = "corpus.source"
 _ROWS = 4096
 _MAX_COMPOSED = 4
 """NFC composes at most this many characters into one (Unicode Standard Annex 15, table 12)."""
-_IN_MEMORY = 1 << 20  # characters of queries before they go to a file
 _LEAST_QUERY = 2  # characters
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 Source = File | Hub
-_QueryMaterial = tuple[str, list[str], bool]
-"""What queries for a text are made from: its title, users' own queries, and whether its line was cut into passages."""
-_NO_MATERIAL: _QueryMaterial = "", [], False
-_Chunk = tuple[np.ndarray, list[str], list[_QueryMaterial]]
-"""Hashes, uint64 [B], of B clean sentences, and a their query material."""
+
+
+class _Text(NamedTuple):
+    """A clean text, and what queries for it are made from."""
+
+    text: str
+    title: str = ""
+    own: Sequence[str] = ()
+    """Users' own queries."""
+    is_passage: bool = False
+    """Whether its line was cut, so that title and own queries may be those of another passage."""
 
 
 @dataclass
@@ -77,8 +80,8 @@ class CorpusReport:
 
 def check_corpus(config: CorpusConfig, search: SearchConfig | None = None) -> None:
     """Read the first block of every source; UserError if none has text, or if data is broken so far."""
-    sources, search = find_sources(config), search if search and search.enabled else None
-    if not any([next(_blocks(source, config, search), None) is not None for source in sources]):
+    sources = find_sources(config)
+    if not any([next(_blocks(source, config, search or SearchConfig()), None) is not None for source in sources]):
         raise UserError(f"no sentences in {_names(sources)}; name text that has some", setting=_SETTING)
 
 
@@ -91,7 +94,7 @@ def sentence_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> It
 
     Duplicates are recognised by 8-byte hashes; the probability that two of 100 million sentences share one, so that one
     of them is lost, is below 0.03 %. Memory: 8 MB per million distinct sentences, three times that while hashes are
-    merged, and 1.25 k sentences for a draw of k.
+    merged, and the k sentences of a draw.
     """
     return ((ids, sentences) for ids, sentences, _ in text_chunks(config, seed, report))
 
@@ -105,45 +108,30 @@ def text_chunks(
     of the text that a query is for, `UNKNOWN`, or a text's own id. A query comes once, for the first text it is made
     from. UserError if `search` asks for queries and there are none.
     """
-    # Queries, of which there may be several for each text; without any there is no file.
-    spool = tempfile.SpooledTemporaryFile(_IN_MEMORY, "w+", encoding="utf-8")
-
-    def spool_query(query: tuple[str, str, int]) -> None:
-        spool.write(f"{json.dumps(query)}\n")
-
-    chunks, search = _usable_chunks(config, seed, report, search, spool_query), search or SearchConfig()
-    if config.sentences is not None:
-        chunks = _draw(chunks, config.sentences, report)
-    seen, first = _SeenHashes(), 0
-
-    def numbered(queries: Iterable[tuple[str, str, int]]) -> Iterator[tuple[np.ndarray, list[str], np.ndarray]]:
-        nonlocal first
-        known = [(kind, query.encode(errors="replace").decode(), of) for kind, query, of in queries]  # half characters
-        cleaned = [(kind, clean(query, config.max_characters), of) for kind, query, of in known]
-        there = [each for each in cleaned if _LEAST_QUERY <= len(each[1]) <= config.max_characters]
-        kept = [there[row] for row in seen.add(_hashes([query for _, query, _ in there], b""))]
-        if kept:
-            report.queries = dict(Counter(report.queries) + Counter(kind for kind, _, _ in kept))
-            ids, first = np.arange(first, first + len(kept)), first + len(kept)
-            yield ids, [query for _, query, _ in kept], np.array([of for _, _, of in kept])
-
-    with spool:
-        for _, sentences, materials in chunks:
-            ids, first = np.arange(first, first + len(sentences)), first + len(sentences)
-            report.kept += len(sentences)
-            yield ids, sentences, ids
-            for query in _queries(search, ids.tolist(), sentences, materials) if search.enabled else ():
-                spool_query(query)
-        spool.seek(0)
-        while lines := list(islice(spool, _ROWS)):
-            yield from numbered(map(json.loads, lines))
-    for block in own_queries(search):
-        yield from numbered((OWN, query or "", UNKNOWN) for query in block)
-    if search.enabled:
-        _check_queries(config, report)
-
-
-def _check_queries(config: CorpusConfig, report: CorpusReport) -> None:
+    search, first = search or SearchConfig(), 0
+    with Queries(search) as queries:
+        chunks = _usable_chunks(config, seed, report, search, queries)
+        count = config.sentences
+        for texts in (texts for _, texts in chunks) if count is None else _draw(chunks, count, report):
+            ids, first = np.arange(first, first + len(texts)), first + len(texts)
+            report.kept += len(texts)
+            yield ids, [text.text for text in texts], ids
+            for id_, text in zip(ids.tolist(), texts):
+                queries.add(text.text, id_, text.title, text.own, text.is_passage)
+        seen = _SeenHashes()
+        for block in queries.blocks():
+            known = [
+                (kind, query.encode(errors="replace").decode(), of) for kind, query, of in block
+            ]  # half characters
+            cleaned = [(kind, clean(query, config.max_characters), of) for kind, query, of in known]
+            usable = [each for each in cleaned if _LEAST_QUERY <= len(each[1]) <= config.max_characters]
+            fresh = [usable[row] for row in seen.add(_hashes([query for _, query, _ in usable], b""))]
+            if fresh:
+                report.queries = dict(Counter(report.queries) + Counter(kind for kind, _, _ in fresh))
+                ids, first = np.arange(first, first + len(fresh)), first + len(fresh)
+                yield ids, [query for _, query, _ in fresh], np.array([of for _, _, of in fresh])
+    if not search.enabled:
+        return
     names = _names(find_sources(config))
     if report.kept < 2:
         raise UserError(f"{names} has only one text; training for search needs several", setting=_SETTING)
@@ -152,19 +140,6 @@ def _check_queries(config: CorpusConfig, report: CorpusReport) -> None:
             f"no query could be made from the {report.kept:,} texts of {names}; add crops to search.queries, or name "
             "users' queries in search.source"
         )
-
-
-def _queries(
-    search: SearchConfig, ids: Sequence[int], texts: Sequence[str], materials: Sequence[_QueryMaterial]
-) -> Iterator[tuple[str, str, int]]:
-    """Yield kind, words and text of each query.
-
-    Which passage of a long line answers its title or users' own queries is not known.
-    """
-    for id_, text, (title, own, is_split) in zip(ids, texts, materials):
-        yield from ((OWN, query, UNKNOWN if is_split else id_) for query in own)
-        for kind, query in queries_of(search, text, title):
-            yield kind, query, UNKNOWN if is_split and kind == "titles" else id_
 
 
 def corpus_fingerprint(config: CorpusConfig) -> dict[str, Any]:
@@ -207,27 +182,20 @@ def passages(text: str, most: int) -> list[str]:
     return [*found, text[start:]] if text[start:] else found
 
 
-def _passages_of(
-    block: Rows, config: CorpusConfig, search: SearchConfig | None, report: CorpusReport
-) -> tuple[list[str], list[_QueryMaterial]]:
-    """Return the clean texts of a block, long ones in passages, with what queries are made from."""
-    found: list[str] = []
-    materials: list[_QueryMaterial] = []
-    for row, text in enumerate(block.columns["sentence"]):
+def _texts_of(block: Rows, config: CorpusConfig, search: SearchConfig, report: CorpusReport) -> list[_Text]:
+    """Return the clean texts of a block, long ones in passages, of which the first has users' own queries."""
+    found: list[_Text] = []
+    for row, text in enumerate(block.texts("sentence")):
         if config.passage_characters is None:
-            parts = [clean(text, config.max_characters) if text else ""]
+            parts = [clean(text, config.max_characters)]
         else:
-            parts = passages(_on_one_line(text or ""), config.passage_characters) or [""]
+            cut = passages(_on_one_line(text), config.passage_characters) or [""]
+            parts = [unicodedata.normalize("NFC", part) for part in cut]
             report.split += len(parts) > 1
-            parts = [unicodedata.normalize("NFC", part) for part in parts]
-        found += parts
-        if search is None:
-            materials += [_NO_MATERIAL] * len(parts)
-            continue
-        own = given_for(block.columns["queries"][row], block.where(row)) if search.column else []
-        title = str(block.columns["title"][row] or "")
-        materials += [(title, [] if number else own, len(parts) > 1) for number in range(len(parts))]
-    return found, materials
+        title = str(block.columns["title"][row] or "") if search.enabled else ""
+        own = queries_in_cell(block.columns["queries"][row], block.where(row)) if search.column else ()
+        found += [_Text(part, title, () if number else own, len(parts) > 1) for number, part in enumerate(parts)]
+    return found
 
 
 def _hashes(texts: Sequence[str], salt: bytes) -> np.ndarray:
@@ -236,34 +204,29 @@ def _hashes(texts: Sequence[str], salt: bytes) -> np.ndarray:
 
 
 def _usable_chunks(
-    config: CorpusConfig,
-    seed: int,
-    report: CorpusReport,
-    search: SearchConfig | None,
-    spool_query: Callable[[tuple[str, str, int]], None],
-) -> Iterator[_Chunk]:
-    """Yield every usable sentence once, with its seeded hash (uint64); pass queries of duplicates to `spool_query`."""
+    config: CorpusConfig, seed: int, report: CorpusReport, search: SearchConfig, queries: Queries
+) -> Iterator[tuple[np.ndarray, list[_Text]]]:
+    """Yield seeded hashes, uint64 [B], and B texts, each once; users' queries for duplicates are added to `queries`."""
     sources, seen = find_sources(config), _SeenHashes()
     salt = blake2b(str(seed).encode(), digest_size=16).digest()
     for block in (block for source in sources for block in _blocks(source, config, search)):
-        cleaned, materials = _passages_of(block, config, search, report)
-        lengths = np.fromiter(map(len, cleaned), np.int64, count=len(cleaned))
+        texts = _texts_of(block, config, search, report)
+        lengths = np.array([len(text.text) for text in texts])
         short, long = lengths < config.min_characters, lengths > config.max_characters
-        usable = np.flatnonzero(~(short | long))
-        sentences = [cleaned[row] for row in usable]
-        keys = _hashes(sentences, salt)
+        usable = [texts[row] for row in np.flatnonzero(~(short | long))]
+        keys = _hashes([text.text for text in usable], salt)
         fresh, empty = seen.add(keys), int((lengths == 0).sum())
-        report.lines += len(cleaned)
+        report.lines += len(texts)
         report.empty += empty
         report.too_short += int(short.sum()) - empty
         report.too_long += int(long.sum())
         report.usable += len(fresh)
-        report.duplicates += len(sentences) - len(fresh)
-        for row in np.setdiff1d(usable, usable[fresh]):  # the same text may be there once for each query
-            for query in materials[row][1]:
-                spool_query((OWN, query, UNKNOWN))
+        report.duplicates += len(usable) - len(fresh)
+        for row in np.setdiff1d(np.arange(len(usable)), fresh):  # the same text may be there once for each query
+            for query in usable[row].own:
+                queries.add_one(OWN, query, UNKNOWN)
         if len(fresh):
-            yield keys[fresh], [sentences[row] for row in fresh], [materials[row] for row in usable[fresh]]
+            yield keys[fresh], [usable[row] for row in fresh]
     if not report.usable:
         problem = f"no usable sentence in {_names(sources)} ({report.summary()})"
         wanted = f"a row should be a sentence of {config.min_characters:,} to {config.max_characters:,} characters"
@@ -292,32 +255,17 @@ class _SeenHashes:
         return np.sort(first[new])
 
 
-def _draw(chunks: Iterator[_Chunk], count: int, report: CorpusReport) -> Iterator[_Chunk]:
-    """Yield the `count` sentences with the smallest seeded hashes: a uniform draw, whatever the reading order."""
-    keys, sentences, materials, ceiling = [np.empty(0, np.uint64)], [], [], np.iinfo(np.uint64).max
-
-    def drop_largest() -> None:
-        joined = np.concatenate(keys)
-        order = np.argsort(joined)[:count]
-        keys[:] = [joined[order]]
-        sentences[:], materials[:] = [sentences[i] for i in order], [materials[i] for i in order]
-
-    for new_keys, new_sentences, new_materials in chunks:
-        rows = np.flatnonzero(new_keys <= ceiling)
-        keys.append(new_keys[rows])
-        sentences += [new_sentences[row] for row in rows]
-        materials += [new_materials[row] for row in rows]
-        if len(sentences) > count + max(count // 4, _ROWS):
-            drop_largest()
-            ceiling = keys[0][-1]
-    if report.usable < count:
+def _draw(chunks: Iterator[tuple[np.ndarray, list[_Text]]], count: int, report: CorpusReport) -> Iterator[list[_Text]]:
+    """Yield the `count` texts with the smallest seeded hashes: a uniform draw, whatever the reading order."""
+    hashed = ((key, text) for keys, texts in chunks for key, text in zip(keys.tolist(), texts))
+    drawn = [text for _, text in heapq.nsmallest(count, hashed)]
+    if len(drawn) < count:
         raise UserError(
             f"{count:,} sentences were asked for, but corpus.source has only {report.usable:,} usable ones "
             f"({report.summary()}); lower corpus.sentences and sed.sentences, or add text"
         )
-    drop_largest()
-    for start in range(0, len(sentences), _ROWS):
-        yield tuple(part[start : start + _ROWS] for part in (keys[0], sentences, materials))
+    for start in range(0, count, _ROWS):
+        yield drawn[start : start + _ROWS]
 
 
 def find_sources(config: CorpusConfig) -> list[Source]:
@@ -337,12 +285,12 @@ def find_sources(config: CorpusConfig) -> list[Source]:
     return list(found.values())
 
 
-def _blocks(source: Source, config: CorpusConfig, search: SearchConfig | None = None) -> Iterator[Rows]:
+def _blocks(source: Source, config: CorpusConfig, search: SearchConfig) -> Iterator[Rows]:
     """Yield rows in non-empty blocks of some thousand, with the columns that queries are made from; null is None."""
     names, text = [config.column] if config.column else COLUMNS, ("sentence",)
     wanted, remedy = {text: [(name,) for name in names]}, "; name another column in corpus.column"
-    optional = {"title": "title"} if search else {}
-    if search and search.column:
+    optional = {"title": "title"} if search.enabled else {}
+    if search.column:
         wanted[("queries",)] = [(search.column,)]
         remedy += " or search.column"
     needed = " or ".join(names) + (f", and {search.column}," if len(wanted) > 1 else "")

@@ -75,10 +75,13 @@ def directory_of(source: Source) -> Path:
     return source.directory if isinstance(source, BlockFiles) else source
 
 
-class RowGroups:
-    """Row groups of a table; `sizes` holds their rows, int64 [G].
+class SentenceTable:
+    """A sentence or target table by position, without all of it in memory.
 
-    They are those of all Parquet files in a directory, in the order of names, or `ROWS_PER_GROUP` rows of blocks.
+    Row groups are those of all Parquet files in a directory, in the order of names, or `ROWS_PER_GROUP` rows of blocks.
+
+    Attributes:
+        sizes: rows of each row group, int64 [G].
     """
 
     def __init__(self, source: Source):
@@ -92,26 +95,19 @@ class RowGroups:
             sizes = [file.metadata.row_group(index).num_rows for file, index in places]
             self._readers = [partial(file.read_row_group, index) for file, index in places]
         self.sizes = np.array(sizes, np.int64)
-
-    def read(self, group: int, columns: Sequence[str]) -> pa.Table:
-        """Return some columns of a group."""
-        return self._readers[group](columns=list(columns))
-
-
-class SentenceTable:
-    """Rows of the artefact `corpus` or of a target table by position, without all of them in memory."""
-
-    def __init__(self, source: Source):
-        self._groups = RowGroups(source)
-        self._starts = np.concatenate([[0], np.cumsum(self._groups.sizes)])
+        self._starts = np.concatenate([[0], np.cumsum(self.sizes)])
         self._loaded: dict[tuple[int, tuple[str, ...]], pa.Table] = {}
 
     def __len__(self) -> int:
         return int(self._starts[-1])
 
+    def row_group(self, group: int, columns: Sequence[str]) -> pa.Table:
+        """Return some columns of a row group."""
+        return self._readers[group](columns=list(columns))
+
     def column(self, name: str) -> np.ndarray | None:
         """Return a whole column of numbers; None if there is none of this name."""
-        parts = [self._groups.read(group, [name]) for group in range(len(self._groups.sizes))]
+        parts = [read(columns=[name]) for read in self._readers]
         if name not in parts[0].column_names:
             return None
         return np.concatenate([part[name].to_numpy() for part in parts])
@@ -120,7 +116,7 @@ class SentenceTable:
         """Return some rows, counted from 0; the row groups they come from stay in memory for the next call."""
         groups = np.flatnonzero((self._starts[:-1] < stop) & (self._starts[1:] > start))
         wanted = [(int(group), tuple(columns)) for group in groups]
-        self._loaded = {key: self._loaded[key] if key in self._loaded else self._groups.read(*key) for key in wanted}
+        self._loaded = {key: self._loaded[key] if key in self._loaded else self.row_group(*key) for key in wanted}
         return pa.concat_tables(self._loaded.values()).slice(start - self._starts[groups[0]], stop - start)
 
 

@@ -1,8 +1,11 @@
 """Queries for the texts of a corpus: made from them, or given by users."""
 
+import json
 import random
 import re
 from collections.abc import Iterator, Sequence
+from itertools import islice
+from tempfile import SpooledTemporaryFile
 from typing import Any
 
 import numpy as np
@@ -19,10 +22,46 @@ UNKNOWN = -1
 """In place of a query's text, if no text is known to answer it."""
 
 _SETTING = "search.source"
+_ROWS = 4096
+_IN_MEMORY = 1 << 20  # characters of queries before they go to a file
 SENTENCE_END = re.compile(r"""[.!?…][)\]"'”’»]*(?= |$)|[。！？]""")
 _LEAST_WORDS, _MOST_WORDS = 4, 12
 """Of a crop, which is at most half of its text."""
 _EDGES = "()[]{}\"'“”‘’«»,;:.!?…-–— "
+
+
+class Queries:
+    """Queries for the texts of a corpus, in a file until all texts have been read, as a text may have several."""
+
+    def __init__(self, search: SearchConfig):
+        self._search = search
+        self._file = SpooledTemporaryFile(_IN_MEMORY, "w+", encoding="utf-8")
+
+    def __enter__(self) -> "Queries":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def add(self, text: str, id_: int, title: str, own: Sequence[str], is_passage: bool) -> None:
+        """Add users' `own` queries for a text, and those made from it; only a crop is surely of this passage."""
+        of_line = UNKNOWN if is_passage else id_
+        for query in own:
+            self.add_one(OWN, query, of_line)
+        for kind, query in queries_of(self._search, text, title):
+            self.add_one(kind, query, id_ if kind == "crops" else of_line)
+
+    def add_one(self, kind: str, query: str, of: int) -> None:
+        """Add a query for the text with the id `of`, or `UNKNOWN`."""
+        self._file.write(f"{json.dumps([kind, query, of])}\n")
+
+    def blocks(self) -> Iterator[list[tuple[str, str, int]]]:
+        """Yield kind, words and text of each query in blocks of some thousand, those of `search.source` last."""
+        self._file.seek(0)
+        while lines := list(islice(self._file, _ROWS)):
+            yield [tuple(json.loads(line)) for line in lines]
+        for block in own_queries(self._search):
+            yield [(OWN, query or "", UNKNOWN) for query in block]
 
 
 def queries_of(search: SearchConfig, text: str, title: str = "") -> Iterator[tuple[str, str]]:
@@ -32,19 +71,22 @@ def queries_of(search: SearchConfig, text: str, title: str = "") -> Iterator[tup
     {'titles': 'Cats'}
     """
     for kind in search.queries:
-        found = [title] if kind == "titles" else _crops(text)
-        yield from ((kind, query) for query in found if query and query != text)
+        query = title if kind == "titles" else _crop(text)
+        if query and query != text:
+            yield kind, query
 
 
-def _crops(text: str) -> Iterator[str]:
+def _crop(text: str) -> str:
+    """Return some words of a text, the same ones each time; nothing of a short text."""
     words, draws = text.split(), random.Random(text)
-    if len(words) >= 2 * _LEAST_WORDS:
-        count = draws.randint(_LEAST_WORDS, min(_MOST_WORDS, len(words) // 2))
-        start = draws.randrange(len(words) - count + 1)
-        yield " ".join(words[start : start + count]).strip(_EDGES)
+    if len(words) < 2 * _LEAST_WORDS:
+        return ""
+    count = draws.randint(_LEAST_WORDS, min(_MOST_WORDS, len(words) // 2))
+    start = draws.randrange(len(words) - count + 1)
+    return " ".join(words[start : start + count]).strip(_EDGES)
 
 
-def own_queries(search: SearchConfig) -> Iterator[Sequence[str | None]]:
+def own_queries(search: SearchConfig) -> Iterator[list[str | None]]:
     """Yield the queries of `search.source` in blocks of some thousand."""
     field = ("query",)
     wanted = {field: [("query",), ("text",), ("sentence",)]}
@@ -67,7 +109,7 @@ def _sources(search: SearchConfig) -> list[File | Hub]:
     return find(search.source, _SETTING, "queries", Hub(search.source, None, "train", streaming=True))
 
 
-def given_for(value: object, where: str) -> list[str]:
+def queries_in_cell(value: object, where: str) -> list[str]:
     """Return the queries in a cell of `search.column`: null, a text, or a list of texts."""
     found = [value] if isinstance(value, str) else [] if value is None else value
     if not isinstance(found, list) or not all(isinstance(query, str) for query in found):

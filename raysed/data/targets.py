@@ -1,5 +1,6 @@
 """Target tables, and the batches that learners read from them."""
 
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 
 from raysed.config import TargetPrecision
 from raysed.data.batches import Batches
-from raysed.data.parquet import ROWS_PER_GROUP, RowGroups, Source, list_rows, matrix, with_column
+from raysed.data.parquet import ROWS_PER_GROUP, SentenceTable, Source, list_rows, matrix, with_column
 from raysed.data.tokens import PackedTokens, TokenTable, pack
 from raysed.errors import UserError
 
@@ -85,8 +86,8 @@ class TargetBatches(Batches):
         window: int = 16,
         held_out: bool = False,
     ):
-        self._source, self._groups = source, RowGroups(source)
-        self._group_rows = self._groups.sizes
+        self._source, self._table = source, SentenceTable(source)
+        self._group_rows = self._table.sizes
         if held_out:
             self._group_rows = self._group_rows - _held_out_rows(self._group_rows)
         if not self._group_rows.sum():
@@ -138,16 +139,16 @@ class TargetBatches(Batches):
 
     def _load(self, epoch: int, window: int) -> _Window:
         groups = self._groups_of(epoch)[window]
-        table = pa.concat_tables(self._groups.read(g, _COLUMNS).slice(0, self._group_rows[g]) for g in groups)
+        table = pa.concat_tables(self._table.row_group(g, _COLUMNS).slice(0, self._group_rows[g]) for g in groups)
         order = np.random.default_rng([self.seed, epoch, window + 1]).permutation(len(table))
         return _Window(TokenTable.from_arrow(table), list_rows(table.column("target")), order)
 
 
 def held_out_batches(source: Source, batch_size: int, offset: np.ndarray | float = 0.0) -> list[TargetBatch]:
     """Return the last rows of every row group as batches: a twentieth of all rows, but at most 2,000."""
-    groups = RowGroups(source)
+    groups = SentenceTable(source)
     held = _held_out_rows(groups.sizes)
-    parts = ((groups.read(group, _COLUMNS), held[group]) for group in np.flatnonzero(held))
+    parts = ((groups.row_group(group, _COLUMNS), held[group]) for group in np.flatnonzero(held))
     table = pa.concat_tables(part.take(np.arange(len(part) - count, len(part))) for part, count in parts)  # copied
     tokens, targets_ND = TokenTable.from_arrow(table), matrix(table.column("target"))
     targets_ND = targets_ND - np.asarray(offset, np.float32)
@@ -173,66 +174,23 @@ def _held_out_rows(group_rows: np.ndarray) -> np.ndarray:
     return np.diff(until, prepend=0)
 
 
-class TargetWriter:
-    """Write a target table as rows come, and check that targets are finite and that each sentence came once.
+def write_targets(directory: Path, tables: Iterable[pa.Table]) -> None:
+    """Write a target table from tables with id, input_ids and target, each a row group, and the mean target as `MEAN`.
 
-    Files `part-00000.parquet` and so on have 64 row groups of 4,096 rows; `MEAN` is the mean target, float64 [D].
+    Files `part-00000.parquet` and so on have 64 row groups of 4,096 rows.
     """
-
-    def __init__(self, directory: Path):
-        self._directory, self._groups, self.rows = directory, 0, 0
-        self._writer: pq.ParquetWriter | None = None
-        self._waiting: list[pa.Table] = []
-        self._ids: list[np.ndarray] = []
-        self._sum: np.ndarray | float = 0.0
-
-    def add(self, table: pa.Table) -> None:
-        """Add rows with id, input_ids and target in its final precision; UserError if a target is not finite."""
-        if not len(table):
-            return
-        targets_BD = matrix(table.column("target"))
-        if failure := _not_finite(table, targets_BD):
-            raise UserError(failure)
-        self._ids.append(table.column("id").to_numpy())
-        self._sum = self._sum + targets_BD.sum(axis=0, dtype=np.float64)
-        self.rows += len(table)
-        self._waiting.append(table)
-        self._flush(ROWS_PER_GROUP)
-
-    def close(self, expected: int) -> None:
-        """Finish the table; RuntimeError if rows were lost or repeated."""
-        self._flush(1)
-        if self._writer:
-            self._writer.close()
-        distinct = len(np.unique(np.concatenate(self._ids))) if self._ids else 0
-        if self.rows != expected or distinct != expected:
-            raise RuntimeError(
-                f"{expected} sentences were embedded, but {self.rows} rows with {distinct} ids were written"
-            )
-        np.save(self._directory / MEAN, self._sum / expected)
-
-    def _flush(self, at_least: int) -> None:
-        """Write whole row groups, so that their boundaries do not depend on the blocks that rows came in."""
-        while (waiting := sum(map(len, self._waiting))) >= at_least and waiting:
-            table = pa.concat_tables(self._waiting).combine_chunks()
-            group, rest = table.slice(0, ROWS_PER_GROUP), table.slice(ROWS_PER_GROUP)
-            if self._groups % _GROUPS_PER_FILE == 0:
-                if self._writer:
-                    self._writer.close()
-                name = f"part-{self._groups // _GROUPS_PER_FILE:05d}.parquet"
-                self._writer = pq.ParquetWriter(self._directory / name, group.schema)
-            self._writer.write_table(group, row_group_size=ROWS_PER_GROUP)
-            self._groups += 1
-            self._waiting = [rest] if len(rest) else []
-
-
-def _not_finite(table: pa.Table, targets_BD: np.ndarray) -> str:
-    """Return a message with the ids of sentences whose targets are not finite; empty if there are none."""
-    broken = ~np.isfinite(targets_BD).all(axis=1)
-    if not broken.any():
-        return ""
-    ids = table.column("id").to_numpy()[broken][:10]
-    return f"teacher embeddings are not finite for sentence ids {', '.join(map(str, ids))}"
+    writer, rows, sum_D = None, 0, np.float64(0)
+    for number, table in enumerate(tables):
+        if number % _GROUPS_PER_FILE == 0:
+            if writer:
+                writer.close()
+            name = f"part-{number // _GROUPS_PER_FILE:05d}.parquet"
+            writer = pq.ParquetWriter(directory / name, table.schema)
+        writer.write_table(table.combine_chunks(), row_group_size=ROWS_PER_GROUP)
+        rows += len(table)
+        sum_D = sum_D + matrix(table.column("target")).sum(axis=0, dtype=np.float64)
+    writer.close()
+    np.save(directory / MEAN, sum_D / rows)
 
 
 def with_targets(
@@ -244,9 +202,12 @@ def with_targets(
     """
     with np.errstate(over="ignore"):
         rounded_BD = targets_BD.astype(TARGET_TYPES[precision], copy=False)
-    if failure := _not_finite(table, rounded_BD):
+    broken = np.flatnonzero(~np.isfinite(rounded_BD).all(axis=1))
+    if len(broken):
+        ids = table.column("id").to_numpy()[broken[:10]]
+        problem = f"teacher embeddings are not finite for sentence ids {', '.join(map(str, ids))}"
         if np.isfinite(targets_BD).all():
             most = f"{np.finfo(rounded_BD.dtype).max:,.0f}"
-            failure += f" in {precision}, whose largest number is {most}; set sed.target_precision to fp32"
-        raise UserError(failure)
+            problem += f" in {precision}, whose largest number is {most}; set sed.target_precision to fp32"
+        raise UserError(problem)
     return with_column(table, column, rounded_BD)

@@ -18,7 +18,7 @@ from raysed.config import CombinationConfig, EncodePrecision, Precision, Role, T
 from raysed.context import Context
 from raysed.data.parquet import ROWS_PER_GROUP, BlockFiles, SentenceTable, Source
 from raysed.data.queries import roles_in
-from raysed.data.targets import MEAN, TargetWriter, matrix, with_column, with_targets
+from raysed.data.targets import MEAN, matrix, with_column, with_targets, write_targets
 from raysed.data.tokens import TokenTable
 from raysed.errors import UserError
 from raysed.graph import Artefact, Blocks, ExternalInput, OutcomeMember
@@ -370,12 +370,14 @@ def combined_targets(out: Path, inputs: Named, settings: Named, context: Context
     elif how.turn if how.turn is not None else not (is_shared_space or is_ordered):
         combination = combination.turned(_products(table, combination, encoder, context)[0])
     combination.save(out / COMBINATION)
-    writer = TargetWriter(out)
-    for start, parts in table.parts(len(table.corpus)):
-        targets_BD = combination.target(parts)
-        block = table.corpus.rows(start, start + len(targets_BD), ("id", "input_ids"))
-        writer.add(with_targets(block, targets_BD, sed.target_precision))
-    writer.close(len(table.corpus))
+
+    def row_groups() -> Iterator[pa.Table]:
+        for start, parts in table.parts(len(table.corpus)):
+            targets_BD = combination.target(parts)
+            rows = table.corpus.rows(start, start + len(targets_BD), ("id", "input_ids"))
+            yield with_targets(rows, targets_BD, sed.target_precision)
+
+    write_targets(out, row_groups())
     about = {"rows": len(table.corpus), "teachers": len(table.widths), "width": combination.width}
     is_shared = len(table.widths) == 1 and combination.is_identity
     return {**about, "kept": combination.kept, "shared": is_shared}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raysed.data.parquet import ROWS_PER_GROUP, BlockFiles, RowGroups, SentenceTable
+from raysed.data.parquet import ROWS_PER_GROUP, BlockFiles, SentenceTable
 from raysed.data.targets import TARGET_FILE, TargetBatches, held_out_batches, with_column
 
 MOST = 2 * ROWS_PER_GROUP + 1
@@ -49,15 +49,14 @@ def test_rows_and_row_groups_do_not_depend_on_the_size_of_blocks(places, size, b
     rows = table(count)
     one, cut = in_directory(rows, places()), in_blocks(rows, places(), size, known)
     assert cut.shape == {"blocks": -(-count // size), "size": size, "rows": count}
-    groups, expected = RowGroups(cut), RowGroups(one)
-    assert groups.sizes.tolist() == expected.sizes.tolist()
-    assert set(groups.sizes[:-1]) <= {ROWS_PER_GROUP}
-    for group in range(len(groups.sizes)):
-        assert groups.read(group, COLUMNS) == expected.read(group, COLUMNS)
+    found, plain = SentenceTable(cut), SentenceTable(one)
+    assert found.sizes.tolist() == plain.sizes.tolist()
+    assert set(found.sizes[:-1]) <= {ROWS_PER_GROUP}
+    for group in range(len(found.sizes)):
+        assert found.row_group(group, COLUMNS) == plain.row_group(group, COLUMNS)
 
     start = data.draw(st.integers(0, count - 1))
     stop = data.draw(st.integers(start + 1, min(count, start + 5000)))
-    found, plain = SentenceTable(cut), SentenceTable(one)
     assert len(found) == len(plain) == count
     assert found.rows(start, stop, COLUMNS) == plain.rows(start, stop, COLUMNS) == rows.slice(start, stop - start)
     assert np.array_equal(found.column("id"), np.arange(count)) and found.column("of") is None

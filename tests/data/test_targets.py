@@ -13,7 +13,7 @@ from learners import write_targets
 
 from raysed.data import targets
 from raysed.data.parquet import SentenceTable
-from raysed.data.targets import TARGET_FILE, TargetBatches, TargetWriter, held_out_batches, with_column, with_targets
+from raysed.data.targets import TARGET_FILE, TargetBatches, held_out_batches, with_column, with_targets
 from raysed.errors import UserError
 
 
@@ -74,13 +74,13 @@ def test_a_table_of_several_files_has_the_batches_of_one(tmp_path, monkeypatch):
         monkeypatch.setattr(targets, "_GROUPS_PER_FILE", per_file)
         directory = tmp_path / str(per_file)
         directory.mkdir()
-        rng, writer = np.random.default_rng(0), TargetWriter(directory)
-        for start in range(0, 110, 13):  # blocks end elsewhere
-            ids = np.arange(start, min(start + 13, 110))
+        rng, groups = np.random.default_rng(0), []
+        for start in range(0, 110, 20):
+            ids = np.arange(start, min(start + 20, 110))
             tokens = pa.array([rng.integers(1, 9, 4).tolist() for _ in ids], pa.list_(pa.int32()))
             rows = pa.table({"id": ids, "input_ids": tokens})
-            writer.add(with_column(rows, "target", rng.normal(size=(len(ids), 3)).astype(np.float32)))
-        writer.close(110)
+            groups.append(with_column(rows, "target", rng.normal(size=(len(ids), 3)).astype(np.float32)))
+        targets.write_targets(directory, groups)
         assert len(list(directory.glob("*.parquet"))) == files
         assert len(SentenceTable(directory)) == 110
         count = TargetBatches(directory, 8, seed=3, held_out=True).count
@@ -98,9 +98,8 @@ def test_targets_in_fp16_take_half_the_room_and_are_rounded_once(tmp_path):
     for precision in ("fp32", "fp16"):
         directory = tmp_path / precision
         directory.mkdir()
-        writer, tokens = TargetWriter(directory), pa.array([[1, 2]] * rows, pa.list_(pa.int32()))
-        writer.add(with_targets(pa.table({"id": np.arange(rows), "input_ids": tokens}), targets_ND, precision))
-        writer.close(rows)
+        table = pa.table({"id": np.arange(rows), "input_ids": pa.array([[1, 2]] * rows, pa.list_(pa.int32()))})
+        targets.write_targets(directory, [with_targets(table, targets_ND, precision)])
         sizes[precision] = (directory / TARGET_FILE).stat().st_size
     assert sizes["fp16"] < 0.55 * sizes["fp32"]
     rounded_ND = targets_ND.astype(np.float16).astype(np.float32)

@@ -20,7 +20,7 @@ from raysed.cluster.watchdog import watched_workers
 from raysed.config import EncoderConfig
 from raysed.context import Context, ignore
 from raysed.data.parquet import ROWS_PER_GROUP, BlockFiles, SentenceTable, matrix, with_column
-from raysed.data.targets import MEAN, TARGET_FILE, TargetWriter
+from raysed.data.targets import MEAN, TARGET_FILE, write_targets
 from raysed.data.tokens import SENTENCE_SCHEMA, TokenTable
 from raysed.errors import RunFailed, UserError
 from raysed.graph import BlocksRef, Ref, Task, resolve_input
@@ -110,10 +110,8 @@ def block_names(storage: Storage, name: str) -> list[str]:
 
 def test_targets_are_verified_with_one_teacher_in_memory(tmp_path, request):
     storage, names = run_with(tmp_path, teachers=4, sentences=60)
-    writer = TargetWriter(tmp_path)
     corpus = pq.read_table(storage.fetch("corpus"), columns=["id", "input_ids"])
-    writer.add(with_column(corpus, "target", plain_mean(storage, names).astype(np.float32)))
-    writer.close(60)
+    write_targets(tmp_path, [with_column(corpus, "target", plain_mean(storage, names).astype(np.float32))])
     most_alive = request.getfixturevalue("most_alive")  # from here on
     assert verify_targets(tmp_path, [storage.fetch(name) for name in names]) < 1e-5
     assert most_alive() == 1
@@ -277,38 +275,6 @@ def test_a_mean_that_is_not_finite_names_its_sentence_and_is_not_published(tmp_p
     ):
         average(storage, [mean(storage, "ct-sed/targets", ["ct/members/00"])])
     assert storage.entries("ct-sed") == []
-
-
-def test_row_groups_do_not_depend_on_how_blocks_are_cut(tmp_path):
-    """The learner reads row groups, so its batches must not depend on the order of events in the cluster."""
-    rows = ROWS_PER_GROUP + 500
-    targets = np.random.default_rng(0).normal(size=(rows, 2)).astype(np.float32)
-    contents = []
-    for cut in (97, 1024, rows):
-        directory = tmp_path / str(cut)
-        directory.mkdir()
-        writer = TargetWriter(directory)
-        for start in range(0, rows, cut):
-            writer.add(target_table(np.arange(start, min(start + cut, rows)), targets[start : start + cut]))
-        writer.close(rows)
-        meta = pq.ParquetFile(directory / TARGET_FILE).metadata
-        assert [meta.row_group(i).num_rows for i in range(meta.num_row_groups)] == [ROWS_PER_GROUP, 500]
-        contents.append((directory / TARGET_FILE).read_bytes())
-    assert contents[0] == contents[1] == contents[2]
-
-
-def target_table(ids: np.ndarray, targets: np.ndarray) -> pa.Table:
-    lists = pa.FixedSizeListArray.from_arrays(pa.array(targets.reshape(-1)), targets.shape[1])
-    tokens = pa.array([[1, 2]] * len(ids), pa.list_(pa.int32()))
-    return pa.table({"id": ids, "input_ids": tokens, "target": lists})
-
-
-@pytest.mark.parametrize("ids", [[0, 1, 1], [0, 1]], ids=["repeated", "lost"])
-def test_lost_and_repeated_rows_are_refused(tmp_path, ids):
-    writer = TargetWriter(tmp_path)
-    writer.add(target_table(np.array(ids), np.ones((len(ids), 2), np.float32)))
-    with pytest.raises(RuntimeError, match="3 sentences were embedded"):
-        writer.close(3)
 
 
 def test_a_target_of_another_sentence_is_found(tmp_path):
