@@ -114,21 +114,21 @@ class Evaluation:
 
     def score(self, embeddings: Embeddings, begin: Callable[[str], None] = ignore) -> ModelScores:
         """Score one model, on matrices by task only what they cover; `begin` is called with the name of each task."""
-        found = ModelScores()
+        scores = ModelScores()
         for name, task in self.tasks.items():
             if not isinstance(embeddings, Mapping) or name in embeddings:
                 begin(name)
-                found.add(task, self.outcome(embeddings, name))
-        return found
+                scores.add(task, self.outcome(embeddings, name))
+        return scores
 
     def score_baselines(self, begin: Callable[[str], None] = ignore) -> dict[str, ModelScores]:
         """Score the lexical baselines, which need no model, by name."""
-        found = {name: ModelScores() for name in BASELINES}
+        rows = {name: ModelScores() for name in BASELINES}
         for task in self.tasks.values():
             for name, outcome in task.lexical().items():
                 begin(f"{task.name} by {name}")
-                found[name].add(task, outcome())
-        return {name: scores for name, scores in found.items() if scores.outcomes}
+                rows[name].add(task, outcome())
+        return {name: scores for name, scores in rows.items() if scores.outcomes}
 
     def score_between(self, x_UD: np.ndarray, y_UD: np.ndarray, tasks: Iterable[str]) -> float | None:
         """Return the mean of `EvaluationTask.score_between` over `tasks`; None if one has no such score."""
