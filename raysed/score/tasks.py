@@ -15,7 +15,6 @@ import numpy as np
 
 from raysed.config import EvaluationConfig, Layers, Role, TaskConfig, stable_hash
 from raysed.context import ignore
-from raysed.data.graded import StsTask
 from raysed.data.rows import first_filled_line
 from raysed.data.sources import ending, local_file
 from raysed.errors import UserError
@@ -54,18 +53,17 @@ class ModelScores:
 class Evaluation:
     """Scores models on tasks; built once, then given the embeddings of one model after another."""
 
-    def __init__(self, tasks: Sequence[StsTask | EvaluationTask], aggregation: str = "mean"):
-        made = [Pairs(task, aggregation) if isinstance(task, StsTask) else task for task in tasks]
-        self.tasks: dict[str, EvaluationTask] = {task.name: task for task in made}
+    def __init__(self, tasks: Sequence[EvaluationTask]):
+        self.tasks = {task.name: task for task in tasks}
         self._row: dict[tuple[Role, str], int] = {}
-        for task in made:
+        for task in tasks:
             for each in zip(task.roles, task.sentences):
                 self._row.setdefault(each, len(self._row))
         self.sentences = [text for _, text in self._row]
         """Sentences of all tasks in first-seen order: what a model has to embed. A text with two roles is two."""
         self.roles = [role for role, _ in self._row]
         """Role of each of `sentences`."""
-        self._rows = {task.name: self.rows_of(task) for task in made}
+        self._rows = {task.name: self.rows_of(task) for task in tasks}
 
     @classmethod
     def load(cls, config: EvaluationConfig, seed: int) -> Evaluation:
