@@ -281,32 +281,33 @@ def distillation(*arguments: Any, **named: Any) -> Config:
 
     bound = signature(distill).bind(*arguments, **named)
     bound.apply_defaults()
-    given = SimpleNamespace(**bound.arguments)
-    own: dict[str, Any] = {"run": given.run, "storage": given.storage}
-    make_config(own)  # before anything is written there
-    defaults, has_dev = load_config(find_config("distill")), given.dev is not None
-    blocks = [settings_of(teacher, given_objects) for teacher in _as_list(given.teachers)]
+    options = SimpleNamespace(**bound.arguments)
+    settings: dict[str, Any] = {"run": options.run, "storage": options.storage}
+    make_config(settings)  # before anything is written there
+    defaults, has_dev = load_config(find_config("distill")), options.dev is not None
+    blocks = [settings_of(teacher, given_objects) for teacher in _as_list(options.teachers)]
     paths = [block.get("path", "") for block in blocks]
-    own |= {"teachers": blocks, "encoder": _learner(given.learner, given.keep_layers, given.static, paths)}
+    settings |= {"teachers": blocks, "encoder": _learner(options.learner, options.keep_layers, options.static, paths)}
     if any(path.startswith(PYTHON) for path in paths) and not os.environ.get("RAY_ADDRESS"):
-        own["resources"] = {"engine": "local"}
-    directory = f"{os.path.expanduser(given.storage)}/{given.run}/given"
-    if given.sentences is not None:
-        own["corpus"] = {"source": source_of(given.sentences, f"{directory}/sentences.parquet", "sentences")}
-    if given.search or given.queries is not None:
-        sources = [] if given.queries is None else source_of(given.queries, f"{directory}/queries.parquet", "queries")
+        settings["resources"] = {"engine": "local"}
+    directory = f"{os.path.expanduser(options.storage)}/{options.run}/given"
+    if options.sentences is not None:
+        settings["corpus"] = {"source": source_of(options.sentences, f"{directory}/sentences.parquet", "sentences")}
+    if options.search or options.queries is not None:
+        place = f"{directory}/queries.parquet"
+        sources = [] if options.queries is None else source_of(options.queries, place, "queries")
         if len(sources) > 1:
             raise UserError("queries: pass one file of queries, or the queries themselves")
-        own["search"] = {"queries": list(get_args(QueryKind)), "source": sources[0] if sources else None}
+        settings["search"] = {"queries": list(get_args(QueryKind)), "source": sources[0] if sources else None}
         # Without a task to choose on, held-out queries choose the weights.
-        own["sed"] = {"loss": ["unit_mse", "scores"], **({} if has_dev else {"keep": "best_on_held_out"})}
-    if tasks := _sources(given.dev, given.tasks, f"{directory}/tasks"):
-        own["evaluation"] = _on_tasks(tasks, has_dev, defaults)
-    if given.static:
+        settings["sed"] = {"loss": ["unit_mse", "scores"], **({} if has_dev else {"keep": "best_on_held_out"})}
+    if tasks := _sources(options.dev, options.tasks, f"{directory}/tasks"):
+        settings["evaluation"] = _on_tasks(tasks, has_dev, defaults)
+    if options.static:
         # Most rows of the table are in few batches, so updates may be large.
-        own["sed"] = {**own.get("sed", {}), "learning_rate": 1e-2, "batch_size": 256}
+        settings["sed"] = {**settings.get("sed", {}), "learning_rate": 1e-2, "batch_size": 256}
     known = defaults.model_dump(mode="json", exclude_unset=True)
-    return _with_lengths(merge(known, own, Config), given.settings or {}, given.verbose)
+    return _with_lengths(merge(known, settings, Config), options.settings or {}, options.verbose)
 
 
 def _learner(

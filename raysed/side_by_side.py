@@ -42,8 +42,8 @@ def score_baselines(evaluation: Evaluation) -> list[Row]:
     """Score the lexical baselines, which need no model."""
     count = sum(len(task.lexical()) for task in evaluation.tasks.values())
     with steps("score lexical baselines", count) as begin:
-        found = evaluation.score_baselines(begin)
-    return [_row(display_name(name, "baseline"), "lexical baseline", [], scores) for name, scores in found.items()]
+        baselines = evaluation.score_baselines(begin)
+    return [_row(display_name(name, "baseline"), "lexical baseline", [], scores) for name, scores in baselines.items()]
 
 
 def _row(name: str, description: str, layers: list[Any], scores: ModelScores) -> Row:

@@ -18,7 +18,6 @@ import pytest
 from raysed.bundled import ENCODER
 from raysed.cluster.execute import ExecutionOptions, Executor, backend_of
 from raysed.config import make_config
-from raysed.data.graded import load_task
 from raysed.plan.graph import Plan
 from raysed.score.tasks import Evaluation
 from raysed.store.storage import Storage
@@ -72,7 +71,7 @@ def tiny_settings(**changes) -> dict:
 
 
 def tiny_evaluation() -> Evaluation:
-    return Evaluation([load_task(name, task) for name, task in make_config(tiny_settings()).evaluation.tasks.items()])
+    return Evaluation.load(make_config(tiny_settings()).evaluation, 0)
 
 
 def executor_of(plan: Plan, storage: Storage, say: Callable[[str], None] = lambda line: None) -> Executor:

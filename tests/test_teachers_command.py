@@ -11,6 +11,7 @@ import pytest
 from raysed.commands.teachers import job, parser
 from raysed.data.graded import StsTask
 from raysed.errors import UserError
+from raysed.score.kinds.pairs import Pairs
 from raysed.score.tasks import Evaluation, main_score
 
 WORDS = "cat dog sun rain tree house road river bread cheese milk stone".split()
@@ -69,7 +70,7 @@ def test_teachers_alone_and_together_by_kind_of_task(compare):
     of_its_own = [(a, b, score) for score, a, b in pairs_of(2) if frozenset((a, b)) not in chosen_by]
     assert 3 < len(of_its_own) < 60
     first, second, gold = zip(*of_its_own)
-    evaluation = Evaluation([StsTask("pairs", {"": (list(first), list(second), np.array(gold))})])
+    evaluation = Evaluation([Pairs(StsTask("pairs", {"": (list(first), list(second), np.array(gold))}))])
     vectors = {row["sentence"]: row["embedding"] for row in pq.read_table("a.parquet").to_pylist()}
     alone = main_score(evaluation.score(np.array([vectors[text] for text in evaluation.sentences])).metrics["pairs"])
     assert worth["rows"][0]["tasks"]["pairs"] == pytest.approx(alone, abs=1e-4)

@@ -62,10 +62,9 @@ def job(arguments: argparse.Namespace) -> None:
     _show("rows", f"{report.lines:,}: {report.usable:,} usable, {report.duplicates:,} duplicates{counts}{only}")
     for place, sentence in enumerate(survey.sample[:: max(1, len(survey.sample) // _SAMPLES)][:_SAMPLES]):
         _show("" if place else "samples", shortened(sentence, _SHOWN_CHARACTERS))
-    pairs = {
-        source: load_task(source, TaskConfig(source=source, score_range=None), "--pairs") for source in arguments.pairs
-    }
-    for source, task in pairs.items():
+    pairs = {}
+    for source in arguments.pairs:
+        task = pairs[source] = load_task(source, TaskConfig(source=source, score_range=None), "--pairs")
         gold_P = gold_of(task)
         scores = f"{task.pairs:,} with scores from {gold_P.min():g} to {gold_P.max():g}, {task.dropped:,} without"
         _show("pairs", f"{source}: {scores}")

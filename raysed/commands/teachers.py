@@ -72,8 +72,8 @@ def job(arguments: argparse.Namespace) -> None:
     titles = [teacher.title for teacher in teachers]
     evaluation = without_seen(Evaluation.load(config.evaluation, config.seed), config.evaluation, {})
     evaluation = _known_to_all(evaluation, teachers)
-    asked: list[tuple[Role, str]] = list(zip(evaluation.roles, evaluation.sentences))
-    sample: list[tuple[Role, str]] = asked
+    labelled: list[tuple[Role, str]] = list(zip(evaluation.roles, evaluation.sentences))
+    sample: list[tuple[Role, str]] = labelled
     if texts:
         sample = [("", text) for text in survey_corpus(CorpusConfig(source=texts)).sample]
     sample = [each for each in sample if all(teacher.knows([each[1]]) for teacher in teachers)]
@@ -83,29 +83,29 @@ def job(arguments: argparse.Namespace) -> None:
             f"{len(sample):,} sentences without labels are too few to show how much teachers differ; name at least "
             f"{FEWEST_SENTENCES:,} in --corpus that all teachers know, or a --task with labels"
         )
-    row = {each: place for place, each in enumerate(dict.fromkeys([*asked, *sample]))}
+    row = {each: place for place, each in enumerate(dict.fromkeys([*labelled, *sample]))}
     embeddings = []
     for teacher in teachers:
         teacher.precision = config.resources.encode_precision  # as in a run that learns from them
         teacher.device = "cuda" if config.resources.gpu is not False and torch.cuda.is_available() else "cpu"
         embeddings.append(embed_by(teacher, [text for _, text in row], [role for role, _ in row])[0])
         teacher.unload()
-    found: dict[str, Any] = {}
+    comparison: dict[str, Any] = {}
     if evaluation.tasks:
         tasks = [name for name in config.evaluation.report_tasks() if name in evaluation.tasks]
         tasks = tasks or list(evaluation.tasks)
         dev = [config.evaluation.dev] if config.evaluation.dev in evaluation.tasks else tasks
-        ensemble = Ensemble(evaluation, config.combination, [x_ND[: len(asked)] for x_ND in embeddings])
-        found["worth"] = by_title(ensemble.gain(tasks, ensemble.choose(dev)), titles)
-        _print(gain_blocks(found["worth"]))
+        ensemble = Ensemble(evaluation, config.combination, [x_ND[: len(labelled)] for x_ND in embeddings])
+        comparison["worth"] = by_title(ensemble.gain(tasks, ensemble.choose(dev)), titles)
+        _print(gain_blocks(comparison["worth"]))
     if len(sample) >= FEWEST_SENTENCES:
         rows = [row[each] for each in sample]
-        found["agreement"] = agreement([x_ND[rows] for x_ND in embeddings], titles)
-        _print(agreement_blocks(found["agreement"]))
+        comparison["agreement"] = agreement([x_ND[rows] for x_ND in embeddings], titles)
+        _print(agreement_blocks(comparison["agreement"]))
     if not evaluation.tasks:
         print(f"\n{_LABELS_ADVICE}")
     if arguments.output:
-        write_output(arguments.output, json.dumps(found, indent=1) + "\n")
+        write_output(arguments.output, json.dumps(comparison, indent=1) + "\n")
 
 
 def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:

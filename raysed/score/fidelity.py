@@ -51,11 +51,11 @@ def fidelity(
     searches = {name: (learner_QE @ unit(kept_NE)[documents_P].T, size) for name, (kept_NE, size) in stored.items()}
     words_QP = (words_NV[queries_Q] @ words_NV[documents_P].T).toarray().round(12)  # rounded, so that equal texts tie
     searches |= {TF_IDF: (words_QP, None), BM25: (bm25_of(documents)(queries), None)}
-    found = []
+    rows = []
     for name, (scores_QP, size) in searches.items():
         outcome_QM = 100 * task.outcome_of(scores_QP.__getitem__)
         recall_Q, ndcg_Q = (outcome_QM[:, MEASURES.index(measure)] for measure in ("recall@10", "ndcg@10"))
         ends = interval(recall_Q[draws_RQ].mean(1))
         means = {"recall": float(recall_Q.mean()), "interval": ends, "ndcg": float(ndcg_Q.mean())}
-        found.append({"name": name, **means, "bytes": size})
-    return found
+        rows.append({"name": name, **means, "bytes": size})
+    return rows

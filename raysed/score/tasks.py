@@ -15,7 +15,6 @@ import numpy as np
 
 from raysed.config import EvaluationConfig, Layers, Role, TaskConfig, stable_hash
 from raysed.context import ignore
-from raysed.data.graded import StsTask
 from raysed.data.rows import first_filled_line
 from raysed.data.sources import ending, local_file
 from raysed.errors import UserError
@@ -54,18 +53,17 @@ class ModelScores:
 class Evaluation:
     """Scores models on tasks; built once, then given the embeddings of one model after another."""
 
-    def __init__(self, tasks: Sequence[StsTask | EvaluationTask], aggregation: str = "mean"):
-        made = [Pairs(task, aggregation) if isinstance(task, StsTask) else task for task in tasks]
-        self.tasks: dict[str, EvaluationTask] = {task.name: task for task in made}
+    def __init__(self, tasks: Sequence[EvaluationTask]):
+        self.tasks = {task.name: task for task in tasks}
         self._row: dict[tuple[Role, str], int] = {}
-        for task in made:
+        for task in tasks:
             for each in zip(task.roles, task.sentences):
                 self._row.setdefault(each, len(self._row))
         self.sentences = [text for _, text in self._row]
         """Sentences of all tasks in first-seen order: what a model has to embed. A text with two roles is two."""
         self.roles = [role for role, _ in self._row]
         """Role of each of `sentences`."""
-        self._rows = {task.name: self.rows_of(task) for task in made}
+        self._rows = {task.name: self.rows_of(task) for task in tasks}
 
     @classmethod
     def load(cls, config: EvaluationConfig, seed: int) -> Evaluation:
@@ -114,21 +112,21 @@ class Evaluation:
 
     def score(self, embeddings: Embeddings, begin: Callable[[str], None] = ignore) -> ModelScores:
         """Score one model, on matrices by task only what they cover; `begin` is called with the name of each task."""
-        found = ModelScores()
+        scores = ModelScores()
         for name, task in self.tasks.items():
             if not isinstance(embeddings, Mapping) or name in embeddings:
                 begin(name)
-                found.add(task, self.outcome(embeddings, name))
-        return found
+                scores.add(task, self.outcome(embeddings, name))
+        return scores
 
     def score_baselines(self, begin: Callable[[str], None] = ignore) -> dict[str, ModelScores]:
         """Score the lexical baselines, which need no model, by name."""
-        found = {name: ModelScores() for name in BASELINES}
+        rows = {name: ModelScores() for name in BASELINES}
         for task in self.tasks.values():
             for name, outcome in task.lexical().items():
                 begin(f"{task.name} by {name}")
-                found[name].add(task, outcome())
-        return {name: scores for name, scores in found.items() if scores.outcomes}
+                rows[name].add(task, outcome())
+        return {name: scores for name, scores in rows.items() if scores.outcomes}
 
     def score_between(self, x_UD: np.ndarray, y_UD: np.ndarray, tasks: Iterable[str]) -> float | None:
         """Return the mean of `EvaluationTask.score_between` over `tasks`; None if one has no such score."""

@@ -19,6 +19,7 @@ from raysed.make.scores import draw, load_embeddings
 from raysed.model.calibration import load_calibration
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_encoder
+from raysed.score.kinds.pairs import Pairs
 from raysed.score.tasks import DevTask, Evaluation, mean_embeddings
 from raysed.store.storage import Storage
 from raysed.train.calibration import fit_calibration
@@ -49,7 +50,7 @@ class TestArtefacts:
         second = StsTask(
             "b", {"x": (words[79:99], words[99:119], gold[:20]), "y": (words[99:119], words[119:], gold[20:40])}
         )
-        return Evaluation([first, second])
+        return Evaluation([Pairs(first), Pairs(second)])
 
     def calibrate(self, tmp_path, evaluation, stages, x=None, flow=None, natsv_k=10, seed=5, name="fitted", **inputs):
         """Returns the storage, and the embeddings by pooling."""

@@ -10,6 +10,7 @@ from raysed.data.graded import StsTask
 from raysed.score.ensemble import Ensemble, agreement, by_title, summary_lines
 from raysed.score.intervals import interval, resample
 from raysed.score.kinds.neighbours import Neighbours
+from raysed.score.kinds.pairs import Pairs
 from raysed.score.metrics import unit
 from raysed.score.tasks import Evaluation, main_score
 
@@ -20,7 +21,7 @@ WORDS = [f"sentence {i}" for i in range(60)]
 def evaluation() -> Evaluation:
     rng = np.random.default_rng(0)
     gold = [rng.uniform(0, 5, 40) for _ in "ab"]
-    pairs = [StsTask(name, {"x": (WORDS[:40], WORDS[20:60], of)}) for name, of in zip(("dev", "pairs"), gold)]
+    pairs = [Pairs(StsTask(name, {"x": (WORDS[:40], WORDS[20:60], of)})) for name, of in zip(("dev", "pairs"), gold)]
     return Evaluation([*pairs, Neighbours("classes", WORDS, np.arange(60) % 3, ["a", "b", "c"])])
 
 

@@ -8,6 +8,7 @@ from scipy.stats import rankdata
 
 from raysed.data.graded import StsTask
 from raysed.errors import UserError
+from raysed.score.kinds.pairs import Pairs
 from raysed.score.metrics import ranks, spearman
 from raysed.score.tasks import Evaluation
 
@@ -68,7 +69,7 @@ def test_scores_equal_the_slow_reference_under_every_aggregation(aggregation):
     """Cosines, both correlations and the three aggregations, from loops over the pairs."""
     rng = np.random.default_rng(3)
     tasks = [random_task(rng, [7, 20, 12], "years"), random_task(rng, [15], "single")]
-    evaluation = Evaluation(tasks, aggregation)
+    evaluation = Evaluation([Pairs(task, aggregation) for task in tasks])
     vectors = rng.normal(size=(len(evaluation.sentences), 5))
     of = dict(zip(evaluation.sentences, vectors))
     metrics = evaluation.score(vectors.astype(np.float32)).metrics
@@ -99,7 +100,7 @@ def test_scores_equal_the_slow_reference_under_every_aggregation(aggregation):
 def test_a_score_between_two_models_is_the_mean_of_both_directions(aggregation):
     rng = np.random.default_rng(0)
     task = random_task(rng, [9, 14])
-    evaluation = Evaluation([task], aggregation)
+    evaluation = Evaluation([Pairs(task, aggregation)])
     x_UD, y_UD = rng.normal(size=(2, len(evaluation.sentences), 5))
     of = [dict(zip(evaluation.sentences, embeddings)) for embeddings in (x_UD, y_UD)]
     pairs = [pair for first, second, _ in task.subsets.values() for pair in zip(first, second)]
@@ -113,24 +114,24 @@ def test_a_task_may_have_an_aggregation_of_its_own():
     task = random_task(np.random.default_rng(0), [6, 9])
     own = StsTask("own", task.subsets, aggregation="all")
     similarity_P = np.random.default_rng(1).normal(size=15)
-    metrics = {name: of.metrics(similarity_P) for name, of in Evaluation([task, own], "mean").tasks.items()}
-    assert metrics["toy"]["aggregation"] == "mean"
-    assert metrics["own"]["spearman"] == metrics["own"]["all"]["spearman"]
+    metrics = [Pairs(of, "mean").metrics(similarity_P) for of in (task, own)]
+    assert metrics[0]["aggregation"] == "mean"
+    assert metrics[1]["spearman"] == metrics[1]["all"]["spearman"]
 
 
 def test_what_tells_no_pairs_apart_has_no_score():
     """Constant and zero embeddings; and pairs of equal sentences, which rounding must not rank."""
-    evaluation = Evaluation([random_task(np.random.default_rng(0), [12])])
+    evaluation = Evaluation([Pairs(random_task(np.random.default_rng(0), [12]))])
     for value in (0.0, 0.1):
         metrics = evaluation.score(np.full((len(evaluation.sentences), 3), value)).metrics["toy"]
         assert (metrics["spearman"], metrics["pearson"]) == (None, None)
     words = [f"w{i}" for i in range(50)]
-    evaluation = Evaluation([StsTask("toy", {"all": (words, words, np.arange(50.0))})])
+    evaluation = Evaluation([Pairs(StsTask("toy", {"all": (words, words, np.arange(50.0))}))])
     assert evaluation.score(np.random.default_rng(0).normal(size=(50, 7))).metrics["toy"]["spearman"] is None
 
 
 def test_embeddings_that_are_not_finite_are_refused_by_sentence():
-    evaluation = Evaluation([StsTask("toy", {"all": (["a", "b"], ["c", "d"], np.array([1.0, 2.0]))})])
+    evaluation = Evaluation([Pairs(StsTask("toy", {"all": (["a", "b"], ["c", "d"], np.array([1.0, 2.0]))}))])
     x = np.ones((4, 2))
     x[3, 1] = np.inf
     with pytest.raises(UserError, match=r"1 of 4 embeddings.*'d'"):
@@ -144,7 +145,7 @@ def test_subsets_without_a_correlation_are_in_no_mean(caplog):
     subsets = [*"aaaaa", "one", "two", "two", *["same"] * 4]
     task = task_of(scores, subsets)
     similarity = np.array([0.2, 0.1, 0.3, 0.4, 0.5, 0.9, 0.8, 0.7, 0.1, 0.2, 0.3, 0.4])
-    metrics = Evaluation([task]).tasks["toy"].metrics(similarity)
+    metrics = Pairs(task).metrics(similarity)
     assert metrics["spearman"] == metrics["wmean"]["spearman"] == pytest.approx(90)
     assert metrics["subsets_left_out"] == ["one", "two", "same"]
     assert [metrics["subsets"][name]["spearman"] for name in ("one", "two", "same")] == [None] * 3
@@ -156,8 +157,8 @@ def test_a_mean_over_subsets_of_which_none_has_a_correlation_is_refused():
     """A column of numbers, for example, that was taken for the subset."""
     task = task_of([1, 2, 3, 4], "abcd")
     with pytest.raises(UserError, match=r"task toy: each of its 4 subsets .*; set .*\.toy\.aggregation to all"):
-        Evaluation([task])
-    metrics = Evaluation([task], "all").tasks["toy"].metrics(np.array([0.1, 0.2, 0.3, 0.4]))
+        Pairs(task)
+    metrics = Pairs(task, "all").metrics(np.array([0.1, 0.2, 0.3, 0.4]))
     assert metrics["spearman"] == pytest.approx(100) and metrics["mean"]["spearman"] is None
 
 
@@ -165,6 +166,6 @@ def test_a_model_that_fails_on_a_subset_has_no_mean():
     """Without that subset its mean could not be compared with that of another model."""
     task = random_task(np.random.default_rng(0), [6, 9])
     similarity = np.concatenate([np.full(6, 0.5), np.arange(9)])
-    metrics = Evaluation([task]).tasks["toy"].metrics(similarity)
+    metrics = Pairs(task).metrics(similarity)
     assert (metrics["spearman"], metrics["mean"]["pearson"], metrics["wmean"]["spearman"]) == (None, None, None)
     assert metrics["all"]["spearman"] is not None and "subsets_left_out" not in metrics

@@ -7,6 +7,7 @@ from scipy.stats import spearmanr
 from raysed.data.graded import StsTask
 from raysed.score.intervals import _over_seeds, interval, resample
 from raysed.score.kinds.clustering import Clustering
+from raysed.score.kinds.pairs import Pairs
 from raysed.score.tasks import Evaluation, main_score
 
 
@@ -27,7 +28,7 @@ def task(gold_by_subset, aggregation=None, name="t"):
         key: ([f"{name}{key}a{i}" for i in range(len(gold))], [f"{name}{key}b{i}" for i in range(len(gold))], gold)
         for key, gold in gold_by_subset.items()
     }
-    return StsTask(name, subsets, 0, aggregation)
+    return Pairs(StsTask(name, subsets, 0, aggregation))
 
 
 @pytest.mark.parametrize("aggregation", ["all", "mean", "wmean"])

@@ -27,13 +27,19 @@ def test_the_example_is_found_scored_and_resampled(tmp_path, monkeypatch):
         task = {"source": str(tmp_path / "odd.txt"), "kind": "odd-one-out"}
         config = make_config({"evaluation": {"tasks": {"odd": task}, "dev": None}})
         evaluation = Evaluation.load(config.evaluation, 0)
+        names: list[str] = []
         x_UD = np.array([[1, 0], [1, 0.1], [0, 1]] * 2 + [[0, 1], [1, 0], [1, 0.1]])
-        scores = evaluation.score(x_UD)
+        scores = evaluation.score(x_UD, names.append)
         outcomes, metrics = scores.outcomes, scores.metrics
-        assert metrics["odd"]["lines"] == 3 and mean_score(metrics, ["odd"]) == pytest.approx(200 / 3)
+        assert (
+            names == ["odd"] and metrics["odd"]["lines"] == 3 and mean_score(metrics, ["odd"]) == pytest.approx(200 / 3)
+        )
         low, high = interval(resample(evaluation, {"m": [outcomes]}, ["odd"], 500)["m"])
         assert 0 <= low < 200 / 3 < high <= 100
-        assert evaluation.score_baselines()["word-overlap"].outcomes["odd"].tolist()[:2] == [True, True]
+        begun: list[str] = []
+        baselines = evaluation.score_baselines(begun.append)
+        assert baselines["word-overlap"].outcomes["odd"].tolist()[:2] == [True, True]
+        assert begun == ["odd by word-overlap", "odd by tf-idf"]
     finally:
         kinds.kinds.cache_clear()
         sys.modules.pop(f"{kinds.__name__}.odd_one_out", None)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from raysed.data.graded import StsTask
 from raysed.score.intervals import interval, resample
 from raysed.score.kinds import retrieval
+from raysed.score.kinds.pairs import Pairs
 from raysed.score.kinds.retrieval import MEASURES, Retrieval
 from raysed.score.tasks import Evaluation
 
@@ -75,7 +76,7 @@ def test_a_text_that_is_asked_and_found_is_two_sentences():
     # As a query, each of the two has the vector of the other as a document.
     x_UD = np.array([[0, 1, 0], [1, 0, 0], *np.eye(3)])
     assert Evaluation([plain]).score(x_UD).metrics["toy"]["ndcg@10"] == 100
-    pairs = StsTask("pairs", {"": (texts, texts, np.arange(3.0))})
+    pairs = Pairs(StsTask("pairs", {"": (texts, texts, np.arange(3.0))}))
     both = Evaluation([pairs, plain])
     assert both.sentences == [*texts, *plain.sentences] and both.roles == [""] * 3 + plain.roles
     assert both.rows_of(Evaluation([plain])).tolist() == [3, 4, 5, 6, 7]

@@ -30,6 +30,7 @@ from raysed.model.precision import has_bf16, is_faster_in_bf16, uses_bf16
 from raysed.model.static import StaticVectors
 from raysed.model.views import dtype_on as views_dtype
 from raysed.registry import stages
+from raysed.score.kinds.pairs import Pairs
 from raysed.score.tasks import DevTask, Evaluation
 from raysed.store.checkpoints import Checkpoints
 from raysed.store.storage import Storage
@@ -558,7 +559,7 @@ def test_the_dev_score_is_the_rank_correlation_of_cosines(tiny_tokenizer, make_e
     rows = [("the cat sat", "a dog ran", 1.0), ("old house", "the old house", 4.5), ("we sang", "they sang", 3.0)]
     rows += [("red car", "river", 0.5), ("a bird", "the bird", 5.0)]
     first, second, gold = zip(*rows)
-    own = Evaluation([StsTask("mine", {"all": (first, second, np.array(gold))})])
+    own = Evaluation([Pairs(StsTask("mine", {"all": (first, second, np.array(gold))}))])
     dev = DevTask(own, tokenize(tiny_tokenizer, own.sentences, 20), np.arange(len(own.sentences)), 3)
     encoder = make_encoder("bert", seed=4).eval()
     cosines = []
