@@ -9,7 +9,9 @@ from types import SimpleNamespace
 import pytest
 import ray
 import ray.train
+import torch
 import trainings
+from learners import tiny_learner, write_targets
 from ray.util.queue import Queue
 from trainings import job, starts
 
@@ -18,10 +20,13 @@ from raysed.cluster import distilling
 from raysed.cluster.distilling import run_learners
 from raysed.cluster.tuning import Prepared
 from raysed.cluster.watchdog import Watchdog
-from raysed.config import Config
+from raysed.config import Config, find_config, load_config
 from raysed.context import Context
-from raysed.resources import Share
+from raysed.resources import Cluster, Share, plan_learners
 from raysed.store.storage import Storage
+from raysed.train import setup
+from raysed.train.stage import Start
+from raysed.train.stages.sed import STAGE
 
 TWO = Share(2, 1, 0.0, 1)
 
@@ -79,6 +84,25 @@ def test_each_learner_is_a_run_with_its_settings_and_its_path_as_checkpoint(ray_
     with result.checkpoint.as_directory() as directory:
         assert str(tmp_path / "run/ct-sed/00") in Path(directory, "learner.json").read_text()
     assert (tmp_path / "run/train/ct-sed-00").is_dir(), "a run is named after its learner"
+
+
+@pytest.mark.parametrize(("gpus", "workers"), [(0, 1), (0, 2), (2, 1), (2, 2)])
+def test_learners_of_the_main_job_have_deepspeed_whatever_the_hardware(tmp_path, monkeypatch, gpus, workers):
+    """With the settings that ship: a worker of Ray Train has a process group, and there the engine is DeepSpeed's."""
+    config, about, engines = load_config(find_config("quickstart")), {}, []
+    share = plan_learners(Cluster(((8, gpus),)), config.resources, config.sed.learners, asked=workers)
+    prepared = Prepared(Storage(str(tmp_path), "run"), Context(), Watchdog(60), 1, {})
+    monkeypatch.setattr(distilling, "TorchTrainer", lambda loop, **kwargs: about.update(kwargs))
+    distilling._trainer(learner(tmp_path, "ct-sed"), "the/run", share, prepared, None, 0)
+    scaling = about["scaling_config"]
+    assert (scaling.use_gpu, about["torch_config"].backend) == ((True, "nccl") if gpus else (False, "gloo"))
+    assert scaling.num_workers == ((1, 2) if workers == 2 else 1), "fewer after nodes are lost"
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(setup, "DeepSpeedEngine", lambda *given: engines.append(given))
+    write_targets(tmp_path / "targets", 96, 40)
+    start = Start(tiny_learner(), None, {"targets": tmp_path / "targets"}, seed=0, world=workers)
+    setup.set_up(STAGE, config.sed, config.sed, start)
+    assert [given[1:3] for given in engines] == [(config.sed, workers)]
 
 
 class Events:
