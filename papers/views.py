@@ -70,9 +70,9 @@ def job(arguments: argparse.Namespace) -> None:
 
         make = back_translations(pivots, config.encoder.max_length, "cuda" if torch.cuda.is_available() else "cpu")
     unfinished, chosen, total = Path(f"{arguments.output}.part"), 0, 0
-    progress = Progress("rewrite sentences", config.corpus.sentences or 0)
+    report, progress = CorpusReport(), Progress("rewrite sentences", config.corpus.sentences or 0)
     with pq.ParquetWriter(unfinished, _SCHEMA) as writer:
-        for ids, sentences in sentence_chunks(config.corpus, config.seed, report := CorpusReport()):
+        for ids, sentences in sentence_chunks(config.corpus, config.seed, report):
             made = make(sentences, ids)
             first, second = zip(*made.pairs)
             writer.write_table(pa.table({"view1": first, "view2": second}, _SCHEMA))

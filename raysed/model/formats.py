@@ -222,13 +222,17 @@ class OpenVinoTransformer(torch.nn.Module):
     All else is OpenVINO's default, as for users: on CPUs with AMX it computes in bf16.
     """
 
+    dtype = torch.float32
+
     def __init__(self, file: Path, config: PreTrainedConfig):
         super().__init__()
         options = {"INFERENCE_NUM_THREADS": torch.get_num_threads()}
         self.config, self._compiled = config, _openvino_core().compile_model(file, "CPU", options)
+        self.place = torch.nn.Parameter(torch.empty(0), requires_grad=False)  # says that it is on the CPU
 
     def forward(self, **batch: torch.Tensor) -> BaseModelOutput:
         """Return `last_hidden_state`, float32 [B, L, D], and no other layer."""
+        batch = {"token_type_ids": torch.zeros_like(batch["input_ids"]), **batch}
         given = {port.any_name: batch[port.any_name].numpy() for port in self._compiled.inputs}
         return BaseModelOutput(last_hidden_state=torch.from_numpy(self._compiled(given)["last_hidden_state"]))
 

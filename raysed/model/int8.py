@@ -8,9 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-
 from raysed.errors import first_line
 from raysed.model.formats import OpenVinoTransformer, cosines, write_onnx, write_openvino
 from raysed.model.load import LibraryModel, NativeModel
@@ -57,20 +54,6 @@ def use_int8(model: NativeModel, directory: Path) -> bool:
     """Let a model embed with what `write_int8` wrote; return False if that was nothing, because it had a reason."""
     if not (directory / _FILE).exists():
         return False
-    model.encoder.transformer = _InPlace(directory / _FILE, model.encoder.transformer.config)
+    model.encoder.transformer = OpenVinoTransformer(directory / _FILE, model.encoder.transformer.config)
     model.encoder.position_offset = None  # padded rows
     return True
-
-
-class _InPlace(OpenVinoTransformer):
-    """The transformer of an encoder."""
-
-    dtype = torch.float32
-
-    def __init__(self, *arguments: Any):
-        super().__init__(*arguments)
-        self.place = nn.Parameter(torch.empty(0), requires_grad=False)  # says that it is on the CPU
-
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **options: Any) -> Any:
-        zeros = torch.zeros_like(input_ids)
-        return super().forward(input_ids=input_ids, attention_mask=attention_mask, token_type_ids=zeros)

@@ -79,6 +79,24 @@ def load_native(directory: Path, token_budget: int | None, device: str) -> Nativ
 
     Raise NotPackable if it is more than a transformer, mean or cls pooling, and maps of the pooled vector.
     """
+    place, layers, pooling, heads = _modules_of_vectors(directory)
+    if pooling.pooling_mode not in ("mean", "cls"):
+        raise NotPackable(f"its pooling is {pooling.pooling_mode}")
+    if not pooling.include_prompt:
+        raise NotPackable("its pooling leaves prompts out")
+    try:
+        encoder, tokenizer = load_encoder(EncoderConfig(path=str(directory / place), max_length=3))
+    except UnsupportedEncoder:
+        raise NotPackable("its transformer has a decoder, or sees its padding") from None
+    if layers != 1 and not encoder.transformer.config.output_hidden_states:
+        raise NotPackable("its transformer does not pass on the layers that it pools")
+    encoder.pooling = pooling.pooling_mode
+    longest = _longest(directory, place, tokenizer.model_max_length)
+    return NativeModel(encoder.to(device), tokenizer, layers, longest, nn.Sequential(*heads), token_budget)
+
+
+def _modules_of_vectors(directory: Path) -> tuple[str, Layers, Pooling, list[nn.Module]]:
+    """Return the transformer's subdirectory, the layers that are pooled, the pooling, and the modules after it."""
     (first, place), *rest = _entries(directory)
     if _name(first) != "Transformer":
         raise NotPackable(f"its first module is {_name(first)}")
@@ -86,32 +104,13 @@ def load_native(directory: Path, token_budget: int | None, device: str) -> Nativ
     layers = _layers(_module(directory, *rest.pop(0))) if rest and _name(rest[0][0]) == "WeightedLayerPooling" else 1
     if not rest or _name(rest[0][0]) != "Pooling":
         raise NotPackable("it has no pooling after its transformer")
-    module = _module(directory, *rest.pop(0))
-    pooling = module.pooling_mode
-    if pooling not in ("mean", "cls"):
-        raise NotPackable(f"its pooling is {pooling}")
-    if not module.include_prompt:
-        raise NotPackable("its pooling leaves prompts out")
-    heads = _heads(directory, rest)
-    try:
-        encoder, tokenizer = load_encoder(EncoderConfig(path=str(directory / place), max_length=3))
-    except UnsupportedEncoder:
-        raise NotPackable("its transformer has a decoder, or sees its padding") from None
-    if layers != 1 and not encoder.transformer.config.output_hidden_states:
-        raise NotPackable("its transformer does not pass on the layers that it pools")
-    encoder.pooling = pooling
-    longest = _longest(directory, place, tokenizer.model_max_length)
-    return NativeModel(encoder.to(device), tokenizer, layers, longest, nn.Sequential(*heads), token_budget)
-
-
-def _heads(directory: Path, entries: Sequence[tuple[str, str]]) -> list[nn.Module]:
-    heads = []
-    for kind, where in entries:
+    pooling, heads = _module(directory, *rest.pop(0)), []
+    for kind, where in rest:
         head = _module(directory, kind, where) if _name(kind) in _VECTOR_MODULES else None
         if head is None or getattr(head, "module_input_name", "sentence_embedding") != "sentence_embedding":
             raise NotPackable(f"its module {_name(kind)} needs more than the sentence's vector")
         heads.append(head)
-    return heads
+    return place, layers, pooling, heads
 
 
 def pooling_and_heads(directory: Path) -> tuple[str, int | None, list[nn.Module]]:
@@ -123,11 +122,10 @@ def pooling_and_heads(directory: Path) -> tuple[str, int | None, list[nn.Module]
     if not (directory / "modules.json").is_file():
         places = [place for place in ("1_Pooling",) if (directory / place).is_dir()]
         return "", None, [_module(directory, f"{_OWN}models.Pooling", place) for place in places]
-    (first, place), *rest = _entries(directory)
-    if _name(first) != "Transformer" or not rest or _name(rest[0][0]) != "Pooling":
-        raise NotPackable("its modules do not begin with a transformer and a pooling")
-    _check_settings(directory, place)
-    return place, _longest(directory, place), [_module(directory, *rest[0]), *_heads(directory, rest[1:])]
+    place, layers, pooling, heads = _modules_of_vectors(directory)
+    if layers != 1:
+        raise NotPackable("it pools more than its last layer")
+    return place, _longest(directory, place), [pooling, *heads]
 
 
 def stored_smaller(x_NE: np.ndarray) -> dict[str, tuple[np.ndarray, float]]:

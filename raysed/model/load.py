@@ -33,7 +33,6 @@ log = logging.getLogger(__name__)
 
 _OLD_MARKS = {"sentence_transformers", "sbert_ce_default_activation_function"}
 """Settings that older releases wrote into a cross-encoder's config.json."""
-_CHUNK = 2048
 
 
 @dataclass(frozen=True)
@@ -76,8 +75,7 @@ class NativeModel:
         (x_ND,) = encode(self.encoder, table, (self.layers,), self.token_budget)
         if self.heads:
             with torch.inference_mode():
-                features = [self.heads({"sentence_embedding": x_BD}) for x_BD in torch.from_numpy(x_ND).split(_CHUNK)]
-                x_ND = torch.cat([f["sentence_embedding"].float() for f in features]).numpy()
+                x_ND = self.heads({"sentence_embedding": torch.from_numpy(x_ND)})["sentence_embedding"].float().numpy()
         return self.calibration.transform(x_ND) if self.calibration else x_ND
 
 
@@ -103,17 +101,13 @@ class LibraryModel:
 
     def embed(self, sentences: Sequence[str], role: Role = "") -> np.ndarray:
         """Return float32 [N, D], rows in sentence order."""
-        parts: list[np.ndarray] = []
         ways = {"query": self.model.encode_query, "document": self.model.encode_document}  # a Router has two encoders
         embed = ways.get(role.removeprefix("prompted "), self.model.encode)
         # Without a prompt (None), the library adds the one that the model has for this way, if any.
         prompt = "" if role.startswith("prompted") else self.prompts.get(role)
         options = {"prompt": prompt, "convert_to_numpy": True, "show_progress_bar": False}
-        for start in range(0, len(sentences), _CHUNK):
-            some = list(sentences[start : start + _CHUNK])
-            x_BD = call_library(lambda texts: embed(texts, **options), some, f"the model {self.name!r}")
-            parts.append(x_BD.astype(np.float32))
-        return np.concatenate(parts)
+        x_ND = call_library(lambda texts: embed(texts, **options), list(sentences), f"the model {self.name!r}")
+        return x_ND.astype(np.float32)
 
 
 def load_model(

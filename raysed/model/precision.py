@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from raysed.config import EncodePrecision, stable_hash
-from raysed.data.tokens import PackedTokens, TokenTable, pack
+from raysed.data.tokens import TokenTable, pack
 from raysed.store import cache
 
 if TYPE_CHECKING:
@@ -56,6 +56,10 @@ def uses_bf16(precision: EncodePrecision, encoder: "Encoder") -> bool:
 
 
 def _measured_once(encoder: "Encoder") -> bool:
+    """Measure, or read what was measured: near the limit, a second measurement could decide otherwise.
+
+    Workers that embed one corpus, and a training that continues, must compute in one precision.
+    """
     transformer = encoder.transformer
     shapes = [f"{name} {list(p.shape)}" for name, p in transformer.named_parameters()]
     about = [type(transformer).__name__, stable_hash(shapes), _processor(), torch.__version__, torch.get_num_threads()]
@@ -89,7 +93,10 @@ def is_faster_in_bf16(encoder: "Encoder") -> bool:
     fp32, bf16 = (_seconds(partial(F.linear, x.to(dtype), largest.to(dtype))) for dtype in (x.dtype, torch.bfloat16))
     if bf16 > _SLOW * fp32:
         return False
-    tokens = _random_tokens(min(_WORK / sum(map(torch.Tensor.numel, weights)), _MOST_TOKENS), encoder)
+    count = min(_WORK / sum(map(torch.Tensor.numel, weights)), _MOST_TOKENS)
+    shape = max(int(count) // _LENGTH, 8), _LENGTH
+    ids = np.random.default_rng(0).integers(encoder.transformer.config.vocab_size, size=shape)
+    tokens = pack(TokenTable.from_lists(ids.tolist()), row_tokens=1)
     rounded = {name: p.bfloat16() for name, p in encoder.transformer.named_parameters(prefix="transformer")}
     was_training = encoder.training
     encoder.eval()
@@ -103,12 +110,6 @@ def is_faster_in_bf16(encoder: "Encoder") -> bool:
         encoder.train(was_training)
     log.info("a pass in fp32 takes %.3g s, in bf16 %.3g s", fp32, bf16)
     return fp32 > _GAIN * bf16
-
-
-def _random_tokens(count: float, encoder: "Encoder") -> PackedTokens:
-    shape = max(int(count) // _LENGTH, 8), _LENGTH
-    ids = np.random.default_rng(0).integers(encoder.transformer.config.vocab_size, size=shape)
-    return pack(TokenTable.from_lists(ids.tolist()), row_tokens=1)
 
 
 def _seconds(action: Callable[[], Any]) -> float:
