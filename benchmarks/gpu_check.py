@@ -53,7 +53,7 @@ from raysed.bundled import ENCODER
 from raysed.config import Config, make_config
 from raysed.data.pairs import PairRows, write_pairs
 from raysed.data.targets import with_column, write_targets
-from raysed.data.tokens import FlatTokens, pack, tokenize
+from raysed.data.tokens import FlatTokens, Tokenizer, pack, tokenize
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
 from raysed.model.shape import shape_of_model
@@ -161,8 +161,8 @@ class Check:
             flat.add(tokenize(self.tokenizer, self.sentences, 75))
         first, second = self.sentences[0:512:2], self.sentences[1:512:2]
         for name, labels in (("pairs/nli", np.arange(256) % 3), ("pairs/sts", np.linspace(0, 1, 256))):
-            write_pairs(PairRows(first, second, labels), self.tokenizer, 75, found[name])
-        write_pairs(PairRows(first, second), self.tokenizer, 75, found["views/mlm"])
+            write_pairs(PairRows(first, second, labels), Tokenizer(self.tokenizer, 75), found[name])
+        write_pairs(PairRows(first, second), Tokenizer(self.tokenizer, 75), found["views/mlm"])
         return found
 
 

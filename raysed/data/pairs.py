@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +18,8 @@ from raysed.data.batches import EpochBatches
 from raysed.data.graded import PAIR, SENTENCE_COLUMNS, read_graded
 from raysed.data.parquet import open_table
 from raysed.data.rows import Rows, Schema, read_source
-from raysed.data.tokens import LengthReport, PackedTokens, TokenTable, pack, tokenize
+from raysed.data.tokens import LengthReport, PackedTokens, Tokenizer, TokenTable, pack
 from raysed.errors import UserError, public
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 CLASSES = ("contradiction", "entailment", "neutral")
 """By class id, in the order of sentence-transformers."""
@@ -236,13 +233,7 @@ class PairTable:
         return cls(*(TokenTable(np.arange(len(side)), side.input_ids, side.offsets) for side in sides))
 
 
-def write_pairs(
-    rows: PairRows,
-    tokenizer: PreTrainedTokenizerBase,
-    max_length: int,
-    directory: Path,
-    report: LengthReport | None = None,
-) -> None:
+def write_pairs(rows: PairRows, tokenizer: Tokenizer, directory: Path, report: LengthReport | None = None) -> None:
     """Tokenise P pairs into a Parquet file: id, texts, tokens, labels if any. `report` counts 2 P sentences."""
     fields = [("id", pa.int64()), *((name, pa.string()) for name in _TEXT)]
     fields += [(name, pa.large_list(pa.int32())) for name in _TOKENS]
@@ -253,7 +244,7 @@ def write_pairs(
         for start in range(0, len(rows), _AT_ONCE):
             group = slice(start, start + _AT_ONCE)
             sides = [rows.first[group], rows.second[group]]
-            tables = [tokenize(tokenizer, side, max_length, report=report) for side in sides]
+            tables = [tokenizer(side, report=report) for side in sides]
             tokens = [pa.LargeListArray.from_arrays(table.offsets, table.input_ids) for table in tables]
             columns = [np.arange(start, start + len(sides[0])), *sides, *tokens]
             columns += [] if rows.labels is None else [rows.labels[group]]

@@ -7,8 +7,9 @@ never crosses their boundaries. On Wikipedia, padding to the longest sentence ta
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 import torch
 from torch.nn import functional as F
 
+from raysed.config import Role
 from raysed.errors import UserError, call_library
 
 if TYPE_CHECKING:
@@ -167,6 +169,39 @@ def tokenize(
     report.tokens += len(table.input_ids)
     report.truncated_sentences += len(long)
     return table
+
+
+def with_prompts(texts: Iterable[str], roles: Iterable[Role], prompts: Mapping[Role, str]) -> list[str]:
+    """Return each text after the prompt of its role, if that has one.
+
+    >>> with_prompts(["What is rain?", "Water."], ["query", ""], {"query": "query: "})
+    ['query: What is rain?', 'Water.']
+    """
+    return [f"{prompts.get(role, '')}{text}" for text, role in zip(texts, roles)]
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """A model's tokenizer, with how much of a text it keeps and what comes before it.
+
+    Attributes:
+        max_length: tokens per text, special ones included.
+        prompts: by role of the text.
+    """
+
+    pretrained: PreTrainedTokenizerBase
+    max_length: int
+    prompts: Mapping[Role, str] = field(default_factory=dict)
+
+    def __call__(
+        self,
+        texts: Sequence[str],
+        roles: Iterable[Role] = repeat(""),
+        ids: np.ndarray | None = None,
+        report: LengthReport | None = None,
+    ) -> TokenTable:
+        """Tokenise texts after the prompts of their roles, see `tokenize`."""
+        return tokenize(self.pretrained, with_prompts(texts, roles, self.prompts), self.max_length, ids, report)
 
 
 @dataclass(frozen=True)

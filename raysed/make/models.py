@@ -16,7 +16,7 @@ from torch import distributed, nn
 
 from raysed.config import MembersConfig
 from raysed.context import Context, Outcome, ignore
-from raysed.data.tokens import tokenize
+from raysed.data.tokens import Tokenizer
 from raysed.errors import RunFailed, UserError, last_line
 from raysed.graph import (
     LISTS,
@@ -33,7 +33,6 @@ from raysed.make.inputs import Named, layers_file
 from raysed.model.encoder import Encoder
 from raysed.model.head import fold
 from raysed.model.pretrained import load_start, read_history, write_checkpoint
-from raysed.model.prompts import with_prompts
 from raysed.process import expect_no_progress, made_progress
 from raysed.recipe import SED, last_stage
 from raysed.registry import stages
@@ -128,8 +127,8 @@ class Trainer:
         dev = self.inputs.get("dev")
         if dev is None or dev.tokens is not None:
             return dev
-        asked = with_prompts(dev.evaluation.sentences, dev.evaluation.roles, dev.prompts)
-        return replace(dev, tokens=tokenize(self.tokenizer, asked, self.inputs["encoder"].max_length))
+        tokenizer = Tokenizer(self.tokenizer, self.inputs["encoder"].max_length, dev.prompts)
+        return replace(dev, tokens=tokenizer(dev.evaluation.sentences, dev.evaluation.roles))
 
     def write(self, out: Path, result: TrainingResult) -> Named:
         """Write the trained model; return the facts for the manifest."""

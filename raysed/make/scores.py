@@ -21,14 +21,14 @@ from raysed.context import Context
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.pairs import read_pairs
 from raysed.data.targets import MEAN
-from raysed.data.tokens import TokenTable, read_tokens, tokenize
+from raysed.data.tokens import Tokenizer, TokenTable, read_tokens
 from raysed.errors import RunFailed, UserError
 from raysed.graph import Artefact, ExternalInput, OutcomeMember, Short
 from raysed.make.inputs import Named, layers_file
 from raysed.model.calibration import save_calibration
 from raysed.model.encoding import encode
-from raysed.model.pretrained import load_checkpoint, load_start, load_tokenizer
-from raysed.model.prompts import embed_in_parts, with_prompts
+from raysed.model.pretrained import load_checkpoint, load_start, text_tokenizer
+from raysed.model.prompts import embed_in_parts
 from raysed.model.teacher import Teacher
 from raysed.recipe import Recipe
 from raysed.score.tasks import DevTask, Embeddings
@@ -77,8 +77,8 @@ def embeddings(out: Path, inputs: Named, settings: Named, context: Context) -> N
         encoder.load_state_dict(weights)
     evaluation, tokens = sentences.evaluation, sentences.tokens
     if tokens is None:
-        texts = with_prompts(evaluation.sentences, evaluation.roles, sentences.prompts)
-        tokens = tokenize(tokenizer, texts, config.max_length)
+        whole = Tokenizer(tokenizer, config.max_length, sentences.prompts)
+        tokens = whole(evaluation.sentences, evaluation.roles)
     results = encode(encoder.to(context.device), tokens, settings["layers"], context.token_budget)
     for layers, x_UD in zip(settings["layers"], results):
         if not np.isfinite(x_UD).all():
@@ -257,7 +257,7 @@ def _text_to_fit(inputs: Named, settings: Named) -> TokenTable:
     else:
         chunks = sentence_chunks(text, settings["run_seed"], CorpusReport())
         texts = [sentence for _, chunk in chunks for sentence in chunk]
-        table = tokenize(load_tokenizer(config, inputs["model"]), texts, config.max_length)
+        table = text_tokenizer(config, inputs["model"])(texts)
     most = flow.fit_sentences
     if most is None or most >= len(table):
         return table

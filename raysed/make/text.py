@@ -16,11 +16,10 @@ from raysed.data.corpus import CorpusReport, text_chunks
 from raysed.data.pairs import usable, write_pairs
 from raysed.data.parquet import BlockFiles, SentenceTable, directory_of, open_table
 from raysed.data.queries import roles_of
-from raysed.data.tokens import SENTENCE_SCHEMA, FlatTokens, LengthReport, tokenize
+from raysed.data.tokens import SENTENCE_SCHEMA, FlatTokens, LengthReport
 from raysed.graph import Artefact, Blocks, ExternalInput
 from raysed.make.inputs import Named
-from raysed.model.pretrained import load_tokenizer
-from raysed.model.prompts import with_prompts
+from raysed.model.pretrained import text_tokenizer
 from raysed.model.static_start import write_static
 from raysed.model.views import filler_bytes, masked_views
 from raysed.store.progress import Progress, emit
@@ -40,15 +39,14 @@ def sentence_table(out: Path, inputs: Named, settings: Named, context: Context) 
     With `search` there are queries for them, too, and a column `of`: the id of the text that a query is for or
     `UNKNOWN`, and a text's own id.
     """
-    block, search, max_length = settings["corpus"], settings.get("search"), inputs["encoder"].max_length
-    tokenizer, prompts = load_tokenizer(inputs["encoder"], inputs["start"]), settings.get("prompts", {})
-    report, lengths = CorpusReport(), LengthReport(max_length)
+    block, search = settings["corpus"], settings.get("search")
+    tokenizer = text_tokenizer(inputs["encoder"], inputs["start"], settings.get("prompts", {}))
+    report, lengths = CorpusReport(), LengthReport(tokenizer.max_length)
     progress = Progress("read corpus", block.sentences or 0)
     schema = SENTENCE_SCHEMA.append(pa.field("of", pa.int64())) if search else SENTENCE_SCHEMA
     with pq.ParquetWriter(out / "part-00000.parquet", schema) as writer, closing(FlatTokens(out)) as flat:
         for ids, sentences, of in text_chunks(block, settings["seed"], report, search):
-            asked = with_prompts(sentences, roles_of(ids, of), prompts)
-            table = tokenize(tokenizer, asked, max_length, ids, lengths)
+            table = tokenizer(sentences, roles_of(ids, of), ids, lengths)
             tokens = pa.ListArray.from_arrays(pa.array(table.offsets, pa.int32()), pa.array(table.input_ids))
             columns = [pa.array(table.ids), pa.array(sentences, pa.string()), tokens, pa.array(of)]
             writer.write_table(pa.Table.from_arrays(columns[: len(schema)], schema=schema))
@@ -76,20 +74,20 @@ def small_corpus(sentences: int, is_trained_on: bool, sed: SedConfig | None) -> 
 
 def labelled_pairs(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Tokenise labelled sentence pairs."""
-    rows, encoder = inputs["rows"], inputs["encoder"]
-    write_pairs(rows, load_tokenizer(encoder), encoder.max_length, out)
+    rows = inputs["rows"]
+    write_pairs(rows, text_tokenizer(inputs["encoder"]), out)
     return {"summary": rows.summary(), "rows": len(rows)}
 
 
 def view_table(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Tokenise the two views of each sentence into a table that all members share."""
-    encoder, rows, counts = inputs["encoder"], inputs["rows"], ""
+    tokenizer, rows, counts = text_tokenizer(inputs["encoder"]), inputs["rows"], ""
     if isinstance(rows, BlockFiles | Path):
         table, counts = SentenceTable(rows), f"; {(directory_of(rows) / 'counts.txt').read_text()}"
         columns = [column.to_pylist() for column in table.rows(0, len(table), ("first", "second")).columns]
         rows = usable(*columns, f"{settings['kind']} views", settings["max_unusable"])
-    lengths = LengthReport(encoder.max_length)
-    write_pairs(rows, load_tokenizer(encoder), encoder.max_length, out, lengths)
+    lengths = LengthReport(tokenizer.max_length)
+    write_pairs(rows, tokenizer, out, lengths)
     return {"rows": len(rows), "summary": f"{rows.summary()}{counts}; {lengths}"}
 
 

@@ -19,14 +19,14 @@ from transformers import AutoConfig, PreTrainedTokenizerBase
 from transformers.utils import find_adapter_config_file
 
 from raysed.config import EncoderConfig, Layers, Role
-from raysed.data.tokens import tokenize
+from raysed.data.tokens import Tokenizer
 from raysed.errors import UserError, call_library, first_line
 from raysed.model.calibration import CalibrationMap
 from raysed.model.encoder import Encoder, blocks_of
 from raysed.model.encoding import encode
 from raysed.model.head import load_head
 from raysed.model.pretrained import LOAD_ERRORS, load_encoder, longest_input
-from raysed.model.prompts import SETTINGS, Prompts, prompts_of, read_settings, with_prompts
+from raysed.model.prompts import SETTINGS, Prompts, prompts_of, read_settings
 from raysed.store.hub import model_directory
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class NativeModel:
 
     def embed(self, sentences: Sequence[str], role: Role = "") -> np.ndarray:
         """Return float32 [N, D], rows in sentence order."""
-        table = tokenize(self.tokenizer, with_prompts(sentences, repeat(role), self.prompts), self.max_length)
+        table = Tokenizer(self.tokenizer, self.max_length, self.prompts)(sentences, repeat(role))
         (x_ND,) = encode(self.encoder, table, (self.layers,), self.token_budget)
         if self.heads:
             with torch.inference_mode():

@@ -4,7 +4,7 @@ import copy
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ from transformers import (
 from transformers.utils import find_adapter_config_file
 from transformers.utils import logging as transformers_logging
 
-from raysed.config import EncoderConfig
-from raysed.data.tokens import SAMPLE_TEXTS, tokenize
+from raysed.config import EncoderConfig, Role
+from raysed.data.tokens import SAMPLE_TEXTS, Tokenizer, tokenize
 from raysed.errors import UserError, first_line
 from raysed.model.encoder import Encoder, UnsupportedEncoder
 from raysed.model.head import load_head, save_head
@@ -137,6 +137,11 @@ def load_tokenizer(config: EncoderConfig, start: Path | None = None) -> PreTrain
         problem = f"{config.path!r} has no tokenizer; add its files, such as tokenizer.json"
         raise UserError(problem, setting="encoder.path")
     return make_usable(tokenizer, config.path, vocabulary)
+
+
+def text_tokenizer(config: EncoderConfig, start: Path | None = None, prompts: Mapping[Role, str] = {}) -> Tokenizer:
+    """Load a tokenizer as `load_tokenizer` does, with `encoder.max_length` and prompts by role."""
+    return Tokenizer(load_tokenizer(config, start), config.max_length, prompts)
 
 
 def make_usable(tokenizer: PreTrainedTokenizerBase, path: str, rows: int = sys.maxsize) -> PreTrainedTokenizerBase:

@@ -4,7 +4,7 @@ In a model's files they have the names that sentence-transformers' `encode_query
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -60,15 +60,6 @@ def learner_prompts(search: SearchConfig, encoder: EncoderConfig) -> dict[Role, 
             raise error.at("encoder.path") from None
     prompts = {role: found.get(role, "") if prompt is None else prompt for role, prompt in given.items()}
     return prompts if any(prompts.values()) else {}
-
-
-def with_prompts(texts: Iterable[str], roles: Iterable[Role], prompts: Prompts) -> list[str]:
-    """Return each text after the prompt of its role, if that has one.
-
-    >>> with_prompts(["What is rain?", "Water."], ["query", ""], {"query": "query: "})
-    ['query: What is rain?', 'Water.']
-    """
-    return [f"{prompts.get(role, '')}{text}" for text, role in zip(texts, roles)]
 
 
 def embed_by_role(

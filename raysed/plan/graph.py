@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from raysed.config import CorpusConfig, derive_seed, fitted_on
-from raysed.data.tokens import tokenize
 from raysed.graph import Artefact, ExternalInput, Graph, OutcomeMember, Short
 from raysed.make.fidelity import learner_fidelity
 from raysed.make.inputs import Sentences
@@ -18,8 +17,8 @@ from raysed.make.targets import (
     mean_of_members,
 )
 from raysed.make.text import RewrittenViews, labelled_pairs, sentence_table, small_corpus, static_start, view_table
-from raysed.model.pretrained import load_tokenizer
-from raysed.model.prompts import learner_prompts, with_prompts
+from raysed.model.pretrained import text_tokenizer
+from raysed.model.prompts import learner_prompts
 from raysed.model.shape import shape_of
 from raysed.plan.artefacts import (
     ScoredModel,
@@ -78,8 +77,8 @@ class Plan:
         self._prompts = learner_prompts(config.search, config.encoder)
         tokens, self.dev = None, None
         if not config.encoder.static:  # otherwise the run makes the tokenizer
-            asked = with_prompts(evaluation.sentences, evaluation.roles, self._prompts)
-            tokens = tokenize(load_tokenizer(config.encoder), asked, config.encoder.max_length)
+            tokenizer = text_tokenizer(config.encoder, prompts=self._prompts)
+            tokens = tokenizer(evaluation.sentences, evaluation.roles)
         sentences = Sentences(evaluation, tokens, self._prompts)
         prompts = self._prompts if any(role in self._prompts for role in evaluation.roles) else {}
         # Rows of embeddings follow the order of the tasks, which dicts do not tell.

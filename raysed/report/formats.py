@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from raysed.config import Format, Role
+from raysed.data.tokens import with_prompts
 from raysed.errors import RunFailed
 from raysed.model.formats import FILES, cosines, largest_difference, load_format
-from raysed.model.prompts import with_prompts
 from raysed.score.tasks import EvaluationTask, main_score
 
 LEAST_COSINES: dict[str, float] = {"openvino": 0.999, **dict.fromkeys(("int8", "int8_avx2", "openvino_int8"), 0.95)}

@@ -15,11 +15,12 @@ from raysed._version import __version__
 from raysed.config import Config, Layers, derive_seed
 from raysed.data.parquet import SentenceTable
 from raysed.data.targets import MEAN
+from raysed.data.tokens import with_prompts
 from raysed.make.scores import load_embeddings
 from raysed.model.calibration import load_calibration
 from raysed.model.load import NativeModel
 from raysed.model.pretrained import load_start, read_history
-from raysed.model.prompts import Prompts, learner_prompts, with_prompts
+from raysed.model.prompts import Prompts, learner_prompts
 from raysed.plan.artefacts import Facts, ScoredModel
 from raysed.plan.check import Job
 from raysed.recipe import BASE, TEACHERS, parse_recipe

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysed.data.pairs import PairBatches, PairRows, PairTable, read_pairs, write_pairs
-from raysed.data.tokens import LengthReport, tokenize
+from raysed.data.tokens import LengthReport, Tokenizer, tokenize
 
 LABELS = [None, np.arange(30) % 3, np.linspace(0, 1, 30)]
 
@@ -31,7 +31,7 @@ def test_pairs_come_back_from_their_file(tiny_tokenizer, make_sentences, tmp_pat
     """Row group by row group; both sides are counted, and cut; labels keep their type."""
     monkeypatch.setattr("raysed.data.pairs._AT_ONCE", at_once)
     rows, report = PairRows(make_sentences(30, 1), make_sentences(30, 2), labels), LengthReport(8)
-    write_pairs(rows, tiny_tokenizer, 8, tmp_path, report)
+    write_pairs(rows, Tokenizer(tiny_tokenizer, 8), tmp_path, report)
     expected = [tokenize(tiny_tokenizer, side, 8) for side in (rows.first, rows.second)]
     table = read_pairs(tmp_path)
     assert token_pairs(table) == token_pairs(PairTable(*expected)) and len(table) == 30
@@ -105,5 +105,5 @@ def test_few_sentences_are_tokenised_at_once(tiny_tokenizer, make_sentences, tmp
 
     tokenizer.name_or_path = "tiny"
     monkeypatch.setattr(pq.ParquetWriter, "write_table", lambda *a: (events.append("write"), write(*a)))
-    write_pairs(PairRows(make_sentences(30, 1), make_sentences(30, 2)), tokenizer, 100, tmp_path)
+    write_pairs(PairRows(make_sentences(30, 1), make_sentences(30, 2)), Tokenizer(tokenizer, 100), tmp_path)
     assert events == [7, 7, "write"] * 4 + [2, 2, "write"]

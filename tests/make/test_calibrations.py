@@ -10,7 +10,7 @@ from raysed.config import CalibrationConfig, CorpusConfig, EncoderConfig, FlowCo
 from raysed.context import Context
 from raysed.data.graded import StsTask
 from raysed.data.pairs import PairRows, write_pairs
-from raysed.data.tokens import TokenTable, tokenize
+from raysed.data.tokens import Tokenizer, TokenTable, tokenize
 from raysed.errors import UserError
 from raysed.graph import Ref, Task
 from raysed.make import scores
@@ -200,7 +200,7 @@ class TestArtefacts:
         encoder, tokenizer = load_encoder(EncoderConfig())
         pairs = PairRows(texts[:6], texts[6:], np.zeros(6, np.int64))
         storage = Storage(str(tmp_path), "run")
-        storage.commit("pairs/nli", lambda path: write_pairs(pairs, tokenizer, 75, path), {})
+        storage.commit("pairs/nli", lambda path: write_pairs(pairs, Tokenizer(tokenizer, 75), path), {})
         tokens = tokenize(tokenizer, evaluation.sentences, 75)
         x = dict(zip(self.LAYERS, encode(encoder, tokens, self.LAYERS)))
         self.calibrate(

@@ -9,7 +9,7 @@ import torch
 
 from raysed.config import make_config
 from raysed.data.pairs import PairRows, write_pairs
-from raysed.data.tokens import FlatTokens
+from raysed.data.tokens import FlatTokens, Tokenizer
 from raysed.registry import stages
 from raysed.store.storage import Storage
 from raysed.train.setup import set_up
@@ -31,7 +31,7 @@ def data(tmp_path, make_table, make_sentences, tiny_tokenizer):
             with closing(FlatTokens(places[name])) as flat:
                 flat.add(make_table(40))
         else:
-            write_pairs(PairRows(first, second, labels.get(name)), tiny_tokenizer, 20, places[name])
+            write_pairs(PairRows(first, second, labels.get(name)), Tokenizer(tiny_tokenizer, 20), places[name])
     return places
 
 
