@@ -137,7 +137,7 @@ def test_the_soup_is_the_encoder_with_the_mean_of_the_weights(finished):
     singles = [row["metrics"]["everyday-test"]["spearman"] for row in report["rows"] if row["kind"] == "member"]
     assert min(abs(expected - single) for single in singles) > 0.02, "it is none of them"
     assert "| weight average of the members | ct " in (finished / "report.md").read_text()
-    assert "the average of their weights is " in report["findings"]
+    assert "weight average of the members of ct against the full ensemble " in report["findings"]
 
 
 def test_members_differ_and_their_mean_is_the_target(finished):

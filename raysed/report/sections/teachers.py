@@ -34,10 +34,9 @@ def _teachers(run: RunResults) -> list[dict[str, Any]]:
         kept = sum(f"{TEACHERS}/members/{index:02d}" not in run.facts.left_out for index in range(len(found)))
         together = "all teachers together" if kept == len(found) else f"the {kept} kept, together"
         found.append({"model": together, **_UNKNOWN, "score": score})
-    model, encoder = run.choice.model, run.exported_model.encoder
-    size = sum(tensor.numel() for tensor in encoder.parameters())
-    own = {"model": run.choice.title, "width": encoder.width, "parameters": size, "sentences_per_second": run.speed}
-    own["score"] = run.scores.average_of(model.recipe, model.kind, model.index)
+    model, loaded = run.choice.model, run.exported_model
+    own = {"model": run.choice.title, "width": loaded.encoder.width, "parameters": loaded.parameters}
+    own |= {"sentences_per_second": run.speed, "score": run.scores.average_of(model.recipe, model.kind, model.index)}
     # Learners that share their only teacher's space can search what it has embedded.
     teacher, documents = run.facts.shares_space_of, [model for model in run.models if model.recipe == TEACHERS]
     if teacher and documents:
@@ -134,7 +133,7 @@ SECTIONS = [
         "How much of each teacher's score the exported model keeps, and the sizes and speeds (sentences per second in "
         f"one process on this machine). In a row `{_LEARNER} searching …`, the learner embeds the queries and the "
         "teacher the documents; for graded pairs, each sentence takes the query's place once.",
-        tables=lambda models, report: _teacher_blocks(models),
+        blocks=lambda models, run: _teacher_blocks(models),
     ),
     Section(
         "worth",
@@ -142,7 +141,7 @@ SECTIONS = [
         61,
         lambda run: run.facts.worth,
         "Before anything was distilled, at the full width of the teachers:",
-        tables=lambda found, report: gain_blocks(found),
+        blocks=lambda found, run: gain_blocks(found),
         is_part=True,
     ),
 ]
