@@ -11,10 +11,10 @@ from raysed.report.charts import Chart
 from raysed.report.findings import Finding, findings
 from raysed.report.results import RunResults
 from raysed.report.scores import titled
-from raysed.report.section import Block, Cards, Code, Section, all_sections
+from raysed.report.section import Block, Code, Section, all_sections
 from raysed.store.text import Table, render
 
-_KINDS = {str: "text", Chart: "chart", Code: "code", Cards: "cards", Finding: "finding", Table: "table"}
+_KINDS = {str: "text", Chart: "chart", Code: "code", Finding: "finding", Table: "table"}
 """Template names of blocks; report_parts.html has a macro for each."""
 
 

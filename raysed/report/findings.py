@@ -15,6 +15,7 @@ from raysed.report.scores import (
     ScoreTable,
     family_of,
     labels_of,
+    signed,
     stages_of,
     titled,
 )
@@ -107,23 +108,18 @@ class Finding:
     groups: tuple[Group, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Effect:
-    kind: str
-    what: str
-    after: Compared
-    before: Compared
+_Effect = tuple[str, str, Compared, Compared]
+"""Kind, what is compared, and the scores after and before."""
 
 
 def findings(run: "RunResults") -> list[Finding]:
     """Return at most five findings: clear effects by kind, all that are not clear at once, and collapsed members."""
     scores, by_kind, unclear = run.scores, {}, []
     for effect in _effects(scores):
-        is_known = {effect.after[:2], effect.before[:2]} <= scores.groups.keys()
-        if is_known and is_clear(scores.difference(effect.after, effect.before)):
-            by_kind.setdefault(effect.kind, []).append(effect)
-        elif is_known:
-            unclear.append(effect)
+        kind, _, after, before = effect
+        if {after[:2], before[:2]} <= scores.groups.keys():
+            alike = by_kind.setdefault(kind, []) if is_clear(scores.difference(after, before)) else unclear
+            alike.append(effect)
     closing = [_finding("No clear effect", unclear, scores)] if unclear else []
     collapsed = Counter(name.split("/")[0] for name, why in run.facts.left_out.items() if why.startswith(COLLAPSED))
     if collapsed:
@@ -135,11 +131,10 @@ def findings(run: "RunResults") -> list[Finding]:
 
 def _finding(kind: str, effects: Sequence[_Effect], scores: ScoreTable) -> Finding:
     parts, groups = [], {}
-    for effect in effects:
-        difference = scores.difference(effect.after, effect.before)
-        ends = "" if difference.ends is None else " ({:+.1f} to {:+.1f})".format(*difference.ends)
-        parts.append(f"{effect.what} {difference.value:+.1f}{ends}")
-        groups |= dict.fromkeys((effect.after[:2], effect.before[:2]))
+    for _, what, after, before in effects:
+        difference = scores.difference(after, before)
+        parts.append(f"{what} {signed(difference.value, difference.ends)}")
+        groups |= dict.fromkeys((after[:2], before[:2]))
     return Finding(f"{kind}: {'; '.join(parts)}.", tuple(groups))
 
 
@@ -153,21 +148,23 @@ def _effects(scores: ScoreTable) -> Iterator[_Effect]:
     families = list(dict.fromkeys(family_of(recipe) for recipe, kind in scores.groups if kind not in UNTRAINED))
     for family in families:
         members, stages = (family, "member", "mean"), family.split("-")
-        yield _Effect("Training", f"members of {family} against the base", members, _BASE)
+        yield ("Training", f"members of {family} against the base", members, _BASE)
         prefixes = ["-".join(stages[:cut]) for cut in reversed(range(1, len(stages)))]
         for before in [prefix for prefix in prefixes if (prefix, "member") in scores.groups][:1]:
-            yield _Effect("Training", f"members of {family} against those of {before}", members, (before, *members[1:]))
+            yield ("Training", f"members of {family} against those of {before}", members, (before, *members[1:]))
     for family in families:
         learner, one = (f"{family}-{SED}", "learner", "mean"), "teacher" if family == TEACHERS else "member"
-        yield _Effect("Distillation", f"{learner[0]} against the base", learner, _BASE)
-        yield _Effect("Distillation", f"{learner[0]} against the best {one}", learner, (family, "member", "best"))
-        yield _Effect("Distillation", f"{learner[0]} against the ensemble", learner, (family, "ensemble", "mean"))
+        yield ("Distillation", f"{learner[0]} against the base", learner, _BASE)
+        yield ("Distillation", f"{learner[0]} against the best {one}", learner, (family, "member", "best"))
+        yield ("Distillation", f"{learner[0]} against the ensemble", learner, (family, "ensemble", "mean"))
     for family in families:
         whole = (family, "ensemble", "mean")
-        yield _Effect("Averaging", f"{titled(*whole[:2])} against the best one", whole, (family, "member", "best"))
+        if scores.groups.get((family, "member"), {"n": 0})["n"] < 2:
+            continue  # one is its own mean
+        yield ("Averaging", f"{titled(*whole[:2])} against the best one", whole, (family, "member", "best"))
         for kind in ("centred", "soup"):
             other = (family, kind, "mean")
-            yield _Effect("Averaging", f"{titled(*other[:2])} against the full ensemble", other, whole)
+            yield ("Averaging", f"{titled(*other[:2])} against the full ensemble", other, whole)
     yield from _labels(scores)
     yield from _calibrated(scores)
 
@@ -178,7 +175,8 @@ def _calibrated(scores: ScoreTable) -> Iterator[_Effect]:
         if calibration:
             plain = "-".join(stages), kind
             cause = " with ".join(calibrations()[stage].title for stage in calibration)
-            yield _Effect("Calibration", f"{cause} on {titled(*plain)}", (recipe, kind, "mean"), (*plain, "mean"))
+            what = f"{cause} on {titled(*plain, scores.groups.get(plain, {'n': 1})['n'])}"
+            yield ("Calibration", what, (recipe, kind, "mean"), (*plain, "mean"))
 
 
 def _labels(scores: ScoreTable) -> Iterator[_Effect]:
@@ -194,4 +192,4 @@ def _labels(scores: ScoreTable) -> Iterator[_Effect]:
     if without := best.pop(NO_LABELS, None):
         for used, group in sorted(best.items()):
             what = f"{used} ({group[0]}) against none ({without[0]})"
-            yield _Effect("Labels", what, (*group, "mean"), (*without, "mean"))
+            yield ("Labels", what, (*group, "mean"), (*without, "mean"))

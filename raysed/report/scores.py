@@ -219,6 +219,15 @@ def titled(recipe: str, kind: str, n: int = 1) -> str:
     return name if kind in UNTRAINED or recipe == TEACHERS else f"{name} of {recipe}"
 
 
+def signed(value: float, ends: Sequence[float] | None = None) -> str:
+    """Return a difference of scores with its interval.
+
+    >>> signed(1.0), signed(-0.52, (-1.0, 0.01))
+    ('+1.0', '-0.5 (-1.0 to +0.0)')
+    """
+    return f"{value:+.1f}" + ("" if ends is None else " ({:+.1f} to {:+.1f})".format(*ends))
+
+
 def stages_of(recipe: str) -> tuple[list[str], list[str]]:
     """Split a recipe into training stages and calibrations; baselines have no calibration."""
     stages = recipe.split("-")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -31,15 +31,7 @@ class Code:
         return f"{fence}{self.language}\n{self.text}\n{fence}"
 
 
-@dataclass(frozen=True)
-class Cards:
-    """Nearest sentences as (cosine, sentence), by sentence and model, side by side; Markdown shows `table`."""
-
-    lists: Mapping[str, Mapping[str, Sequence[tuple[float, str]]]]
-    table: Table
-
-
-Block: TypeAlias = "str | Table | Code | Cards | Chart | Finding | None"
+Block: TypeAlias = "str | Table | Code | Chart | Finding | None"
 """Text is a paragraph with code between backticks; None and empty tables are left out."""
 
 

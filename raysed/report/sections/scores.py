@@ -2,7 +2,8 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -57,38 +58,31 @@ def in_words(entry: Mapping[str, Any]) -> str:
 
 def layers_table(scores: ScoreTable) -> Table:
     """Return mean headline scores by pooled layers (SED table 8), of models scored at several depths."""
-    depths = sorted({row.layers for row in scores.rows}, key=lambda depth: (isinstance(depth, str), depth))
-    models: dict[tuple, dict[str, float]] = {}
-    for depth in depths:
-        for row in scores.rows:
-            average = row.average(scores.tasks)
-            if row.layers == depth and row.kind in ("base", "member", "learner") and not row.left_out:
-                models.setdefault((row.recipe, row.kind, row.index), {})[_depth_name(depth)] = average
-    return _means_table({model: by_depth for model, by_depth in models.items() if len(by_depth) > 1})
-
-
-def _means_table(models: Mapping[tuple, Mapping[Hashable, float | None]], *heads: str) -> Table:
-    """Return means over like models; a model's key is recipe, kind, cells under further `heads`, and index."""
-    groups: dict[tuple, list[Mapping[Hashable, float | None]]] = {}
-    for (*group, _), numbers in models.items():
-        groups.setdefault(tuple(group), []).append(numbers)
-    columns = dict.fromkeys(column for numbers in models.values() for column in numbers)
-    lines = []
-    for (recipe, kind, *more), found in groups.items():
-        values = [[one[column] for one in found if one.get(column) is not None] for column in columns]
-        means = [number(statistics.fmean(some) if some else None) for some in values]
-        lines.append([display_name(recipe, kind, len(found)), recipe, *more, *means])
-    return Table(["models", "recipe", *heads, *map(str, columns)], lines, text=2 + len(heads))
+    depths = {row.layers for row in scores.rows if row.kind != "baseline"}
+    by_depth = {
+        _depth_name(depth): replace(scores, main_layers=depth, draws={}).groups
+        for depth in sorted(depths, key=lambda depth: (isinstance(depth, str), depth))
+    }
+    several = [group for group in scores.groups if sum(group in groups for groups in by_depth.values()) > 1]
+    columns = {
+        "models": lambda group: display_name(*group, scores.groups[group]["n"]),
+        "recipe": lambda group: group[0],
+    }
+    for name, groups in by_depth.items():
+        columns[name] = lambda group, groups=groups: number(groups.get(group, {}).get("mean"))
+    return Table.of([group for group in several if group[1] != "baseline"], columns, text=2)
 
 
 def widths_table(found: Sequence[Mapping[str, Any]], run: RunResults) -> Table:
     """Return the mean score of a recipe's learners by width, one line for the dev task and each headline task."""
-    models: dict[tuple, dict[int, float | None]] = {}
-    for entry in sorted(found, key=lambda entry: entry["width"]):
+    widths, lines = sorted({entry["width"] for entry in found}), []
+    for recipe in dict.fromkeys(entry["recipe"] for entry in found):
+        own = [[entry for entry in found if (entry["recipe"], entry["width"]) == (recipe, width)] for width in widths]
         for task in dict.fromkeys(filter(None, [run.config.evaluation.dev, *run.scores.tasks])):
-            by_width = models.setdefault((entry["recipe"], "learner", task, entry["index"]), {})
-            by_width[entry["width"]] = main_score(entry["metrics"][task])
-    return _means_table(models, "task")
+            scores = [[main_score(entry["metrics"][task]) for entry in of_width] for of_width in own]
+            means = [number(None if None in some else statistics.fmean(some)) for some in scores]
+            lines.append([display_name(recipe, "learner", len(own[0])), recipe, task, *means])
+    return Table(["models", "recipe", "task", *map(str, widths)], lines, text=3)
 
 
 def _widths(run: RunResults) -> list[dict[str, Any]]:

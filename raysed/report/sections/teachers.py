@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from raysed.model.int8 import int8_summary
 from raysed.recipe import SED, TEACHERS
 from raysed.report.results import RunResults
+from raysed.report.scores import signed
 from raysed.report.section import Block, Section
 from raysed.score.ensemble import NEIGHBOURS, summary_lines
 from raysed.store.text import Table, number
@@ -92,7 +94,12 @@ def gain_blocks(found: Mapping[str, Any]) -> Iterator[Block]:
     yield Table.of(found["rows"], shown)
     several = [row for row in found["rows"] if row["gains"]]
     best = {column: gain["over"] for column, gain in several[-1]["gains"].items() if gain}
-    gains = {column: lambda row, column=column: _gain(row["gains"][column]) for column in columns}
+
+    def gained(row: Mapping[str, Any], column: str) -> str:
+        gain = row["gains"][column]
+        return signed(gain["value"], gain["ends"]) if gain else "-"
+
+    gains = {column: partial(gained, column=column) for column in columns}
     yield Table.of(several, {"gain over the best teacher": name, **gains}, text=1)
     listed = ", ".join(dict.fromkeys(best.values()))
     if len(set(best.values())) > 1:
@@ -112,12 +119,6 @@ def agreement_blocks(found: Mapping[str, Any]) -> Iterator[Block]:
         f"{found['by_chance']:.1f}%. Teachers that agree add little to each other. If they differ, they may complement "
         "each other, or one may just be worse; this does not show which."
     )
-
-
-def _gain(gain: Mapping[str, Any] | None) -> str:
-    if gain is None:
-        return "-"
-    return f"{gain['value']:+.1f}" + ("" if gain["ends"] is None else " ({:+.1f} to {:+.1f})".format(*gain["ends"]))
 
 
 def _count(value: float | None) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from raysed.recipe import BASE
-from raysed.report.section import Block, Cards, Section
+from raysed.report.section import Block, Section
 from raysed.score.unlabelled import LABELS_ADVICE, unlabelled_scores
 from raysed.store.text import Table
 
@@ -35,7 +35,7 @@ def neighbours_table(models: Models) -> Table:
         firsts = [entry["nearest"][0] for entry in entries]
         lines.append([entries[0]["sentence"], *(f"{near['sentence']} ({near['cosine']:.2f})" for near in firsts)])
     header = ["sentence", *(f"nearest by {name}" for name in models)]
-    return Table(header, lines, text=len(header))
+    return Table(header, lines, text=len(header), is_stacked=True)
 
 
 def _unlabelled(run: "RunResults") -> Models:
@@ -44,17 +44,12 @@ def _unlabelled(run: "RunResults") -> Models:
 
 
 def _blocks(models: Models, run: "RunResults") -> Iterator[Block]:
-    lists: dict[str, dict[str, list[tuple[float, str]]]] = {}
-    for name, found in models.items():
-        for entry in found["neighbours"]:
-            nearest = [(near["cosine"], near["sentence"]) for near in entry["nearest"]]
-            lists.setdefault(entry["sentence"], {})[name] = nearest
     count = f"{next(iter(models.values()))['sentences']:,}"
     yield (
-        f"For a few sentences, the nearest ones among {count} by the original encoder and by the chosen model, with "
-        "their cosines. The two models use different scales: compare the sentences, not the cosines."
+        f"For a few sentences, the nearest one among {count} by the original encoder and by the chosen model, with its "
+        "cosine. The two models use different scales: compare the sentences, not the cosines."
     )
-    yield Cards(lists, neighbours_table(models))
+    yield neighbours_table(models)
     yield (
         f"Scores without labels, on the same {count} sentences. Near-duplicates are made from up to 400 of them by a "
         "typing mistake, another case, a repeated word or a full stop more or less; one is found if its nearest "
