@@ -12,7 +12,9 @@ import argparse
 import json
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from headline import embedded
@@ -20,7 +22,7 @@ from headline import embedded
 from raysed.config import load_config
 from raysed.plan.check import load_evaluation
 from raysed.process import prepare_process
-from raysed.report.charts import Axis, Chart, Colour, Panel, Series, draw
+from raysed.report.charts import GREEN, ORANGE, Chart
 from raysed.score.intervals import interval, resample
 from raysed.score.tasks import mean_score
 from raysed.store.storage import Storage
@@ -44,7 +46,7 @@ LEARN = {
 YEARS = ("sts12", "sts13", "sts15")
 SHOWN = 4.0
 """Points on the y axes: less would make chance look like a gain."""
-KINDS: dict[str, Colour] = {"ensemble": "orange", "learner": "green"}
+KINDS = {"ensemble": ORANGE, "learner": GREEN}
 """What is scored of each size, and its colour."""
 
 
@@ -119,17 +121,16 @@ def table(found: Mapping[str, Mapping[str, list[float]]]) -> Table:
 
 def picture(found: Mapping[str, Mapping[str, list[float]]], path: Path) -> None:
     """Draws the scores against the number of members."""
-    panels, sizes = [], np.array(list(GROUPS), float)
-    for column in next(iter(found.values())):
+
+    def draw(axes: Any, column: str) -> None:
         lines = {f"{kind}s of so many": [found[f"{kind}s of {n}"][column][0] for n in GROUPS] for kind in KINDS}
-        series = [
-            Series(sizes, np.array(line), colour, name, line="-")
-            for (name, line), colour in zip(lines.items(), KINDS.values(), strict=True)
-        ]
+        for (name, line), colour in zip(lines.items(), KINDS.values(), strict=True):
+            axes.plot(list(GROUPS), line, "o-", color=colour, label=name)
         middle = float(np.mean(list(lines.values())))
-        y = Axis(f"{column}, x100", middle - SHOWN / 2, middle + SHOWN / 2)
-        panels.append(Panel(Axis.of("members", sizes), y, series))
-    draw(Chart("ensemble-size", "What an ensemble gains with its size, and its learner", panels), path)
+        axes.set(xlabel="members", ylabel=f"{column}, x100", ylim=(middle - SHOWN / 2, middle + SHOWN / 2))
+
+    panels = [partial(draw, column=column) for column in next(iter(found.values()))]
+    Chart("ensemble-size", "What an ensemble gains with its size, and its learner", panels).save(path)
 
 
 if __name__ == "__main__":

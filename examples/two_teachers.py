@@ -33,4 +33,4 @@ result = raysed.distill(
     settings={"combination": {"weights": [1.0, 0.2]}, "sed": {"epochs": 1}, "export": {"allow_worse": True}},
 )
 print(result.scores)
-print(result.report["findings"].split("\n\n")[1])
+print(result.report["findings"])

@@ -225,9 +225,9 @@ def test_the_image_gets_every_dependency_in_its_pinned_version_and_with_hashes()
     text = (ROOT / "docs/requirements.lock").read_text()
     locked = dict(re.findall(r"^([\w.-]+)==(\S+) \\\n    --hash=sha256:\w{64}", text, flags=re.M))
     assert len(locked) == len(re.findall("==", text)) > 100
-    names = "dependencies|ray|datasets|plots"
+    names = "dependencies|ray|datasets"
     blocks = re.findall(rf"^(?:{names}) = \[\n(.*?)^\]", (ROOT / "pyproject.toml").read_text(), flags=re.M | re.S)
-    assert len(blocks) == 4
+    assert len(blocks) == 3
     for requirement in map(Requirement, re.findall(r'"([^"]+)",', "".join(blocks))):
         assert requirement.specifier.contains(locked[requirement.name.lower()]), requirement
     assert all(pin.specifier.contains(locked[pin.name]) for pin in pins_of("3.11") if pin.name in locked)

@@ -102,7 +102,7 @@ def test_commands_need_no_extra(tmp_path, tiny_encoder_dir):
     (tmp_path / "pairs.tsv").write_text("score\tsentence1\tsentence2\n" + "".join(pairs))
     (tmp_path / "empty.onnx").touch()
     (tmp_path / "A").symlink_to(tiny_encoder_dir)
-    absent = "accelerate datasets deepspeed flask matplotlib nltk nncf onnx onnxruntime openvino pandas ray".split()
+    absent = "accelerate datasets deepspeed flask nltk nncf onnx onnxruntime openvino pandas ray".split()
     done = subprocess.run(
         [sys.executable, "-S", "-c", _RUN_ALL],
         cwd=tmp_path,

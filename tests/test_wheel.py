@@ -82,7 +82,7 @@ for settings in ({"resources": {"engine": "ray"}}, {"corpus": {"source": "someon
 def test_a_distillation_needs_no_extra(installed, tmp_path):
     """In an environment of links to all that is installed here, but for the libraries of the extras."""
     for path in Path(sysconfig.get_path("purelib")).iterdir():
-        if not re.match(r"(ray|deepspeed|datasets|matplotlib)\b", path.name):
+        if not re.match(r"(ray|deepspeed|datasets)\b", path.name):
             (tmp_path / "installed").mkdir(exist_ok=True)
             (tmp_path / "installed" / path.name).symlink_to(path)
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
@@ -92,5 +92,4 @@ def test_a_distillation_needs_no_extra(installed, tmp_path):
     assert shape == "(192,)"
     assert ray == "resources.engine: ray needs ray, which is not installed: run pip install 'raysed[ray]'"
     assert hub.startswith("corpus.source: there is no file 'someone/text'; ") and hub.endswith("'raysed[datasets]'")
-    assert not (tmp_path / "runs/distilled/plots").exists()
-    assert "<svg" not in (tmp_path / "runs/distilled/report.html").read_text()
+    assert "<svg" in (tmp_path / "runs/distilled/report.html").read_text()

@@ -14,16 +14,14 @@ from raysed.config import Config
 from raysed.model.calibration import Flow
 from raysed.model.formats import FILES, backend_of, has_own_code
 from raysed.plan.requirements import reads_corpus
-from raysed.recipe import BASE, SED, TEACHERS, Recipe, parse_recipe
+from raysed.recipe import SED, TEACHERS, Recipe, parse_recipe
 from raysed.registry import calibrations, stages
-from raysed.report.findings import BEST_OTHER, BEST_UNTRAINED, gain_sentence
+from raysed.report.findings import comparisons, comparisons_table, gain_sentence
 from raysed.report.results import RunResults, public_name, versions
-from raysed.report.scores import AVERAGE, ScoreTable, display_name
+from raysed.report.scores import AVERAGE
 from raysed.report.sections.exported import sanity_words
-from raysed.report.sections.scores import in_words
-from raysed.store.text import Table, number, render, sentence, size
+from raysed.store.text import render, sentence, size
 
-_UNTOUCHED = (BASE, "base")
 _WAYS = {
     "all": "the correlation over all its pairs together",
     "mean": "the plain mean over its subsets",
@@ -50,7 +48,7 @@ def write_card(run: RunResults, path: Path) -> None:
     teachers = " and ".join(filter(None, [", ".join(teachers[:-1]), *teachers[-1:]]))
     sources = [config.corpus.source] if isinstance(config.corpus.source, str) else config.corpus.source
     corpus = ", ".join(map(public_name, sources)) if reads_corpus(recipe, config) else ""
-    row = run.scores.row(chosen.recipe, chosen.kind, chosen.index)
+    row = run.scores.exported
     found = {task: row.metrics[task].get("spearman") for task in run.scores.tasks} if row else {}
     correlations = {task: score for task, score in found.items() if score is not None}
     metrics = [row.metrics[task] for task in run.scores.tasks] if row else []
@@ -76,10 +74,10 @@ def write_card(run: RunResults, path: Path) -> None:
         searches=facts.shares_space_of if recipe.text == f"{TEACHERS}-{SED}" else None,
         trained_on=(corpus or "the pairs named below") if recipe.members or recipe.distils else "",
         ways=ways,
-        worth=gain_sentence(run.scores, chosen.recipe, chosen.kind),
+        worth=gain_sentence(run.scores),
         sanity=sanity_words(run.sanity),
-        scores=rows_that_matter(run.scores, chosen.recipe, chosen.kind, chosen.index),
-        parameters=sum(tensor.numel() for tensor in model.encoder.parameters()) / 1e6,
+        scores=comparisons_table(comparisons(run.scores)),
+        parameters=model.parameters / 1e6,
         weights=size(sum(file.stat().st_size for file in path.rglob("*.safetensors"))),
         # Further digits would differ between measurements.
         speed=float(f"{run.speed:.2g}"),
@@ -88,22 +86,6 @@ def write_card(run: RunResults, path: Path) -> None:
         versions=versions(),
     )
     (path / "README.md").write_text(text, encoding="utf-8")
-
-
-def rows_that_matter(scores: ScoreTable, recipe: str, kind: str, index: int) -> Table:
-    """Return a model's score beside those of its base, the best untrained row, and its best teacher."""
-    groups, own = scores.groups, (recipe, kind)
-    best = scores.best_untrained(own, _UNTOUCHED)
-    names = {_UNTOUCHED: "the untouched encoder"}
-    which = BEST_UNTRAINED if best == scores.best_untrained() else BEST_OTHER
-    names |= {best: f"{display_name(*best)}: {which}"} if best else {}
-    names |= {(TEACHERS, "member"): "the best teacher"} if recipe.startswith(TEACHERS) else {}
-    names[own] = "this model"
-    values = {group: entry["max" if group == (TEACHERS, "member") else "mean"] for group, entry in groups.items()}
-    values[own] = scores.average_of(recipe, kind, index)
-    single = {group: entry for group, entry in groups.items() if entry["n"] == 1}
-    lines = [[name, number(values.get(group)), in_words(single.get(group, {}))] for group, name in names.items()]
-    return Table(["model", "score", "95 %"], lines, text=1)
 
 
 def metadata(base: str, name: str, scores: Mapping[str, float]) -> str:

@@ -11,8 +11,8 @@ from raysed.model.formats import write_formats
 from raysed.plan.artefacts import Facts, ScoredModel
 from raysed.plan.check import Job
 from raysed.report.card import write_card
-from raysed.report.charts import draw
 from raysed.report.document import Document
+from raysed.report.findings import findings, gain_sentence
 from raysed.report.formats import compare_formats
 from raysed.report.results import RunResults
 from raysed.report.section import all_sections
@@ -49,15 +49,15 @@ def publish(
 
         def write(path: Path) -> None:
             path.mkdir(parents=True, exist_ok=True)
-            for chart in (chart for charts in report.charts.values() for chart in charts):
-                draw(chart, path / f"{chart.name}.png")
+            for chart in report.charts():
+                chart.save(path / f"{chart.name}.png")
             storage.write_text("report.html", report.to_html())
             storage.write_text("report.md", report.to_markdown())
             storage.write_text("report.json", report.to_json())
 
         # Written before the manifest lists the plots, so a run that counts as complete has a report.
         storage.commit("plots", write, job.depends, {"refusal": run.choice.refusal})
-    _summarize(run, report, write_line)
+    _summarize(run, report.data, write_line)
 
 
 def publish_failure(settings: Mapping[str, Any], storage: Storage, error: Exception) -> None:
@@ -94,19 +94,22 @@ def _export(run: RunResults) -> None:
     run.storage.commit("model", write, run.job.depends, {"recipe": chosen.recipe, "index": chosen.index})
 
 
-def _summarize(run: RunResults, report: Document, write_line: Callable[[str], None]) -> None:
+def _summarize(run: RunResults, data: Mapping[str, Any], write_line: Callable[[str], None]) -> None:
     choice, storage = run.choice, run.storage
-    write_line(f"\n{headline_table(report.scores).plain()}")
+    write_line(f"\n{headline_table(run.scores).plain()}")
     tables = {
-        "by pooled layers": layers_table(report.scores),
-        "by width": widths_table(report),
-        "teachers and the exported model": teachers_table(report.data["teachers"]),
-        "formats of the exported model": formats_table(run.formats, report.dev),
+        "by pooled layers": layers_table(run.scores),
+        "by width": widths_table(data["widths"], run),
+        "teachers and the exported model": teachers_table(data["teachers"]),
+        "formats of the exported model": formats_table(run.formats, run.config.evaluation.dev),
     }
     for title, table in tables.items():
         if table:
             write_line(f"\n{title}\n{table.plain()}")
-    write_line(f"\n{report.findings()}\n")
+    write_line("")
+    for finding in findings(run):
+        write_line(finding.text)
+    write_line(f"\n{choice.model.recipe}: {gain_sentence(run.scores)}")
     write_line(f"report: {storage.uri('report.html')}   as text: {storage.uri('report.md')}")
     if not choice.refusal:
         write_line(f"model: {storage.uri('model')}: {choice.words()}; {sanity_words(run.sanity)}")
@@ -114,7 +117,7 @@ def _summarize(run: RunResults, report: Document, write_line: Callable[[str], No
     if choice.refusal:
         write_line(f"\n{choice.refusal}")
         return
-    found = report.data["analysis.unlabelled"][choice.model.recipe]
+    found = data["analysis.unlabelled"][choice.model.recipe]
     example = found["neighbours"][0]
     write_line(f"\nOf {found['sentences']:,} sentences, the model places these nearest to: {example['sentence']}")
     for near in example["nearest"]:

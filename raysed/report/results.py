@@ -88,6 +88,14 @@ class RunResults:
     @cached_property
     def scores(self) -> ScoreTable:
         """Scores of models at every pooling, of ensembles (mean embeddings, mean weights), grids and baselines."""
+        model, (table, outcomes) = self.choice.model, self._scores
+        table = replace(table, exported=table.row(model.recipe, model.kind, model.index))
+        self.begin("intervals")
+        return replace(table, draws=self._resampled(table, outcomes))
+
+    @cached_property
+    def _scores(self) -> tuple[ScoreTable, dict[Group, list[Outcomes]]]:
+        """All scores without intervals, and the outcomes of the headline tasks by group."""
         tasks, main = self.config.evaluation.report_tasks(), self.config.encoder.layers
         rows: list[Row] = []
         headline: dict[Group, list[Outcomes]] = {}
@@ -105,9 +113,7 @@ class RunResults:
         measures = {known[name].measure for name in tasks}
         measure = f"{measures.pop() if len(measures) == 1 else 'Score'}, x100, mean over {', '.join(tasks)}"
         sizes = {name: f"{task.size}, {task.measure}" for name, task in known.items()}
-        scores = ScoreTable(rows, tasks, main, labels, fitted_on=fitted_on, measure=measure, sizes=sizes)
-        self.begin("intervals")
-        return replace(scores, draws=self._resampled(scores, headline))
+        return ScoreTable(rows, tasks, main, labels, fitted_on=fitted_on, measure=measure, sizes=sizes), headline
 
     def _scored(self) -> Iterator[tuple[Row, Outcomes]]:
         evaluation, main = self.evaluation, self.config.encoder.layers
@@ -154,14 +160,19 @@ class RunResults:
         return load_embeddings(self.storage.fetch(name), self.config.encoder.layers)
 
     def _resampled(self, scores: ScoreTable, outcomes: Mapping[Group, Sequence[Outcomes]]) -> Draws:
-        """Return resampled scores of each group's mean and, if it has several models, of its best in the headline."""
+        """Return resampled headline scores of each group's mean, of its best model, and of the exported model."""
+        chosen = {}
+        for group in outcomes:
+            rows = scores.rows_of(group)
+            averages = [row.average(scores.tasks) for row in rows]
+            if None not in averages:
+                chosen[(*group, "best")] = int(np.argmax(averages))
+            if scores.exported in rows:
+                chosen[(*group, "exported")] = rows.index(scores.exported)
         groups = {(*group, "mean"): models for group, models in outcomes.items()}
-        for group, models in outcomes.items():
-            averages = [row.average(scores.tasks) for row in scores.rows_of(group)]
-            if len(averages) > 1 and None not in averages:
-                groups[(*group, "best")] = [models[int(np.argmax(averages))]]
+        groups |= {of: [outcomes[of[:2]][row]] for of, row in chosen.items() if len(outcomes[of[:2]]) > 1}
         draws = resample(self.evaluation, groups, scores.tasks, seed=derive_seed(self.config.seed, "bootstrap"))
-        return {(*group, "best"): draws[(*group, "mean")] for group in outcomes} | draws
+        return {of: draws[(*of[:2], "mean")] for of in chosen} | draws
 
     # -- the exported model ------------------------------------------------------------------------------------------
 
@@ -170,7 +181,7 @@ class RunResults:
         """The model to export, and why."""
         config = self.config
         about = (config.recipes, config.export, config.evaluation.dev, config.flow.per_task)
-        return choose(self.scores, self.models, *about)
+        return choose(self._scores[0], self.models, *about)
 
     @cached_property
     def base_model(self) -> NativeModel:

@@ -11,7 +11,7 @@ import numpy as np
 
 from raysed.recipe import TEACHERS
 from raysed.registry import calibration_names, stages
-from raysed.score.intervals import interval
+from raysed.score.intervals import Difference, interval
 from raysed.score.lexical import BM25, TF_IDF, WORD_OVERLAP
 from raysed.score.tasks import main_score, mean_score
 
@@ -37,8 +37,10 @@ Group = tuple[str, str]
 """Recipe and kind."""
 Groups = dict[Group, dict[str, Any]]
 """Groups with their summary entries for one task."""
-Draws = Mapping[tuple[str, str, str], np.ndarray]
-"""(recipe, kind, `mean` or `best` of the group's models) to R resampled headline scores, see `score.intervals`."""
+Compared = tuple[str, str, str]
+"""Recipe, kind, and which of the group's models: their `mean`, the `best`, or the `exported` one."""
+Draws = Mapping[Compared, np.ndarray]
+"""R resampled headline scores, see `score.intervals`."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ class ScoreTable:
     """What the headline numbers are."""
     sizes: Mapping[str, str] = field(default_factory=dict)
     """Size and measure of each task, in words."""
+    exported: Row | None = None
+    """The model that is exported, or would be if that were not refused."""
 
     @cached_property
     def counted(self) -> list[Row]:
@@ -156,6 +160,19 @@ class ScoreTable:
         row = self.row(recipe, kind, index)
         return row and row.average(self.tasks)
 
+    def value(self, compared: Compared) -> float:
+        """Return a headline score."""
+        *group, which = compared
+        if which == "exported":
+            return self.exported.average(self.tasks)
+        return self.groups[tuple(group)]["max" if which == "best" else "mean"]
+
+    def difference(self, a: Compared, b: Compared) -> Difference:
+        """Return the difference of two headline scores, with its interval if both were resampled."""
+        draws = [self.draws.get(compared) for compared in (a, b)]
+        ends = None if any(draws_R is None for draws_R in draws) else interval(draws[0] - draws[1])
+        return Difference(self.value(a) - self.value(b), ends)
+
 
 def task_names(rows: Iterable[Row]) -> list[str]:
     """Return the tasks that rows were scored on, in first-seen order."""
@@ -200,6 +217,15 @@ def titled(recipe: str, kind: str, n: int = 1) -> str:
     """
     name = display_name(recipe, kind, n)
     return name if kind in UNTRAINED or recipe == TEACHERS else f"{name} of {recipe}"
+
+
+def signed(value: float, ends: Sequence[float] | None = None) -> str:
+    """Return a difference of scores with its interval.
+
+    >>> signed(1.0), signed(-0.52, (-1.0, 0.01))
+    ('+1.0', '-0.5 (-1.0 to +0.0)')
+    """
+    return f"{value:+.1f}" + ("" if ends is None else " ({:+.1f} to {:+.1f})".format(*ends))
 
 
 def stages_of(recipe: str) -> tuple[list[str], list[str]]:

@@ -1,18 +1,19 @@
 """Sections of the report: a new file in `sections/` is a new section."""
 
+from __future__ import annotations
+
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from raysed.registry import discover
-from raysed.report.charts import Chart
-from raysed.report.findings import Finding
 from raysed.store.text import Table
 
 if TYPE_CHECKING:
-    from raysed.report.document import Document
+    from raysed.report.charts import Chart
+    from raysed.report.findings import Finding
     from raysed.report.results import RunResults
 
 
@@ -21,24 +22,17 @@ class Code:
     """Something to type, verbatim."""
 
     text: str
+    language: str = "sh"
 
     @property
     def fenced(self) -> str:
         """Markdown for the text, whatever backticks it contains."""
         fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", self.text)), 0)
-        return f"{fence}sh\n{self.text}\n{fence}"
+        return f"{fence}{self.language}\n{self.text}\n{fence}"
 
 
-@dataclass(frozen=True)
-class Cards:
-    """Nearest sentences as (cosine, sentence), by sentence and model, side by side; Markdown shows `table`."""
-
-    lists: Mapping[str, Mapping[str, Sequence[tuple[float, str]]]]
-    table: Table
-
-
-Block = str | Table | Code | Cards | Chart | list[Finding]
-"""Text is a paragraph with code between backticks."""
+Block: TypeAlias = "str | Table | Code | Chart | Finding | None"
+"""Text is a paragraph with code between backticks; None and empty tables are left out."""
 
 
 @dataclass(frozen=True)
@@ -48,19 +42,18 @@ class Section:
     Attributes:
         name: key in report.json (`a.b`: key b of a); its last part is the anchor on the page.
         order: sort key.
-        data: computes plain types from a run; without it, the section shows the scores or heads the parts after it.
-        words: a paragraph, or a function that makes one of the data.
-        tables: makes what follows the charts: tables, with paragraphs between them.
+        data: computes plain types from a run; without it, the section shows scores or heads the parts after it.
+        words: a paragraph before the blocks.
+        blocks: makes tables, charts and paragraphs of the data and the run.
         empty: value in report.json without data; None: the key is left out.
     """
 
     name: str
     title: str
     order: int
-    data: "Callable[[RunResults], Any] | None" = None
-    words: "str | Callable[[Any, Document], str]" = ""
-    charts: "Callable[[RunResults, Any], Iterable[Chart | None]] | None" = None
-    tables: "Callable[[Any, Document], Iterable[Block]] | None" = None
+    data: Callable[[RunResults], Any] | None = None
+    words: str = ""
+    blocks: Callable[[Any, RunResults], Iterable[Block]] | None = None
     is_part: bool = False
     empty: Any = None
 

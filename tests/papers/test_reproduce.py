@@ -476,7 +476,9 @@ def test_values_are_found_by_what_their_entries_have_to_equal():
 
 def report_of(rows: Sequence[ScoredRow], tasks: Sequence[str]) -> dict:
     """A report as a run writes it."""
-    return json.loads(Document("run", ScoreTable(rows, tasks, 2), {}).to_json())
+    run = SimpleNamespace(scores=ScoreTable(rows, tasks, 2), config=SimpleNamespace(run="run"))
+    run.facts = SimpleNamespace(left_out={})
+    return json.loads(Document(run, {}).to_json())
 
 
 def row_of(recipe: str, kind: str, index: int, layers: int | str, scores: dict[str, float], **changes) -> ScoredRow:

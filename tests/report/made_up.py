@@ -1,7 +1,9 @@
 """Rows, grids and trainings of made-up runs, for the tests of the report."""
 
 import statistics
+from types import SimpleNamespace
 
+from raysed.report import findings as made
 from raysed.report.document import Document
 from raysed.report.results import PairComparison
 from raysed.report.scores import Row, ScoreTable
@@ -44,18 +46,33 @@ def entry(summary, recipe, kind, task):
     return found
 
 
-def findings(rows, dev=None, exported=None, **scores):
-    data = {"config": {"evaluation": {"dev": dev}}, "exported": {"recipe": exported}}
-    return Document("r", scored(rows, **scores), data).findings()
+def run_of(scores, dev=None, left_out=(), run="r"):
+    """What the report reads of a run whose sections have their data, but no models."""
+    evaluation = SimpleNamespace(dev=dev, report_tasks=lambda: TASKS)
+    encoder = SimpleNamespace(trust_remote_code=False)
+    return SimpleNamespace(
+        scores=scores,
+        config=SimpleNamespace(run=run, recipes=["ct"], evaluation=evaluation, encoder=encoder),
+        facts=SimpleNamespace(left_out=dict(left_out), members={}),
+        job=SimpleNamespace(recipes=[]),
+        models=[],
+        evaluation=SimpleNamespace(tasks={name: SimpleNamespace(kind="pairs") for name in (dev, *TASKS)}),
+        storage=SimpleNamespace(uri=lambda name: f"runs/{run}/{name}"),
+        pair_comparison=None,
+    )
 
 
-def report_of(rows=None, dev=None, **data):
+def findings(rows, left_out=(), **scores):
+    return [finding.text for finding in made.findings(run_of(scored(rows, **scores), left_out=left_out))]
+
+
+def report_of(rows=None, dev=None, left_out=(), **data):
     """A report of some rows; data by section, with `__` for a dot."""
     data = {name.replace("__", "."): part for name, part in data.items()}
     if dev:
         data["config"] = {"evaluation": {"dev": dev}}
     assert set(data) <= {section.name for section in all_sections()}
-    return Document("r", scored(full_run() if rows is None else rows), data)
+    return Document(run_of(scored(full_run() if rows is None else rows), dev, left_out), data)
 
 
 def grid(scores, recipe="sts", statistic="mean", stopped=(), **changes):

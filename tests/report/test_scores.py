@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_up import entry, full_run, report_of, row, scored
+from made_up import entry, full_run, row, run_of, scored
 
-from raysed.report.document import Document
 from raysed.report.scores import ScoreTable
 from raysed.report.sections.scores import headline_table, layers_table, widths_table
 
@@ -69,16 +68,16 @@ def test_widths_table_has_means_of_like_learners():
         for i in range(2)
         for width in (8, 16)
     ]
-    data = {"widths": scores, "config": {"evaluation": {"dev": "dev"}}}
-    table = widths_table(Document("r", ScoreTable([], [], 2), data))
+    run = run_of(ScoreTable([], [], 2), "dev")
+    table = widths_table(scores, run)
     assert table.lines == [["learners (2)", "teachers-sed", "dev", "13.00", "21.00"]]
-    assert not widths_table(report_of())
+    assert not widths_table([], run)
 
 
 def test_layers_table_shows_models_scored_at_several_depths():
     table = layers_table(scored(full_run())).plain()
     assert table.splitlines()[0].split() == "models recipe 1 layer 2 layers".split()
-    assert [line.split()[-2:] for line in table.splitlines()[2:]] == [["99.00", "68.00"], ["71.50", "70.00"]]
+    assert [line.split()[-2:] for line in table.splitlines()[2:]] == [["99.00", "69.00"], ["71.50", "70.00"]]
     assert not layers_table(scored([row("base", "base", 60.0)]))
     mixed = [row("base", "base", 60.0, layers=depth) for depth in ("first_last", 1)]
     assert "1 layer  first + last layer" in layers_table(scored(mixed)).plain()

@@ -8,20 +8,31 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-from made_up import full_run, grid, judged, report_of, scored
+from made_up import full_run, grid, judged, report_of, run_of, scored
 
 from raysed.commands.run import parser as run_parser
 from raysed.config import dump_config, find_config, load_config, make_config
 from raysed.report.document import Document
 from raysed.report.section import all_sections
-from raysed.report.sections.pairs import agreement_chart
 from raysed.report.sections.run import how_to_repeat
-from raysed.report.sections.scores import scores_chart
 from raysed.report.sections.teachers import teachers_table
 from raysed.store.storage import Storage
 
 ROOT = Path(__file__).resolve().parents[2]
 NASTY = '<img src=x onerror="alert(1)"> [me](http://x) `code` $5$ {{ 7 * 7 }}'
+EXPORTED = {
+    "recipe": "ct-flow",
+    "why": "ct-flow, the last recipe",
+    "worth": "It scores 76.0, 3.0 above base (73.0), the best without training.",
+    "against": [
+        {"model": "this model", "score": 76.0},
+        {"model": "base", "score": 73.0, "gain": 3.0, "low": 1.0, "high": 5.0},
+    ],
+    "width": 384,
+    "parameters": 22_714_000,
+    "bytes": 90_856_000,
+    "sentences_per_second": 1234.6,
+}
 SCRIPT = "</script><script>alert(2)</script>"
 
 
@@ -83,7 +94,7 @@ def test_report_json_has_the_documented_shape():
     assert all(f"`{key}`" in page for key in [*data, *data["rows"][0], *data["rows"][0]["metrics"]["dev"]])
     assert [row["metrics"]["dev"]["spearman"] for row in data["rows"][:2]] == [None, 0.5]
     assert (data["timings"], data["members"][0]["index"]) == ({"ct": {"seconds": 2.0}}, 3)
-    assert data["findings"] == report.findings()
+    assert data["findings"].startswith("Training: members of ct against the base +3.0.\n\n")
 
 
 def test_scores_and_the_run():
@@ -96,14 +107,14 @@ def test_scores_and_the_run():
         "members": [{"recipe": "ct", "index": 4, "reason": "died\ntwice | for good"}],
         "started": {"command": "python jobs/x.py --config demo", "repeat": how_to_repeat("/my runs", "demo")},
     }
-    text = Document("demo", scores, data, {"scores": [scores_chart(scores)]}).to_markdown()
+    text = Document(run_of(scores, run="demo"), data).to_markdown()
     assert_is_tidy(text)
     headings = [line for line in text.splitlines() if line.startswith("#")]
     assert headings == [
-        "# demo: results", "## Findings", "## Scores", "### By task", "### By pooled layers",
+        "# demo: results", "## Scores", "## Findings", "## By task", "### By pooled layers",
         "## The run", "### Left out", "### Corpus", "### Time", "### Environment", "### Repeat",
     ]  # fmt: skip
-    assert text.index("CT raised") < text.index("## Scores")
+    assert "Training: members of ct against the base +3.0." in text.partition("## Findings")[2]
     for part in (
         "sts12: 20 pairs, mean over 2 subsets; sts13: 10 pairs.",
         "| full ensemble  | ct           | 69.80 | 71.80 | 35.40 |",
@@ -136,9 +147,10 @@ def test_names_and_sentences_are_shown_as_they_are_in_markdown_and_on_the_page()
     assert text.count("&lt;img src=x") == text.count("<img") + text.count("&lt;img") >= 7
     assert "[me]" not in text and re.search(r"(?<!\\)\$5", text) is None
     page = report.to_html()
-    assert "<img" not in page and "49" not in page and "{{ 7 * 7 }}" in page
-    chart = agreement_chart(judged(np.arange(3.0), np.arange(3.0), NASTY, NASTY, NASTY + SCRIPT))
-    page = Document(SCRIPT, report.scores, {}, {"pairs": [chart]}).to_html()
+    assert "<img" not in page and "$5$ 49" not in page and "{{ 7 * 7 }}" in page
+    run = run_of(report.run.scores, run=SCRIPT)
+    run.pair_comparison = judged(np.arange(3.0), np.arange(3.0), NASTY + SCRIPT, NASTY)
+    page = Document(run, {}).to_html()
     assert "<img" not in page and "<script>alert" not in page
 
 
@@ -155,7 +167,7 @@ def test_a_new_section_is_one_file(monkeypatch):
     class Run:
         evaluation = type("Evaluation", (), {"sentences": ["a", "bb", "cccc"]})
 
-    report = Document("r", scored(full_run()), {new.name: new.data(Run())})
+    report = Document(run_of(scored(full_run())), {new.name: new.data(Run())})
     assert json.loads(report.to_json())[new.name] == {"shortest": 1, "median": 2.0, "longest": 4}
     for shown in (report.to_markdown(), report.to_html()):
         assert new.title in shown and "median" in shown
@@ -180,23 +192,32 @@ def test_failures_and_formats():
     onnx = {"format": "onnx", "file": "onnx/model.onnx", "bytes": 5e6, "cosine": 1.0, "sentences_per_second": 1234.5}
     text = report_of(
         dev="dev",
-        exported={"recipe": "ct", "why": "ct, the last recipe"},
+        exported=EXPORTED,
         formats=[{**onnx, "score": 58.0}],
         failures={"task": "sts12", "model": "ct (exported)", "pairs": [pair]},
     ).to_markdown()
     assert_is_tidy(text)
-    assert "Exported: ct, the last recipe." in text
+    assert text.index("## The model") < text.index("## Scores") < text.index("## Findings")
+    assert re.search(r"base +\| 73.00 \| +\+3.0 \| \+1.0 to \+5.0 ", text)
+    for part in (
+        "This run exported a model of `ct-flow`. It scores 76.0, 3.0 above base (73.0), the best without training.",
+        "Size: 22.7 million parameters (90.9 MB), 384 numbers per sentence. Speed: about 1,200 sentences per second",
+        "Why this model: ct-flow, the last recipe.",
+        "```python\nfrom sentence_transformers",
+        "SentenceTransformer('runs/r/model', trust_remote_code=True)",
+    ):
+        assert part in text, part
     assert "| onnx   | onnx/model.onnx | 5.0 MB |       1,234 | 58.00 | 1.0000 |" in text
     assert "The pairs that ct (exported) on sts12 ranks most differently from people." in text
     assert "| A / B | C | 4.60 | 0.10 | 95 | 5 |" in text
 
 
 def test_the_export_that_was_refused():
-    refused = {"chosen": "ct: 40.0", "why": "no model is exported: ct has 40.0"}
+    refused = {"chosen": "ct: 40.0", "why": "no model is exported: ct has 40.0", "worth": "It is.", "against": []}
     report = report_of(refused=refused)
     text = report.to_markdown()
     assert_is_tidy(text)
-    assert "## The export\n\nNo model is exported: ct has 40.0. The best candidate: ct: 40.0." in text
+    assert "## The model\n\nNo model is exported: ct has 40.0. The best candidate: ct: 40.0. It is." in text
     found = json.loads(report.to_json())
     assert found["refused"] == refused and "exported" not in found
 
@@ -213,8 +234,8 @@ def test_nearest_neighbours_and_scores_without_labels():
     report = report_of(analysis__unlabelled=models)
     text = report.to_markdown()
     assert "It rains. | It snows. (0.25) | It pours. (0.50)" in re.sub(" +", " ", text) and "50.0%" in text
-    shown = re.sub(r"<[^>]+>|\s+", " ", report.to_html().partition("It rains.")[2])
-    assert re.search(r"base .*0\.25 +It snows\..*ct .*0\.50 +It pours\.", shown)
+    shown = re.sub(r"<[^>]+>|\s+", " ", report.to_html().partition("nearest by ct")[2])
+    assert re.search(r"It rains\. +It snows\. \(0\.25\) +It pours\. \(0\.50\)", shown)
 
 
 def test_learners_and_views():
@@ -253,4 +274,4 @@ def test_a_notebook_is_no_command_to_repeat(monkeypatch):
             monkeypatch.setitem(sys.modules, "ipykernel", SimpleNamespace())
         repeat = section.data(run)
         assert bool(repeat["command"]) == bool(shown) and repeat["repeat"].endswith("--run demo-again --storage runs")
-        assert ("This run was started" in str(list(section.tables(repeat, None)))) == bool(shown)
+        assert ("This run was started" in str(list(section.blocks(repeat, None)))) == bool(shown)

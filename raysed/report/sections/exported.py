@@ -1,23 +1,29 @@
-"""The exported model, or why there is none: choice, worth, sanity list, formats."""
+"""The verdict: the exported model, or why there is none; what it gains, its size and speed, and what to type next."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from raysed.report.findings import gain_sentence
+from raysed.report.findings import comparisons, comparisons_table, gain_sentence
 from raysed.report.results import RunResults
-from raysed.report.section import Section
+from raysed.report.section import Block, Code, Section
 from raysed.store.text import Table, number, sentence, size
+
+_USE = """\
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer({place!r}{trust})
+embeddings = model.encode(["A man plays the guitar.", "Someone is making music."])"""
 
 
 def sanity_words(sanity: Mapping[str, int]) -> str:
     """Describe the exported model's result on the sanity list.
 
     >>> sanity_words({"triples": 50, "exported": 48, "base": 40, "words": 23})
-    'it finds the closer sentence in 48 of 50 English triples (untouched encoder 40, TF-IDF 23, chance 25)'
+    'it finds the closer sentence in 48 of 50 English triples (original encoder 40, TF-IDF 23, chance 25)'
     """
     return (
         f"it finds the closer sentence in {sanity['exported']} of {sanity['triples']} English triples "
-        f"(untouched encoder {sanity['base']}, TF-IDF {sanity['words']}, chance {sanity['triples'] // 2})"
+        f"(original encoder {sanity['base']}, TF-IDF {sanity['words']}, chance {sanity['triples'] // 2})"
     )
 
 
@@ -34,45 +40,72 @@ def formats_table(formats: Sequence[Mapping[str, Any]], dev: str | None) -> Tabl
     return Table.of(formats, columns, text=3)
 
 
-def _choice(run: RunResults) -> dict[str, str]:
-    choice = run.choice
-    about = {"chosen": choice.words()} if choice.refusal else {"recipe": choice.model.recipe}
-    value = gain_sentence(run.scores, choice.model.recipe, choice.model.kind)
-    return {**about, "why": choice.refusal or choice.words(), "worth": value}
+def _refused(run: RunResults) -> dict[str, Any]:
+    if not run.choice.refusal:
+        return {}
+    return {
+        "chosen": run.choice.words(),
+        "why": run.choice.refusal,
+        "worth": gain_sentence(run.scores),
+        "against": comparisons(run.scores),
+    }
+
+
+def _exported(run: RunResults) -> dict[str, Any]:
+    if run.choice.refusal:
+        return {}
+    encoder = run.exported_model.encoder
+    return {
+        "recipe": run.choice.model.recipe,
+        "why": run.choice.words(),
+        "worth": gain_sentence(run.scores),
+        "against": comparisons(run.scores),
+        "width": encoder.width,
+        "parameters": run.exported_model.parameters,
+        "bytes": sum(tensor.nbytes for tensor in encoder.parameters()),
+        "sentences_per_second": run.speed,
+    }
+
+
+def _refused_blocks(refused: Mapping[str, Any], run: RunResults) -> Iterator[Block]:
+    yield f"{sentence(refused['why'])} The best candidate: {refused['chosen']}. {refused['worth']}".strip()
+    yield comparisons_table(refused["against"])
+
+
+def _exported_blocks(exported: Mapping[str, Any], run: RunResults) -> Iterator[Block]:
+    recipe, count = exported["recipe"], exported["parameters"] / 1e6
+    speed = float(f"{exported['sentences_per_second']:.2g}")  # further digits would differ between measurements
+    yield f"This run exported a model of `{recipe}`. {exported['worth']}".strip()
+    yield comparisons_table(exported["against"])
+    yield (
+        f"Size: {count:,.1f} million parameters ({size(exported['bytes'])}), {exported['width']} numbers per sentence. "
+        f"Speed: about {speed:,.0f} sentences per second in one process on this machine."
+    )
+    yield f"Why this model: {exported['why']}."
+    yield "Use it wherever sentence-transformers is installed:"
+    trust = ", trust_remote_code=True" if "flow" in recipe.split("-") or run.config.encoder.trust_remote_code else ""
+    yield Code(_USE.format(place=run.storage.uri("model"), trust=trust), "python")
 
 
 SECTIONS = [
-    Section(
-        "exported",
-        "The export",
-        20,
-        lambda run: {} if run.choice.refusal else _choice(run),
-        lambda exported, _: f"Exported: {exported['why']}. {exported.get('worth', '')}".strip(),
-    ),
-    Section(
-        "refused",
-        "",
-        21,
-        lambda run: _choice(run) if run.choice.refusal else {},
-        lambda no, _: f"{sentence(no['why'])} The best candidate: {no['chosen']}. {no.get('worth', '')}".strip(),
-        is_part=True,
-    ),
+    Section("exported", "The model", 5, _exported, blocks=_exported_blocks),
+    Section("refused", "", 6, _refused, blocks=_refused_blocks, is_part=True),
     Section(
         "sanity",
         "",
-        22,
+        7,
         lambda run: run.sanity,
-        lambda sanity, _: f"Sanity check: {sanity_words(sanity)}.",
+        blocks=lambda sanity, run: [f"Sanity check: {sanity_words(sanity)}."],
         is_part=True,
     ),
     Section(
         "formats",
-        "",
-        23,
+        "Formats",
+        8,
         lambda run: run.formats,
         "Formats of the exported model: speed on this machine's CPU, score on the dev task, and mean cosine with the "
         "trained model's vectors.",
-        tables=lambda formats, report: [formats_table(formats, report.dev)],
+        lambda formats, run: [formats_table(formats, run.config.evaluation.dev)],
         is_part=True,
     ),
 ]

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from raysed.data.candidates import candidates_summary
-from raysed.report.document import Document
 from raysed.report.results import RunResults
 from raysed.report.scores import display_name
 from raysed.report.section import Block, Section
@@ -33,7 +32,7 @@ def fidelity_table(searches: Sequence[Mapping[str, Any]]) -> Table:
     return Table.of(searches, columns)
 
 
-def _tables(found: Sequence[Mapping[str, Any]], report: Document) -> Iterator[Block]:
+def _blocks(found: Sequence[Mapping[str, Any]], run: RunResults) -> Iterator[Block]:
     for about in found:
         if mined := about.get("mined"):
             yield f"{about['recipe']} was trained with {candidates_summary(mined)}."
@@ -52,6 +51,6 @@ SECTIONS = [
         "results; nDCG also counts their order. This does not show whether the teachers are right, and the learner "
         "was trained on these texts. int8 and bits: the index stores the learner's vectors in this form, and queries "
         "keep full precision.",
-        tables=_tables,
+        blocks=_blocks,
     )
 ]

@@ -3,10 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from raysed.report.charts import Axis, Chart, Panel, Series
-from raysed.report.document import Document
+from raysed.report.charts import BLUE, GREY, ORANGE, Chart
 from raysed.report.results import RunResults
 from raysed.report.section import Block, Section
 from raysed.store.text import Table, number
@@ -21,7 +18,8 @@ def _grids(run: RunResults) -> list[dict[str, Any]]:
     return [{**grid, "measure": measures.get(grid["task"], _CRITERIA[grid["criterion"]])} for grid in run.facts.grids]
 
 
-def _tables(grids: Sequence[Mapping[str, Any]], report: Document) -> Iterator[Block]:
+def _blocks(grids: Sequence[Mapping[str, Any]], run: RunResults) -> Iterator[Block]:
+    yield from map(grid_chart, grids)
     for grid in grids:
         score = f"{grid['statistic']} {grid['measure']} of its models on {grid['task']}, {grid['score']:.2f}"
         words = f"`{grid['recipe']}`: the lower bound {grid['winner']:g} was chosen for the {score}"
@@ -64,21 +62,22 @@ def grid_chart(grid: Mapping[str, Any]) -> Chart | None:
     bounds = sorted((bound for bound in grid["bounds"] if bound["scores"]), key=lambda bound: bound["lower_bound"])
     if len(bounds) < 2:
         return None
-    whole = [bound for bound in bounds if bound["stopped_at"] is None]
-    x, mean = (np.array([bound[key] for bound in whole]) for key in ("lower_bound", "mean"))
-    series = [Series(x, mean, "blue", "mean", mark="none", line="-")]
-    for bound in bounds:
-        value, stopped = bound["lower_bound"], bound["stopped_at"] is not None
-        colour, name = ("orange", f"chosen: {value:g}") if value == grid["winner"] else ("blue", "a model")
-        colour, name = ("grey", "stopped early (score of fewer updates)") if stopped else (colour, name)
-        texts = [f"{value:g}: {score:.2f}" for score in bound["scores"]]
-        y = np.array(bound["scores"])
-        series.append(Series(np.full(len(y), value), y, colour, name, texts))
-    x_axis = Axis.of("lower bound of the target", [bound["lower_bound"] for bound in bounds])
-    label = f"{grid['task']}, {grid['measure']} x100"
-    y_axis = Axis.of(label, [score for bound in bounds for score in bound["scores"]])
+
+    def draw(axes: Any) -> None:
+        whole = [(bound["lower_bound"], bound["mean"]) for bound in bounds if bound["stopped_at"] is None]
+        axes.plot(*zip(*whole), color=BLUE, label="mean")
+        for bound in bounds:
+            value, scores = bound["lower_bound"], bound["scores"]
+            colour, name = (ORANGE, f"chosen: {value:g}") if value == grid["winner"] else (BLUE, "a model")
+            if bound["stopped_at"] is not None:
+                colour, name = GREY, "stopped early (score of fewer steps)"
+            axes.plot([value] * len(scores), scores, "o", markersize=5, color=colour, label=name)
+            axes.annotate(f"{bound['mean']:.1f}", (value, max(scores)), (0, 5), textcoords="offset points", ha="center")
+        axes.margins(y=0.12)
+        axes.set(xlabel="lower bound of the target", title=f"{grid['task']}, {grid['measure']} x100")
+
     title = f"{grid['recipe']}: lower bound {grid['winner']:g} wins, {grid['statistic']} {grid['score']:.2f}"
-    return Chart(f"grid-{grid['recipe']}", title, [Panel(x_axis, y_axis, series)])
+    return Chart(f"grid-{grid['recipe']}", title, [draw])
 
 
 SECTIONS = [
@@ -87,8 +86,7 @@ SECTIONS = [
         "Lower bounds",
         35,
         _grids,
-        charts=lambda run, grids: map(grid_chart, grids),
-        tables=_tables,
+        blocks=_blocks,
         is_part=True,
     )
 ]

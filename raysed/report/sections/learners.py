@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from raysed.report.document import Document
 from raysed.report.results import RunResults
 from raysed.report.section import Block, Section
 from raysed.store.text import Table, number
@@ -35,7 +34,7 @@ def _learners(run: RunResults) -> list[dict[str, Any]]:
     return found
 
 
-def _tables(learners: list[dict[str, Any]], report: Document) -> Iterator[Block]:
+def _blocks(learners: list[dict[str, Any]], run: RunResults) -> Iterator[Block]:
     columns = {
         "recipe": lambda learner: learner["recipe"],
         "updates": lambda learner: f"{learner['updates']:,}",
@@ -53,6 +52,6 @@ SECTIONS = [
         _learners,
         "Mean squared distance of the learners from their target, the members' mean, and of the members themselves "
         "from it. A learner that is farther away than the members had too few updates.",
-        tables=_tables,
+        blocks=_blocks,
     )
 ]

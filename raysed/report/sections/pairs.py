@@ -4,13 +4,13 @@ A model's error on a pair is the difference between the ranks of its cosine and 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from raysed.recipe import BASE
-from raysed.report.charts import MOST_DOTS, Axis, Chart, Panel, Series
-from raysed.report.document import Document
+from raysed.report.charts import BLUE, ORANGE, Chart
 from raysed.report.results import PairComparison, RunResults
 from raysed.report.section import Block, Section
 from raysed.score.metrics import ranks, spearman
@@ -66,10 +66,9 @@ def _ranks(values_P: np.ndarray) -> np.ndarray:
 
 
 def _changes(run: RunResults) -> dict[str, Any]:
-    pairs = changed_pairs(run.pair_comparison) if run.pair_comparison else {}
-    return (
-        {"task": run.pair_comparison.task, "model": run.pair_comparison.model, **pairs} if any(pairs.values()) else {}
-    )
+    comparison = run.pair_comparison
+    pairs = changed_pairs(comparison) if comparison else {}
+    return {"task": comparison.task, "model": comparison.model, **pairs} if any(pairs.values()) else {}
 
 
 def _failures(run: RunResults) -> dict[str, Any]:
@@ -87,11 +86,11 @@ def pairs_table(pairs: Sequence[Mapping[str, Any]]) -> Table:
     return Table.of(pairs, columns, text=2, is_stacked=True)
 
 
-def _changes_tables(changes: Mapping[str, Any], report: Document) -> Iterator[Block]:
+def _changes_blocks(changes: Mapping[str, Any], run: RunResults) -> Iterator[Block]:
     model = f"{changes['model']} on {changes['task']}"
     for kind, how in {"better": "more", "worse": "less"}.items():
         if changes[kind]:
-            yield f"{kind.title()}: the pairs that {model} ranks {how} like people than the untouched encoder does."
+            yield f"{kind.title()}: the pairs that {model} ranks {how} like people than the original encoder does."
             yield pairs_table(changes[kind])
 
 
@@ -106,21 +105,20 @@ def agreement_chart(comparison: PairComparison) -> Chart | None:
     edges = np.linspace(gold_P.min(), gold_P.max(), 11)
     bin_P = np.minimum(np.searchsorted(edges, gold_P, side="right") - 1, 9)
     filled = [bin_P == i for i in np.unique(bin_P)]
-    x = Axis.of(f"graded score of {comparison.task}", moved_P)
-    y = Axis.of("cosine", np.concatenate(list(cosines.values())))
-    pairs = [f"{shortened(a, _LONGEST)}\n{shortened(b, _LONGEST)}" for a, b in zip(comparison.first, comparison.second)]
-    panels = []
-    for model, cosine_P in cosines.items():
-        shown = zip(pairs, gold_P, cosine_P)
-        texts = [f"{pair}\ngraded {gold:.2f}, cosine {cosine:.2f}" for pair, gold, cosine in shown]
-        golds, means = (np.array([of_P[in_P].mean() for in_P in filled]) for of_P in (gold_P, cosine_P))
-        series = [Series(moved_P, cosine_P, "blue", texts=texts, is_faint=True)]
-        texts = [f"mean cosine {mean:.2f}" for mean in means]
-        series.append(Series(golds, means, "orange", "mean cosine", texts, line="-"))
-        panels.append(Panel(x, y, series, model))
+    ends = [np.min(list(cosines.values())) - 0.05, np.max(list(cosines.values())) + 0.05]
+
+    def draw(axes: Any, model: str, cosine_P: np.ndarray) -> None:
+        alpha = min(0.5, 400 / len(gold_P))
+        axes.scatter(moved_P, cosine_P, s=8, alpha=alpha, color=BLUE, linewidths=0, rasterized=True)
+        golds, means = ([of_P[in_P].mean() for in_P in filled] for of_P in (gold_P, cosine_P))
+        axes.plot(golds, means, "o-", markersize=4, color=ORANGE, label="mean cosine")
+        for gold, mean in list(zip(golds, means))[::2]:
+            axes.annotate(f"{mean:.2f}", (gold, mean), (0, 6), textcoords="offset points", ha="center")
+        axes.set(title=model, xlabel=f"graded score of {comparison.task}", ylabel="cosine", ylim=ends)
+
     correlations = ", ".join(f"{model} {100 * spearman(found_P, gold_P):.1f}" for model, found_P in cosines.items())
-    note = f"{MOST_DOTS} of {len(gold_P):,} pairs; the lines use all of them." if len(gold_P) > MOST_DOTS else ""
-    return Chart("agreement", f"Cosines and graded scores on {comparison.task}; Spearman: {correlations}", panels, note)
+    title = f"Cosines and graded scores on {comparison.task}; Spearman: {correlations}"
+    return Chart("agreement", title, [partial(draw, model=model, cosine_P=x_P) for model, x_P in cosines.items()])
 
 
 SECTIONS = [
@@ -129,16 +127,18 @@ SECTIONS = [
         "Pairs",
         50,
         words="Ranks go from 0, the least alike of all pairs, to 100, the most alike.",
-        charts=lambda run, _: [agreement_chart(run.pair_comparison)] if run.pair_comparison else [],
+        blocks=lambda data, run: [run.pair_comparison and agreement_chart(run.pair_comparison)],
     ),
-    Section("changes", "What got better and worse", 51, _changes, tables=_changes_tables, is_part=True),
+    Section("changes", "What got better and worse", 51, _changes, blocks=_changes_blocks, is_part=True),
     Section(
         "failures",
         "Where it fails",
         52,
         _failures,
-        lambda found, _: f"The pairs that {found['model']} on {found['task']} ranks most differently from people.",
-        tables=lambda failures, report: [pairs_table(failures["pairs"])],
+        blocks=lambda found, run: [
+            f"The pairs that {found['model']} on {found['task']} ranks most differently from people.",
+            pairs_table(found["pairs"]),
+        ],
         is_part=True,
     ),
 ]

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from raysed.report.document import Document
 from raysed.report.results import RunResults, versions
 from raysed.report.section import Block, Code, Section
 from raysed.store.status import read_timings
@@ -21,11 +20,11 @@ def _members(run: RunResults) -> list[dict[str, Any]]:
     return [{"recipe": recipe, "index": int(index), "reason": reason} for recipe, *_, index, reason in named]
 
 
-def _members_tables(members: Sequence[Mapping[str, Any]], report: Document) -> Iterator[Block]:
+def _members_blocks(members: Sequence[Mapping[str, Any]], run: RunResults) -> Iterator[Block]:
     yield Table(["recipe", "member", "reason"], [[str(value) for value in member.values()] for member in members])
 
 
-def _time_tables(timings: Mapping[str, Mapping[str, float]], report: Document) -> Iterator[Block]:
+def _time_blocks(timings: Mapping[str, Mapping[str, float]], run: RunResults) -> Iterator[Block]:
     total = sum(took["seconds"] for took in timings.values())
     columns = {
         "stage": lambda line: line[0],
@@ -44,7 +43,7 @@ def _environment(run: RunResults) -> dict[str, Any]:
     return {**versions(), "python": platform.python_version(), "cluster": run.facts.cluster, "device": device}
 
 
-def _facts_tables(facts: Mapping[str, Any], report: Document) -> Iterator[Block]:
+def _facts_blocks(facts: Mapping[str, Any], run: RunResults) -> Iterator[Block]:
     yield Table(["what", "value"], [[what.replace("_", " "), str(value)] for what, value in facts.items()])
 
 
@@ -69,7 +68,7 @@ def _repeat(run: RunResults) -> dict[str, str]:
     return {"command": typed, "repeat": repeat}
 
 
-def _repeat_tables(repeat: Mapping[str, str], report: Document) -> Iterator[Block]:
+def _repeat_blocks(repeat: Mapping[str, str], run: RunResults) -> Iterator[Block]:
     yield (
         "`config.yaml` beside this report holds all resolved settings, with the full paths of local inputs. To run the "
         "same settings and inputs under another name (if the run is in an object store, download the file first):"
@@ -86,11 +85,11 @@ def _corpus(run: RunResults) -> dict[str, Any]:
 
 SECTIONS = [
     Section("run", "The run", 120),
-    Section("members", "Left out", 121, _members, tables=_members_tables, is_part=True, empty=[]),
-    Section("corpus", "Corpus", 122, _corpus, tables=_facts_tables, is_part=True, empty={}),
-    Section("views", "Views", 123, lambda run: run.facts.views, tables=_facts_tables, is_part=True),
-    Section("timings", "Time", 124, lambda run: read_timings(run.storage), tables=_time_tables, is_part=True, empty={}),
-    Section("environment", "Environment", 125, _environment, tables=_facts_tables, is_part=True, empty={}),
+    Section("members", "Left out", 121, _members, blocks=_members_blocks, is_part=True, empty=[]),
+    Section("corpus", "Corpus", 122, _corpus, blocks=_facts_blocks, is_part=True, empty={}),
+    Section("views", "Views", 123, lambda run: run.facts.views, blocks=_facts_blocks, is_part=True),
+    Section("timings", "Time", 124, lambda run: read_timings(run.storage), blocks=_time_blocks, is_part=True, empty={}),
+    Section("environment", "Environment", 125, _environment, blocks=_facts_blocks, is_part=True, empty={}),
     Section("config", "", 126, lambda run: run.config.model_dump(mode="json"), is_part=True, empty={}),
-    Section("started", "Repeat", 127, _repeat, tables=_repeat_tables, is_part=True),
+    Section("started", "Repeat", 127, _repeat, blocks=_repeat_blocks, is_part=True),
 ]

@@ -2,24 +2,25 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from raysed.report.charts import Axis, Chart, Colour, Panel, Series
-from raysed.report.document import Document
+from raysed.registry import stages_of_pairs
+from raysed.report.charts import BLUE, GREEN, GREY, INK, ORANGE, Chart
 from raysed.report.results import RunResults
 from raysed.report.scores import NO_LABELS, ScoreTable, display_name, labels_of, stages_of, task_names, titled
 from raysed.report.section import Block, Section
 from raysed.score.tasks import main_score
 from raysed.store.text import Table, number
 
-_COLOURS: Mapping[str, Colour] = {
-    **dict.fromkeys(("baseline", "base"), "grey"),
-    "member": "blue",
-    **dict.fromkeys(("ensemble", "centred", "soup"), "orange"),
-    "learner": "green",
+_COLOURS = {"member": BLUE, **dict.fromkeys(("ensemble", "centred", "soup"), ORANGE), "learner": GREEN}
+
+_FITTED_ON = {
+    "tasks": "the sentences of the tasks (without gold scores): expect less on other text",
+    "corpus": "the corpus, not on the tasks",
 }
 
 
@@ -57,38 +58,31 @@ def in_words(entry: Mapping[str, Any]) -> str:
 
 def layers_table(scores: ScoreTable) -> Table:
     """Return mean headline scores by pooled layers (SED table 8), of models scored at several depths."""
-    depths = sorted({row.layers for row in scores.rows}, key=lambda depth: (isinstance(depth, str), depth))
-    models: dict[tuple, dict[str, float]] = {}
-    for depth in depths:
-        for row in scores.rows:
-            average = row.average(scores.tasks)
-            if row.layers == depth and row.kind in ("base", "member", "learner") and not row.left_out:
-                models.setdefault((row.recipe, row.kind, row.index), {})[_depth_name(depth)] = average
-    return _means_table({model: by_depth for model, by_depth in models.items() if len(by_depth) > 1})
+    depths = {row.layers for row in scores.rows if row.kind != "baseline"}
+    by_depth = {
+        _depth_name(depth): replace(scores, main_layers=depth, draws={}).groups
+        for depth in sorted(depths, key=lambda depth: (isinstance(depth, str), depth))
+    }
+    several = [group for group in scores.groups if sum(group in groups for groups in by_depth.values()) > 1]
+    columns = {
+        "models": lambda group: display_name(*group, scores.groups[group]["n"]),
+        "recipe": lambda group: group[0],
+    }
+    for name, groups in by_depth.items():
+        columns[name] = lambda group, groups=groups: number(groups.get(group, {}).get("mean"))
+    return Table.of([group for group in several if group[1] != "baseline"], columns, text=2)
 
 
-def _means_table(models: Mapping[tuple, Mapping[Hashable, float | None]], *heads: str) -> Table:
-    """Return means over like models; a model's key is recipe, kind, cells under further `heads`, and index."""
-    groups: dict[tuple, list[Mapping[Hashable, float | None]]] = {}
-    for (*group, _), numbers in models.items():
-        groups.setdefault(tuple(group), []).append(numbers)
-    columns = dict.fromkeys(column for numbers in models.values() for column in numbers)
-    lines = []
-    for (recipe, kind, *more), found in groups.items():
-        values = [[one[column] for one in found if one.get(column) is not None] for column in columns]
-        means = [number(statistics.fmean(some) if some else None) for some in values]
-        lines.append([display_name(recipe, kind, len(found)), recipe, *more, *means])
-    return Table(["models", "recipe", *heads, *map(str, columns)], lines, text=2 + len(heads))
-
-
-def widths_table(report: Document) -> Table:
+def widths_table(found: Sequence[Mapping[str, Any]], run: RunResults) -> Table:
     """Return the mean score of a recipe's learners by width, one line for the dev task and each headline task."""
-    models: dict[tuple, dict[int, float | None]] = {}
-    for entry in sorted(report.data.get("widths", ()), key=lambda entry: entry["width"]):
-        for task in dict.fromkeys(filter(None, [report.dev, *report.scores.tasks])):
-            by_width = models.setdefault((entry["recipe"], "learner", task, entry["index"]), {})
-            by_width[entry["width"]] = main_score(entry["metrics"][task])
-    return _means_table(models, "task")
+    widths, lines = sorted({entry["width"] for entry in found}), []
+    for recipe in dict.fromkeys(entry["recipe"] for entry in found):
+        own = [[entry for entry in found if (entry["recipe"], entry["width"]) == (recipe, width)] for width in widths]
+        for task in dict.fromkeys(filter(None, [run.config.evaluation.dev, *run.scores.tasks])):
+            scores = [[main_score(entry["metrics"][task]) for entry in of_width] for of_width in own]
+            means = [number(None if None in some else statistics.fmean(some)) for some in scores]
+            lines.append([display_name(recipe, "learner", len(own[0])), recipe, task, *means])
+    return Table(["models", "recipe", "task", *map(str, widths)], lines, text=3)
 
 
 def _widths(run: RunResults) -> list[dict[str, Any]]:
@@ -110,35 +104,36 @@ def _depth_name(layers: int | str) -> str:
 
 
 def scores_chart(scores: ScoreTable) -> Chart | None:
-    """Return a band per group: a dot per model, the mean as a bar, and its interval as a line."""
+    """Return a band per group: a dot per model, the mean as a bar and in figures, and its interval as a line."""
     if not scores.groups:
         return None
-    series: list[Series] = []
-    for place, (group, entry) in enumerate(scores.groups.items()):
-        y = place + 0.68
-        if "low" in entry:
-            ends = np.array([entry["low"], entry["high"]])
-            series.append(Series(ends, np.array([y, y]), "grey", mark="none", line="-", is_faint=True))
-        found = [(row.average(scores.tasks), row.index) for row in scores.rows_of(group)]
-        found = sorted((score, f"{group[0]} {index}: {score:.2f}") for score, index in found if score is not None)
-        values, texts = zip(*found)
-        # Spread, so that equal scores do not hide each other.
-        spread_M = y + np.linspace(-0.1, 0.1, len(values)) if len(values) > 1 else np.array([y])
-        series.append(Series(np.array(values), spread_M, _COLOURS[group[1]], texts=texts))
-        if len(values) > 1:
-            mean = f"{display_name(*group, entry['n'])}, mean: {entry['mean']:.2f}"
-            series.append(Series(np.array([entry["mean"]]), np.array([y]), "grey", texts=[mean], mark="bar"))
-    bands = [f"{titled(*group, entry['n'])}  {entry['mean']:.1f}" for group, entry in scores.groups.items()]
-    x = Axis.of(f"{scores.measure}; bar: mean, line: its 95 % interval", np.concatenate([one.x for one in series]))
+
+    def draw(axes: Any) -> None:
+        for place, (group, entry) in enumerate(scores.groups.items()):
+            y = place + 0.7
+            for x, text, side in ((0, titled(*group, entry["n"]), "left"), (1, f"{entry['mean']:.1f}", "right")):
+                axes.text(x, place + 0.3, text, transform=axes.get_yaxis_transform(), ha=side, va="center")
+            if "low" in entry:
+                axes.plot([entry["low"], entry["high"]], [y, y], color=GREY, alpha=0.6)
+            averages = [row.average(scores.tasks) for row in scores.rows_of(group)]
+            values = sorted(average for average in averages if average is not None)
+            # Spread, so that equal scores do not hide each other.
+            spread_M = y + np.linspace(-0.1, 0.1, len(values)) * (len(values) > 1)
+            axes.plot(values, spread_M, "o", markersize=5, color=_COLOURS.get(group[1], GREY), alpha=0.8)
+            if len(values) > 1:
+                axes.plot(entry["mean"], y, "|", markersize=12, markeredgewidth=1.5, color=INK)
+        axes.set(xlabel=f"{scores.measure}; bar: mean, line: its 95 % interval")
+        axes.set(ylim=(len(scores.groups), 0), yticks=[])
+
     means, counts = ({group: entry[of] for group, entry in scores.groups.items()} for of in ("mean", "n"))
     best, base = max(means, key=means.__getitem__), means.get(("base", "base"))
     title = f"Best: {titled(*best, counts[best])} {means[best]:.1f}"
     title += "" if base is None or best == ("base", "base") else f", base encoder {base:.1f}"
-    return Chart("scores", title, [Panel(x, Axis("", len(bands), 0), series, bands=bands)])
+    return Chart("scores", title, [draw], 0.8 + 0.36 * len(scores.groups))
 
 
-def _by_task(data: None, report: Document) -> Iterator[Block]:
-    scores = report.scores
+def _by_task(data: None, run: RunResults) -> Iterator[Block]:
+    scores = run.scores
     if scores.sizes:
         yield f"{'; '.join(f'{task}: {size}' for task, size in scores.sizes.items())}."
     columns = {
@@ -151,20 +146,25 @@ def _by_task(data: None, report: Document) -> Iterator[Block]:
     yield Table.of(scores.groups, columns)
 
 
+def _headline(data: None, run: RunResults) -> Iterator[Block]:
+    scores = run.scores
+    yield (
+        f"{scores.measure}; {_depth_name(scores.main_layers)} pooled. Labels are those that a recipe was trained on. "
+        "95 %: the interval of the mean over the sampling of pairs and seeds."
+    )
+    if scores.fitted_on and any(stages_of(recipe)[1] for recipe, _ in scores.groups):
+        text = _FITTED_ON.get(scores.fitted_on, scores.fitted_on)
+        if text in stages_of_pairs():
+            text = f"the sentences of `{text}.train`, not of the tasks"
+        yield f"Calibrations were fitted on {text}."
+    yield headline_table(scores)
+    yield scores_chart(scores)
+
+
 SECTIONS = [
-    Section(
-        "scores",
-        "Scores",
-        30,
-        words=lambda _, report: (
-            f"{report.scores.measure}; {_depth_name(report.scores.main_layers)} pooled. Labels are those that a recipe "
-            "was trained on. 95 %: the interval of the mean over the sampling of pairs and seeds."
-        ),
-        charts=lambda run, _: [scores_chart(run.scores)],
-        tables=lambda _, report: [headline_table(report.scores)],
-    ),
-    Section("by-task", "By task", 31, tables=_by_task, is_part=True),
-    Section("layers", "By pooled layers", 32, tables=lambda _, report: [layers_table(report.scores)], is_part=True),
+    Section("scores", "Scores", 10, blocks=_headline),
+    Section("by-task", "By task", 31, blocks=_by_task),
+    Section("layers", "By pooled layers", 32, blocks=lambda _, run: [layers_table(run.scores)], is_part=True),
     Section(
         "widths",
         "By width",
@@ -172,7 +172,7 @@ SECTIONS = [
         _widths,
         'Scores of embeddings cut to their first coordinates, as with `SentenceTransformer("model", truncate_dim=…)`; '
         "the learners were trained for these widths.",
-        tables=lambda _, report: [widths_table(report)],
+        lambda found, run: [widths_table(found, run)],
         is_part=True,
     ),
 ]

@@ -1,12 +1,12 @@
 """The embedding space: how evenly embeddings fill it."""
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from raysed.recipe import BASE, parse_recipe
-from raysed.report.charts import LINES, Axis, Chart, Panel, Series
-from raysed.report.document import Document
+from raysed.report.charts import LINES, Chart
 from raysed.report.results import RunResults
 from raysed.report.section import Block, Section
 from raysed.score.unlabelled import effective_rank, isotropy, singular_values
@@ -29,7 +29,8 @@ def _of_task(run: RunResults) -> dict[str, np.ndarray]:
     return found
 
 
-def _tables(models: Mapping[str, Mapping[str, float]], report: Document) -> Iterator[Block]:
+def _blocks(models: Mapping[str, Mapping[str, float]], run: RunResults) -> Iterator[Block]:
+    yield spectrum_chart({label: singular_values(x_ND) for label, x_ND in _of_task(run).items()})
     columns = {
         "models": lambda model: model[0],
         "cosine of random pairs": lambda model: f"{model[1]['cosine']:.3f}",
@@ -45,15 +46,17 @@ def spectrum_chart(spectra: Mapping[str, np.ndarray]) -> Chart | None:
     kept = {label: values[values > 1e-6] for label, values in spectra.items() if (values > 1e-6).any()}
     if not kept:
         return None
-    series = []
-    for (label, values), (colour, line) in zip(kept.items(), LINES):
-        texts = [f"{label}, number {i}: {value:.3g}" for i, value in enumerate(values, start=1)]
-        x = np.arange(1, len(values) + 1)
-        series.append(Series(x, values, colour, label, texts, mark="none", line=line))
-    x = Axis.of("number of the singular value, largest first", [1, max(map(len, kept.values()))])
-    y = Axis.of("size relative to the largest", np.concatenate(list(kept.values())), is_logarithmic=True)
+
+    def draw(axes: Any) -> None:
+        for (label, values), (colour, line) in zip(kept.items(), LINES):
+            axes.plot(np.arange(1, len(values) + 1), values, line, color=colour, label=label)
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("")
+        axes.set(xlabel="number of the singular value, largest first", ylabel="relative to the largest")
+
     ranks = ", ".join(f"{label} {effective_rank(values):.0f}" for label, values in spectra.items())
-    return Chart("spectrum", f"Singular values of the embeddings; effective rank: {ranks}", [Panel(x, y, series)])
+    return Chart("spectrum", f"Singular values of the embeddings; effective rank: {ranks}", [draw])
 
 
 SECTIONS = [
@@ -64,7 +67,6 @@ SECTIONS = [
         lambda run: {label: isotropy(x_ND, run.config.seed) for label, x_ND in _of_task(run).items()},
         "How evenly the embeddings fill their space: in an even one, the mean cosine of random pairs is near 0, the "
         "effective rank is near the number of dimensions, and no direction has a large share of the squared lengths.",
-        lambda run, _: [spectrum_chart({label: singular_values(x_ND) for label, x_ND in _of_task(run).items()})],
-        _tables,
+        _blocks,
     ),
 ]

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from raysed.model.int8 import int8_summary
 from raysed.recipe import SED, TEACHERS
 from raysed.report.results import RunResults
+from raysed.report.scores import signed
 from raysed.report.section import Block, Section
 from raysed.score.ensemble import NEIGHBOURS, summary_lines
 from raysed.store.text import Table, number
@@ -34,10 +36,9 @@ def _teachers(run: RunResults) -> list[dict[str, Any]]:
         kept = sum(f"{TEACHERS}/members/{index:02d}" not in run.facts.left_out for index in range(len(found)))
         together = "all teachers together" if kept == len(found) else f"the {kept} kept, together"
         found.append({"model": together, **_UNKNOWN, "score": score})
-    model, encoder = run.choice.model, run.exported_model.encoder
-    size = sum(tensor.numel() for tensor in encoder.parameters())
-    own = {"model": run.choice.title, "width": encoder.width, "parameters": size, "sentences_per_second": run.speed}
-    own["score"] = run.scores.average_of(model.recipe, model.kind, model.index)
+    model, loaded = run.choice.model, run.exported_model
+    own = {"model": run.choice.title, "width": loaded.encoder.width, "parameters": loaded.parameters}
+    own |= {"sentences_per_second": run.speed, "score": run.scores.average_of(model.recipe, model.kind, model.index)}
     # Learners that share their only teacher's space can search what it has embedded.
     teacher, documents = run.facts.shares_space_of, [model for model in run.models if model.recipe == TEACHERS]
     if teacher and documents:
@@ -93,7 +94,12 @@ def gain_blocks(found: Mapping[str, Any]) -> Iterator[Block]:
     yield Table.of(found["rows"], shown)
     several = [row for row in found["rows"] if row["gains"]]
     best = {column: gain["over"] for column, gain in several[-1]["gains"].items() if gain}
-    gains = {column: lambda row, column=column: _gain(row["gains"][column]) for column in columns}
+
+    def gained(row: Mapping[str, Any], column: str) -> str:
+        gain = row["gains"][column]
+        return signed(gain["value"], gain["ends"]) if gain else "-"
+
+    gains = {column: partial(gained, column=column) for column in columns}
     yield Table.of(several, {"gain over the best teacher": name, **gains}, text=1)
     listed = ", ".join(dict.fromkeys(best.values()))
     if len(set(best.values())) > 1:
@@ -115,12 +121,6 @@ def agreement_blocks(found: Mapping[str, Any]) -> Iterator[Block]:
     )
 
 
-def _gain(gain: Mapping[str, Any] | None) -> str:
-    if gain is None:
-        return "-"
-    return f"{gain['value']:+.1f}" + ("" if gain["ends"] is None else " ({:+.1f} to {:+.1f})".format(*gain["ends"]))
-
-
 def _count(value: float | None) -> str:
     return f"{value:,.0f}" if value else "-"
 
@@ -134,7 +134,7 @@ SECTIONS = [
         "How much of each teacher's score the exported model keeps, and the sizes and speeds (sentences per second in "
         f"one process on this machine). In a row `{_LEARNER} searching …`, the learner embeds the queries and the "
         "teacher the documents; for graded pairs, each sentence takes the query's place once.",
-        tables=lambda models, report: _teacher_blocks(models),
+        blocks=lambda models, run: _teacher_blocks(models),
     ),
     Section(
         "worth",
@@ -142,7 +142,7 @@ SECTIONS = [
         61,
         lambda run: run.facts.worth,
         "Before anything was distilled, at the full width of the teachers:",
-        tables=lambda found, report: gain_blocks(found),
+        blocks=lambda found, run: gain_blocks(found),
         is_part=True,
     ),
 ]

@@ -1,22 +1,23 @@
-"""Training curves of members and learners: losses, dev scores and directions of embeddings by update."""
+"""Training curves of members and learners: losses, dev scores and directions of embeddings by step."""
 
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from raysed.recipe import BASE, parse_recipe
 from raysed.registry import stages
-from raysed.report.charts import LINES, Axis, Chart, Panel, Series
+from raysed.report.charts import BLUE, GREY, LINES, PINK, SKY, Chart
 from raysed.report.results import RunResults
 from raysed.report.section import Section
 
 Curves = Mapping[str, Sequence[Mapping[str, Any]]]
 """Records by training: `step` and, where measured, `loss`, `dev` (x100) and others."""
-_FEW_RECORDS = 15
-"""Curves with no more records have a mark at each."""
+_FEW_RECORDS, _MOST_RECORDS = 15, 80
+"""Curves with few records have a mark at each, and those with more than the most show an even sample."""
 _MEASURES = {
     "loss": "training loss",
     "held_out": "loss on held-out sentences",
@@ -26,7 +27,7 @@ _MEASURES = {
 
 
 def training_chart(node: str, curves: Curves, references: Mapping[str, float] | None = None) -> Chart | None:
-    """Return a node's training curves, a panel per measure; `references` are lines in the panel of dev scores."""
+    """Return a node's training curves, a panel per measure; `references` are lines among dev scores."""
     panels, ends = [], []
     for key, label in _MEASURES.items():
         points = {}
@@ -37,23 +38,31 @@ def training_chart(node: str, curves: Curves, references: Mapping[str, float] | 
                 points[name] = xy_2R
         if not points:
             continue
-        are_many, series = len(points) > len(LINES), []
-        styles = [LINES[0]] * len(points) if are_many else LINES
-        for (name, (x_R, y_R)), (colour, line) in zip(points.items(), styles):
-            texts = [f"{name}, update {x:,.0f}: {y:.4g}" for x, y in zip(x_R, y_R)]
-            mark = "dot" if len(x_R) <= _FEW_RECORDS else "none"
-            series.append(Series(x_R, y_R, colour, "" if are_many else name, texts, mark, line, are_many))
-        compared = references or {} if key == "dev" else {}
-        x_M, y_M = np.concatenate(list(points.values()), axis=1)
-        y = Axis.of(label, [*y_M, *compared.values()], key == "loss" and y_M.min() > 0)
-        panels.append(Panel(Axis.of("updates", x_M), y, series, references=compared))
+        panels.append(partial(_draw, label=label, points=points, references=(references or {}) if key == "dev" else {}))
         first, last = (statistics.fmean(xy_2R[1, i] for xy_2R in points.values()) for i in (0, -1))
         ends.append(f"{key} {first:.3g} to {last:.3g}")
     average = ", on average" * (len(curves) > 1)
     return Chart(f"training-{node}", f"Training of {node}{average}: {', '.join(ends)}", panels) if panels else None
 
 
-def _charts(run: RunResults, data: None) -> Iterator[Chart | None]:
+def _draw(axes: Any, label: str, points: Mapping[str, np.ndarray], references: Mapping[str, float]) -> None:
+    are_many = len(points) > len(LINES)
+    for (name, xy_2R), (colour, line) in zip(points.items(), [(BLUE, "-")] * len(points) if are_many else LINES):
+        count = xy_2R.shape[1]
+        x_R, y_R = xy_2R[:, np.unique(np.linspace(0, count - 1, _MOST_RECORDS).round().astype(int))]
+        look = {"linewidth": 1, "alpha": 0.5} if are_many else {"label": name}
+        axes.plot(x_R, y_R, line, color=colour, marker="." if count <= _FEW_RECORDS else None, **look)
+    for (name, value), (colour, line) in zip(references.items(), ((GREY, "--"), (PINK, ":"), (SKY, "-."))):
+        axes.axhline(value, color=colour, linestyle=line, zorder=1, label=f"{name}: {value:.1f}")
+    is_logarithmic = label == _MEASURES["loss"] and min(xy_2R[1].min() for xy_2R in points.values()) > 0
+    if is_logarithmic:
+        axes.set_yscale("log", subs=(2, 3, 5))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:g}")
+    axes.set(title=label, xlabel="steps")
+
+
+def _charts(data: None, run: RunResults) -> Iterator[Chart | None]:
     """Yield a chart for the members of each node, and for the learners of each recipe that distils."""
     of_dev = run.scores.groups_of(run.config.evaluation.dev)
     base = {"base": of_dev[BASE, "base"]["mean"]} if (BASE, "base") in of_dev else {}
@@ -74,4 +83,4 @@ def _curves(run: RunResults, what: str, names: Sequence[str]) -> Curves:
     return {f"{what} {name.rpartition('/')[2]}": run.history(name) for name in names}
 
 
-SECTIONS = [Section("training", "Training", 80, charts=_charts)]
+SECTIONS = [Section("training", "Training", 80, blocks=_charts)]

@@ -1,14 +1,15 @@
 """What unlabelled sentences show: nearest neighbours, near-duplicates, and the shape of the embedding space."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raysed.recipe import BASE
-from raysed.report.document import Document
-from raysed.report.results import RunResults
-from raysed.report.section import Block, Cards, Section
+from raysed.report.section import Block, Section
 from raysed.score.unlabelled import LABELS_ADVICE, unlabelled_scores
 from raysed.store.text import Table
+
+if TYPE_CHECKING:
+    from raysed.report.results import RunResults
 
 Models = Mapping[str, Mapping[str, Any]]
 """By model, what `unlabelled_scores` returned."""
@@ -34,45 +35,29 @@ def neighbours_table(models: Models) -> Table:
         firsts = [entry["nearest"][0] for entry in entries]
         lines.append([entries[0]["sentence"], *(f"{near['sentence']} ({near['cosine']:.2f})" for near in firsts)])
     header = ["sentence", *(f"nearest by {name}" for name in models)]
-    return Table(header, lines, text=len(header))
+    return Table(header, lines, text=len(header), is_stacked=True)
 
 
-def _neighbours(data: None, report: Document) -> Iterator[Block]:
-    models = report.data.get("analysis.unlabelled") or {}
-    lists: dict[str, dict[str, list[tuple[float, str]]]] = {}
-    for name, found in models.items():
-        for entry in found["neighbours"]:
-            nearest = [(near["cosine"], near["sentence"]) for near in entry["nearest"]]
-            lists.setdefault(entry["sentence"], {})[name] = nearest
-    if lists:
-        yield (
-            "For a few sentences, the nearest ones by the untouched encoder and by the chosen model, among "
-            f"{next(iter(models.values()))['sentences']:,}, with their cosines. The two models use different scales: "
-            "compare the sentences, not the cosines."
-        )
-        yield Cards(lists, neighbours_table(models))
-
-
-def _unlabelled(run: RunResults) -> Models:
+def _unlabelled(run: "RunResults") -> Models:
     sentences, models = run.sample_sentences(), {BASE: run.base_model, run.choice.model.recipe: run.exported_model}
     return {name: unlabelled_scores(sentences, model.embed) for name, model in models.items()}
 
 
-SECTIONS = [
-    Section("neighbours", "Nearest neighbours", 40, tables=_neighbours),
-    Section(
-        "analysis.unlabelled",
-        "Without labels",
-        110,
-        _unlabelled,
-        lambda models, report: (
-            f"Measured on {next(iter(models.values()))['sentences']:,} sentences. Near-duplicates are made from up to "
-            "400 of them by a typing mistake, another case, a repeated word or a full stop more or less; one is "
-            "found if its nearest sentence is the original. Alignment is the mean squared distance of the two, and "
-            "uniformity shows how evenly all sentences are spread (for both, lower is better). The last two columns "
-            "describe the shape of the space. "
-            f"{LABELS_ADVICE}"
-        ),
-        tables=lambda models, report: [unlabelled_table(models)],
-    ),
-]
+def _blocks(models: Models, run: "RunResults") -> Iterator[Block]:
+    count = f"{next(iter(models.values()))['sentences']:,}"
+    yield (
+        f"For a few sentences, the nearest one among {count} by the original encoder and by the chosen model, with its "
+        "cosine. The two models use different scales: compare the sentences, not the cosines."
+    )
+    yield neighbours_table(models)
+    yield (
+        f"Scores without labels, on the same {count} sentences. Near-duplicates are made from up to 400 of them by a "
+        "typing mistake, another case, a repeated word or a full stop more or less; one is found if its nearest "
+        "sentence is the original. Alignment is the mean squared distance of the two, and uniformity shows how evenly "
+        "all sentences are spread (for both, lower is better). The last two columns describe the shape of the space. "
+        f"{LABELS_ADVICE}"
+    )
+    yield unlabelled_table(models)
+
+
+SECTIONS = [Section("analysis.unlabelled", "Nearest neighbours", 40, _unlabelled, blocks=_blocks)]
