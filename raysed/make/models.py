@@ -4,7 +4,6 @@ import json
 import logging
 import statistics
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -396,48 +395,48 @@ def _outcome_lines(node: str, entry: Entry) -> Iterator[str]:
 def ensemble(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """List the trained members, and the healthy ones that others may build on; raise if they are too few."""
     node, asked = settings["node"], settings["min_members"]
-    found = [f for f in inputs["members"] if f.fingerprint]  # others have no healthy member to go on from
-    _refuse_mistakes(found)
-    there, failed = [f for f in found if f.meta is not None], [f for f in found if f.meta is None]
-    left_out = {f.name: f.reason or "it ended without a result" for f in failed}
-    needed = _needed(asked, len(found))
-    if len(there) < needed:
+    members = [each for each in inputs["members"] if each.fingerprint]  # others have no healthy member to go on from
+    _refuse_mistakes(members)
+    trained = [each for each in members if each.meta is not None]
+    left_out = {each.name: each.reason or "it ended without a result" for each in members if each.meta is None}
+    needed = _needed(asked, len(members))
+    if len(trained) < needed:
         name, reason = next(iter(left_out.items()))
         raise RunFailed(
-            f"only {len(there)} of {len(found)} members of {node} could be trained, but {needed} are needed "
+            f"only {len(trained)} of {len(members)} members of {node} could be trained, but {needed} are needed "
             f"(members.min_members); {name}: {reason}"
         )
-    collapsed = {f.name: f.meta["collapsed"] for f in there if "collapsed" in f.meta}
-    healthy, needed = len(there) - len(collapsed), _needed(asked, len(there)) if asked else 1
+    collapsed = {each.name: each.meta["collapsed"] for each in trained if "collapsed" in each.meta}
+    healthy, needed = len(trained) - len(collapsed), _needed(asked, len(trained)) if asked else 1
     if healthy < needed and settings["is_used"]:
         name, reason = next(iter(collapsed.items()))
         raise UserError(
-            f"only {healthy} of {len(there)} members of {node} have not collapsed, but {needed} are needed; "
+            f"only {healthy} of {len(trained)} members of {node} have not collapsed, but {needed} are needed; "
             f"{name}: {reason}; try a lower learning rate, and for bsl a momentum near 1 and a predictor"
         )
-    return _outcome(out, there, {"left_out": left_out | collapsed})
+    return _outcome(out, trained, {"left_out": left_out | collapsed})
 
 
 def grid_choice(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Make the models of the best lower bound the ensemble; raise if no bound has enough models."""
     node, sts, steps = settings["node"], settings["sts"], inputs["trained"]["steps"]
-    by_bound: dict[float, list[CandidateResult]] = {}
+    groups: dict[float, list[CandidateResult]] = {}
     _refuse_mistakes(inputs["members"])
-    for found in inputs["members"]:
-        if found.meta is not None:
-            by_bound.setdefault(settings["bounds"][found.name], []).append(found)
-    could_be = Counter(settings["bounds"][f.name] for f in inputs["members"] if f.fingerprint)
-    needed = _needed(settings["min_members"], max(could_be.values()))
-    complete = {bound: group for bound, group in by_bound.items() if len(group) >= needed}
-    failed = [found for found in inputs["members"] if found.reason]
+    for each in inputs["members"]:
+        if each.fingerprint:  # others have no healthy member to go on from
+            groups.setdefault(settings["bounds"][each.name], []).append(each)
+    needed = _needed(settings["min_members"], max(map(len, groups.values())))
+    trained = {bound: [each for each in group if each.meta is not None] for bound, group in groups.items()}
+    complete = {bound: group for bound, group in trained.items() if len(group) >= needed}
+    failed = [each for each in inputs["members"] if each.reason]
     if not complete:
         name, reason = (failed[0].name, failed[0].reason) if failed else (node, "no model finished training")
         raise RunFailed(f"no lower bound of {node} has the {needed} models it needs; {name}: {reason}")
-    scores = {bound: [found.meta["dev"] for found in group] for bound, group in complete.items()}
-    reached = {bound: (steps, [found.meta["dev"] for found in group]) for bound, group in by_bound.items()}
+    scores = {bound: [each.meta["dev"] for each in group] for bound, group in trained.items() if group}
+    choice = choose_bound({bound: scores[bound] for bound in complete}, sts.statistic)
+    reached = {bound: (steps, of_bound) for bound, of_bound in scores.items()}
     for stopped in inputs["trained"]["stopped"]:
         reached[stopped["lower_bound"]] = stopped["updates"], stopped["scores"]
-    choice = choose_bound(scores, sts.statistic)
     grid = {
         "recipe": node,
         "criterion": sts.criterion,
@@ -462,21 +461,15 @@ def grid_choice(out: Path, inputs: Named, settings: Named, context: Context) -> 
             for bound, (updates, scores) in sorted(reached.items())
         ],
     }
-    left_out = {found.name: found.reason for found in failed}
+    left_out = {each.name: each.reason for each in failed}
     return _outcome(out, complete[choice.lower_bound], {"grid": grid, "left_out": left_out})
 
 
-def _outcome(out: Path, there: Sequence[CandidateResult], about: Named) -> dict[str, Any]:
-    def pairs(members: Sequence[CandidateResult]) -> list[tuple[str, str]]:
-        return [(found.name, found.fingerprint) for found in members]
-
-    healthy = [found for found in there if "collapsed" not in found.meta]
-    lists = {
-        "all": pairs(there),
-        "healthy": pairs(healthy),
-        # Aligned with `all`, for artefacts that are made from healthy members and keep their numbers.
-        "sound": [pair if found in healthy else ("", "") for found, pair in zip(there, pairs(there))],
-    }
+def _outcome(out: Path, trained: Sequence[CandidateResult], about: Named) -> dict[str, Any]:
+    pairs = [(each.name, each.fingerprint) for each in trained]
+    # Aligned with `all`, for artefacts that are made from healthy members and keep their numbers.
+    sound = [("", "") if "collapsed" in each.meta else pair for each, pair in zip(trained, pairs)]
+    lists = {"all": pairs, "healthy": [pair for pair in sound if pair[0]], "sound": sound}
     (out / "outcome.json").write_text(json.dumps({**lists, **about}, indent=1))
     return {LISTS: lists, **about}
 

@@ -9,23 +9,19 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from raysed.errors import UserError
 from raysed.store.checkpoints import Checkpoints
+from raysed.train.deepspeed import DeepSpeedEngine
 from raysed.train.engine import TorchEngine
 from raysed.train.recorded import map_tensors
 from raysed.train.selection import Metrics, Selection, TrainingResult
 from raysed.train.stage import TrainingPlan
 from raysed.train.state import broadcast_from_rank0, load_state, seed_everything, snapshot, write_state
-
-if TYPE_CHECKING:
-    from raysed.train.deepspeed import DeepSpeedEngine
-
-    Engine = TorchEngine | DeepSpeedEngine
 
 _NAMED_ROWS = 40
 _WARNING_EVERY = 10
@@ -50,7 +46,7 @@ class TrainingLoop:
     objective: nn.Module
     batch_at: Callable[[int], Any]
     plan: TrainingPlan
-    engine: "Engine"
+    engine: TorchEngine | DeepSpeedEngine
     _: KW_ONLY
     evaluate: Callable[[nn.Module], float] | None = None
     checkpoints: Checkpoints | None = None
@@ -160,8 +156,7 @@ class TrainingLoop:
         """Load the newest state; rank 0 decides which that is."""
         if self.checkpoints is None:
             return
-        is_first = not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
-        newest = self.checkpoints.newest() if is_first else None
+        newest = self.checkpoints.newest() if self.is_writer else None
         device = next(self.objective.parameters()).device
         step = int(broadcast_from_rank0(newest[0] if newest else -1, device))
         if step < 0:

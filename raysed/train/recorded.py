@@ -8,7 +8,7 @@ was. So a recorded update must not wait for the device, and what changes between
 import logging
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -26,13 +26,6 @@ _MAX_SHAPES = 16
 
 Record = Callable[[Callable[[Any], Any], Any], tuple[Callable[[], None], Any]]
 """Calls a function of a batch to record it; returns what replays it, and its result, which every replay overwrites."""
-
-
-@dataclass
-class _Recording:
-    batch: Any
-    replay: Callable[[], None]
-    result: Any
 
 
 class RecordedUpdates:
@@ -62,7 +55,7 @@ class RecordedUpdates:
         self._device = self._parameters[0].device
         self._rate = torch.zeros((), device=self._device)
         self._given, self._record = record, record
-        self._recordings: dict[tuple, _Recording | None] = {}
+        self._recordings: dict[tuple, Callable[[Any], float] | None] = {}
         self._seen: set[tuple] = set()
         self._is_off = (record is None and self._device.type != "cuda") or not self._is_recordable()
 
@@ -71,22 +64,24 @@ class RecordedUpdates:
         if self._is_off or any(encoder.parts > 1 for encoder in self._encoders):
             self.forget()  # and leave the memory to the launched updates
             return None
-        shape = tuple(_shape(batch))
+        # What all batches of a recording share: shapes and types of tensors, and numbers.
+        leaves = [leaf for leaf in _leaves(batch) if isinstance(leaf, torch.Tensor | int | float)]
+        shape = tuple((leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
         if shape not in self._seen:
             if len(self._seen) < _MAX_SHAPES:
                 self._seen.add(shape)
             return None
         self._rate.fill_(learning_rate)
-        if recording := self._recordings.get(shape):
-            return self._replayed(recording, batch)
+        if replayed := self._recordings.get(shape):
+            return replayed(batch)
         restore = random_state(self._device)
         try:
             if shape not in self._recordings:
                 self._recordings[shape] = None
                 loss, self._objective.watched = self._whole_update(batch)
                 return loss.item()
-            recording = self._recordings[shape] = self._recorded(batch)
-            return self._replayed(recording, batch)
+            replayed = self._recordings[shape] = self._recorded(batch)
+            return replayed(batch)
         except Exception as error:  # an operation that waits for the device, or too little memory
             self._is_off = True
             log.warning("updates cannot be recorded, so they are slower from now on: %s", first_line(error))
@@ -116,18 +111,21 @@ class RecordedUpdates:
         self._recordings.clear()
         self._seen.clear()
 
-    def _recorded(self, batch: Any) -> _Recording:
+    def _recorded(self, batch: Any) -> Callable[[Any], float]:
+        """Record an update; return what replays it on a batch, and its loss."""
         kept = map_tensors(lambda tensor: tensor.to(self._device, copy=True), batch)
         self._optimizer.zero_grad(set_to_none=True)  # a recording has gradients of its own
         self._record = self._record or _cuda_graphs()
-        return _Recording(kept, *self._record(partial(self._whole_update, capturable=True), kept))
+        replay, result = self._record(partial(self._whole_update, capturable=True), kept)
 
-    def _replayed(self, recording: _Recording, batch: Any) -> float:
-        for new, old in zip(tensors_in(batch), tensors_in(recording.batch), strict=True):
-            old.copy_(new, non_blocking=True)
-        recording.replay()
-        loss, self._objective.watched = recording.result
-        return loss.item()
+        def update(batch: Any) -> float:
+            for new, old in zip(tensors_in(batch), tensors_in(kept), strict=True):
+                old.copy_(new, non_blocking=True)
+            replay()
+            loss, self._objective.watched = result
+            return loss.item()
+
+        return update
 
     def _whole_update(self, batch: Any, capturable: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Make an update without waiting for the device, which decides itself whether anything is not finite.
@@ -192,12 +190,3 @@ def _leaves(batch: Any) -> Iterator[Any]:
 def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
     """Yield all tensors in nested tuples and dataclasses."""
     return (leaf for leaf in _leaves(batch) if isinstance(leaf, torch.Tensor))
-
-
-def _shape(batch: Any) -> Iterator[Any]:
-    """Yield what all batches of a recording share: shapes and types of tensors, and numbers."""
-    for leaf in _leaves(batch):
-        if isinstance(leaf, torch.Tensor):
-            yield leaf.shape, leaf.dtype
-        elif isinstance(leaf, int | float):
-            yield leaf
