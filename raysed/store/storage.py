@@ -290,7 +290,10 @@ class Storage:
         """Return the bytes of a local disk that the run can have: the free ones and its own; None if it is remote."""
         if not self.is_local:
             return None
-        return shutil.disk_usage(self.plain.root).free + sum(self.plain.sizes_below("").values())
+        path = Path(self.uri(""))
+        while not path.exists():
+            path = path.parent
+        return shutil.disk_usage(path).free + sum(self.plain.sizes_below("").values())
 
     # -- one job at a time -------------------------------------------------------------------------------------------
 
