@@ -43,7 +43,11 @@ class ExternalInput:
 
 @dataclass(frozen=True)
 class OutcomeMember:
-    """An artefact from the list `among` of an outcome, or all of them without an index."""
+    """An artefact from the list `among` of an outcome, or all of them without an index.
+
+    An outcome lists its models as `all`, those of them that have not collapsed as `healthy`, and those with the place
+    that they have among all, where a collapsed one leaves a gap, as `sound`.
+    """
 
     outcome: Artefact
     index: int | None = None

@@ -62,8 +62,8 @@ class Plan:
         for recipe in self._calibrations_of_base():
             self._calibrate(recipe, may_fail=recipe.calibration not in {r.calibration for r in job.recipes})
         members = {}
-        for depth in member_nodes(job.recipes):
-            members |= self._members(depth, members)
+        for nodes in member_nodes(job.recipes):
+            members |= self._members(nodes, members)
         # The mlm stage's first member, if learners start there.
         start = OutcomeMember(members["mlm"], 0) if config.sed.start == "mlm" else self._start
         self._learners(self._targets(members, teachers, start), start)
@@ -155,8 +155,8 @@ class Plan:
         for node, members in trained.items():
             least = config.members.min_members
             if last_stage(node).is_grid:
-                about = members, least, config.sts, self.dev, config.evaluation.dev
-                found[node] = self.graph.add(GridOutcome(node, stage, *about))
+                outcome = GridOutcome(node, stage, members, least, config.sts, self.dev, config.evaluation.dev)
+                found[node] = self.graph.add(outcome)
             else:
                 is_used = any(
                     (recipe.distils and recipe.ensemble == node) or recipe.ensemble.startswith(f"{node}-")
@@ -170,8 +170,9 @@ class Plan:
                 self._embed(node, "member", index, member, f"member {index:02d} of {node}")
             if count > 1:
                 healthy, what = OutcomeMember(found[node], None, "healthy"), f"the mean weights of {node}"
-                about = self.encoder, healthy, self.sentences, [config.encoder.layers]
-                self.graph.add(EvaluationEmbeddings(soup_of(node), what, *about, may_fail=True))
+                name, layers = soup_of(node), [config.encoder.layers]
+                soup = EvaluationEmbeddings(name, what, self.encoder, healthy, self.sentences, layers, may_fail=True)
+                self.graph.add(soup)
                 if last_stage(node).labels is None and self.job.needs_corpus:
                     self._centre(node, healthy)
         return found
@@ -186,11 +187,23 @@ class Plan:
             tables[name] = self.table[name]
             if name == CORPUS and MEMBERS_CORPUS in self.table:
                 tables[name] = self.table[MEMBERS_CORPUS]
-        base = self._base if self.dev and not parents else None
-        # All bounds share seeds: their models differ in the bound, not in the order of batches.
-        seed, memory = derive_seed(config.seed, node, index), partial(largest_need, [node], config, self.shape)
-        about = block, config.members, seed, self.encoder, start, tables, self.dev, base, memory
-        return self.graph.add(Member(node, index, bound, stage, *about))
+        member = Member(
+            node,
+            index,
+            bound,
+            stage,
+            block,
+            config.members,
+            # All bounds share seeds: their models differ in the bound, not in the order of batches.
+            seed=derive_seed(config.seed, node, index),
+            encoder=self.encoder,
+            start=start,
+            tables=tables,
+            dev=self.dev,
+            base=self._base if self.dev and not parents else None,
+            memory=partial(largest_need, [node], config, self.shape),
+        )
+        return self.graph.add(member)
 
     def _centre(self, node: str, members: OutcomeMember) -> None:
         """Note where the mean vector of an ensemble is: with its targets, or an artefact of its own."""
@@ -226,10 +239,11 @@ class Plan:
             teachers[index] = add_teacher(self, index, mean_of_members, inputs)
         means = self._means()
         stage = "+".join(f"{node}-{SED}/targets" for node in means)
+        precisions = config.resources.encode_precision, config.sed.target_precision
         for node in means:
-            about = self.table[CORPUS], self.encoder, OutcomeMember(members[node], None, "healthy")
-            precisions = config.resources.encode_precision, config.sed.target_precision
-            found[node] = self.graph.add(MeanTargets(f"{node}-{SED}", stage, *about, *precisions))
+            healthy = OutcomeMember(members[node], None, "healthy")
+            mean = MeanTargets(f"{node}-{SED}", stage, self.table[CORPUS], self.encoder, healthy, *precisions)
+            found[node] = self.graph.add(mean)
         if self._is_combined:
             embedded = tuple(teachers[index] for index in sorted(teachers))
             found[TEACHERS] = combine_teachers(self, embedded, {i: found[node] for i, node in nodes.items()}, start)
@@ -237,7 +251,7 @@ class Plan:
 
     def _learners(self, targets: Mapping[str, Artefact], start: Any) -> None:
         config, sed, search, learners = self.config, self.config.sed, {}, {}
-        stage, memory = "+".join(recipe.uncalibrated for recipe in self._distilling), None
+        stage = "+".join(recipe.uncalibrated for recipe in self._distilling)
         memory = partial(largest_need, [SED], config, self.shape)
         if config.search.enabled:
             search = {name: self.table[name] for name in (CORPUS, "candidates")}
@@ -246,10 +260,21 @@ class Plan:
             is_grid = any(stages()[name].is_grid for name in recipe.members)
             own = None if recipe.ensemble == TEACHERS else last_stage(recipe.ensemble).target
             block = {"keep": "best_on_dev" if is_grid else sed.keep, "target": sed.target or own or "mean"}
-            seed = derive_seed(config.seed, recipe.uncalibrated, "learner", index)
-            about = self.encoder, start, targets[recipe.ensemble], search, self.dev, base, memory
-            made = Learner(recipe.uncalibrated, index, stage, sed.model_copy(update=block), seed, *about)
-            learners[self.graph.add(made)] = recipe, index
+            learner = Learner(
+                recipe.uncalibrated,
+                index,
+                stage,
+                sed.model_copy(update=block),
+                seed=derive_seed(config.seed, recipe.uncalibrated, "learner", index),
+                encoder=self.encoder,
+                start=start,
+                targets=targets[recipe.ensemble],
+                search=search,
+                dev=self.dev,
+                base=base,
+                memory=memory,
+            )
+            learners[self.graph.add(learner)] = recipe, index
         for learner, (recipe, index) in learners.items():  # when all are there, so that they train together
             of, layers = recipe.uncalibrated, {"layers": config.encoder.layers}
             self._embed(of, "learner", index, learner, learner.title)
@@ -295,11 +320,10 @@ class Plan:
             embeddings, index = self.graph.artefacts[of.embeddings], of.index + fit
             inputs = {"embeddings": embeddings, "model": model, "sentences": self.sentences}
             inputs |= {"encoder": self.encoder, "text": text} | ({"dev": dev} if dev else {})
-            blocks = config.flow, config.calibration
-            about = inputs, blocks, (seed, config.seed), poolings, main, of.poolings, may_fail
-            made = self.graph.add(FittedCalibration(recipe, index, *about))
-            about = recipe.text, of.kind, index, made.name, poolings
-            self.scored[recipe.text].append(ScoredModel(*about, model=of.model))
+            blocks, seeds = (config.flow, config.calibration), (seed, config.seed)
+            made = FittedCalibration(recipe, index, inputs, blocks, seeds, poolings, main, of.poolings, may_fail)
+            scored = ScoredModel(recipe.text, of.kind, index, self.graph.add(made).name, poolings, model=of.model)
+            self.scored[recipe.text].append(scored)
 
     # for the executor and the report
 

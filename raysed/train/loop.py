@@ -39,7 +39,7 @@ class TrainingLoop:
         batch_at: the batch of a step; must depend on nothing else.
         evaluate: dev score of a candidate, x100; without it the last weights are kept.
         is_writer: whether this process writes states (rank 0); all ranks take part in gathering them.
-        until: stop here and save the state, to be continued by another training; None: go to the end.
+        until: stop here and save the state, from which the same training can go on later; None: go to the end.
         warned: whether this machine is about to be taken away. All ranks ask every ten updates, and save on a yes.
     """
 
