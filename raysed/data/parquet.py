@@ -101,7 +101,7 @@ class SentenceTable:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    def read(self, group: int, columns: Sequence[str]) -> pa.Table:
+    def row_group(self, group: int, columns: Sequence[str]) -> pa.Table:
         """Return some columns of a row group."""
         return self._readers[group](columns=list(columns))
 
@@ -116,7 +116,7 @@ class SentenceTable:
         """Return some rows, counted from 0; the row groups they come from stay in memory for the next call."""
         groups = np.flatnonzero((self._starts[:-1] < stop) & (self._starts[1:] > start))
         wanted = [(int(group), tuple(columns)) for group in groups]
-        self._loaded = {key: self._loaded[key] if key in self._loaded else self.read(*key) for key in wanted}
+        self._loaded = {key: self._loaded[key] if key in self._loaded else self.row_group(*key) for key in wanted}
         return pa.concat_tables(self._loaded.values()).slice(start - self._starts[groups[0]], stop - start)
 
 

@@ -53,7 +53,7 @@ def test_rows_and_row_groups_do_not_depend_on_the_size_of_blocks(places, size, b
     assert found.sizes.tolist() == plain.sizes.tolist()
     assert set(found.sizes[:-1]) <= {ROWS_PER_GROUP}
     for group in range(len(found.sizes)):
-        assert found.read(group, COLUMNS) == plain.read(group, COLUMNS)
+        assert found.row_group(group, COLUMNS) == plain.row_group(group, COLUMNS)
 
     start = data.draw(st.integers(0, count - 1))
     stop = data.draw(st.integers(start + 1, min(count, start + 5000)))
