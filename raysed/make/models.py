@@ -58,8 +58,6 @@ class Trainer:
     def __init__(self, inputs: Named, settings: Named, context: Context):
         self._began = time.monotonic()
         self.inputs, self.settings, self.context = inputs, settings, context
-        if distributed.is_initialized():
-            prepare_deepspeed(gpu=context.device != "cpu")
         self.encoder, self.tokenizer = load_start(inputs["encoder"], inputs["start"])
         start = Start(
             self.encoder.to(context.device),
@@ -336,6 +334,11 @@ class Learner(Artefact):
 
 class LearnerTrainer(Trainer):
     """The training of a learner, or one worker's part of it."""
+
+    def __init__(self, inputs: Named, settings: Named, context: Context):
+        if distributed.is_initialized():  # otherwise plain torch makes the updates
+            prepare_deepspeed(gpu=context.device != "cpu")
+        super().__init__(inputs, settings, context)
 
     def write(self, out: Path, result: TrainingResult) -> Named:
         """Write the learner without the parts that only its training needed."""

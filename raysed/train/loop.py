@@ -156,7 +156,8 @@ class TrainingLoop:
         """Load the newest state; rank 0 decides which that is."""
         if self.checkpoints is None:
             return
-        newest = self.checkpoints.newest() if self.is_writer else None
+        is_first = not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
+        newest = self.checkpoints.newest() if is_first else None
         device = next(self.objective.parameters()).device
         step = int(broadcast_from_rank0(newest[0] if newest else -1, device))
         if step < 0:

@@ -17,7 +17,7 @@ _COMPARED = 512
 
 
 def set_up(stage: Stage, settings: Block, options: MembersConfig | SedConfig, start: Start) -> TrainingLoop:
-    """Prepare a training; workers that share one, each with its rank, use DeepSpeed.
+    """Prepare a training; workers that distil a learner together, each with its rank, use DeepSpeed.
 
     Args:
         options: has the precision, and after how many updates the training is evaluated and saved.
@@ -49,7 +49,7 @@ def set_up(stage: Stage, settings: Block, options: MembersConfig | SedConfig, st
         untrained=untrained,
     )
     bf16 = uses_bf16(options.precision, start.encoder)
-    if torch.distributed.is_initialized():
+    if isinstance(settings, SedConfig) and torch.distributed.is_initialized():
         return TrainingLoop(objective, batches, plan, DeepSpeedEngine(objective, settings, start.world, bf16))
     optimizer, clip = stage.optimizer(settings, objective), getattr(settings, "clip", None)
     return TrainingLoop(objective, batches, plan, TorchEngine(objective, optimizer, clip, bf16))
