@@ -59,7 +59,7 @@ class Chart:
         svg = re.sub(r'<g id="[^"]*">', "<g>", text.getvalue().partition("<svg")[2])  # charts number their groups alike
         for name, colour in _VARIABLES.items():
             svg = svg.replace(f": {colour}", f": var(--{name})")
-        return f"<svg{svg}"
+        return f"<svg{svg}".strip()
 
     @contextmanager
     def figure(self) -> Iterator[Figure]:
