@@ -46,7 +46,7 @@ test: .venv/installed-tests  ## install, then run the tests of the package: 4 mi
 test-fast: .venv/installed-tests  ## the tests that need no Ray and take seconds
 	$(PYTEST) -m 'not cluster and not slow and not nodes and not more'
 
-test-more: .venv/installed-tests  ## the tests of papers, tools, examples and the wheel, and those beside other libraries
+test-more: .venv/installed-tests  ## the tests of papers, tools, examples, installs and other libraries
 	$(PYTEST) -m 'more and not nodes'
 
 test-plain:  ## install '.' and '.[all]' afresh, and run the commands of pages, jobs and examples in both

@@ -90,6 +90,7 @@ def _needed():
     return {name for name, _ in seen}
 
 
+@pytest.mark.more
 def test_commands_need_no_extra(tmp_path, tiny_encoder_dir):
     """Each starts where only `pip install .` was run, and what needs more says in one sentence what to install."""
     (site := tmp_path / "site").mkdir()
