@@ -56,7 +56,7 @@ def test_a_piece_is_known_by_what_teachers_say_of_its_text(monkeypatch):
     class Teacher:
         def embed(self, sentences):
             asked.append(sentences)
-            return [np.random.default_rng(1).normal(size=(len(sentences), 300))]
+            return np.random.default_rng(1).normal(size=(len(sentences), 300))
 
     monkeypatch.setattr(bundled_encoder, "load_model", lambda name: Teacher())
     x_VD = bundled_encoder.token_vectors(trained(SENTENCES), ["A", "B"])
