@@ -20,7 +20,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import chain, islice
+from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -172,8 +172,13 @@ def rows(source: File | Hub, schema: Schema) -> Iterator[Rows]:
     for numbers, values in _in_blocks(records(source, schema)):
         columns = dict(zip(schema.fields, map(list, zip(*values))))
         block = Rows(source.name, "line" if is_text else "row", numbers, columns)
-        for name in schema.text:
-            _check_text(block, name, schema.remedy)
+        for place, name in product(range(len(block)), schema.text):
+            value = columns[name][place]
+            if not isinstance(value, str | None):
+                kind = type(value).__name__
+                raise UserError(f"{block.where(place)}: a sentence must be text, not of type {kind}{schema.remedy}")
+            if value and (problem := half_character_in(value)):
+                raise UserError(f"{block.where(place)}: {problem}")
         yield block
 
 
@@ -214,17 +219,6 @@ def first_filled_line(file: File) -> tuple[int, str]:
 def read_lines(path: Path) -> list[str]:
     """Return a text file's lines without their ends; other Unicode line separators do not split lines."""
     return [line for _, line in _lines(local_file(path))]
-
-
-def _check_text(block: Rows, name: str, remedy: str) -> None:
-    for place, value in enumerate(block.columns[name]):
-        if value is None:
-            continue
-        if not isinstance(value, str):
-            kind = type(value).__name__
-            raise UserError(f"{block.where(place)}: a sentence must be text, not of type {kind}{remedy}")
-        if problem := half_character_in(value):
-            raise UserError(f"{block.where(place)}: {problem}")
 
 
 def _listed(names: Collection[str]) -> str:
