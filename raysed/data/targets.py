@@ -139,7 +139,7 @@ class TargetBatches(Batches):
 
     def _load(self, epoch: int, window: int) -> _Window:
         groups = self._groups_of(epoch)[window]
-        table = pa.concat_tables(self._table.read(g, _COLUMNS).slice(0, self._group_rows[g]) for g in groups)
+        table = pa.concat_tables(self._table.row_group(g, _COLUMNS).slice(0, self._group_rows[g]) for g in groups)
         order = np.random.default_rng([self.seed, epoch, window + 1]).permutation(len(table))
         return _Window(TokenTable.from_arrow(table), list_rows(table.column("target")), order)
 
@@ -148,7 +148,7 @@ def held_out_batches(source: Source, batch_size: int, offset: np.ndarray | float
     """Return the last rows of every row group as batches: a twentieth of all rows, but at most 2,000."""
     groups = SentenceTable(source)
     held = _held_out_rows(groups.sizes)
-    parts = ((groups.read(group, _COLUMNS), held[group]) for group in np.flatnonzero(held))
+    parts = ((groups.row_group(group, _COLUMNS), held[group]) for group in np.flatnonzero(held))
     table = pa.concat_tables(part.take(np.arange(len(part) - count, len(part))) for part, count in parts)  # copied
     tokens, targets_ND = TokenTable.from_arrow(table), matrix(table.column("target"))
     targets_ND = targets_ND - np.asarray(offset, np.float32)
