@@ -27,6 +27,7 @@ from raysed.graph import (
     OutcomeMember,
     Task,
     Training,
+    resolve_input,
 )
 from raysed.make.inputs import Named, layers_file
 from raysed.model.encoder import Encoder
@@ -155,12 +156,12 @@ def train(task: Task, trainer: type[Trainer], storage: Storage, context: Context
         score = None if until is None else TrainingResult(history).score_by(until)
         if score is not None or until is None:
             return Outcome(score)
-    checkpoints, retries = task.checkpoints(storage), task.inputs["options"].max_retries
+    checkpoints, options = task.checkpoints(storage), resolve_input(task.inputs["options"], storage)
     begun = (0, None) if context.rank else (checkpoints.begin(context.job, until), checkpoints.failure(context.job))
     starts, failure = context.broadcast(begun)
     if failure:  # of another worker, which ended all of them
         return Outcome(**failure)
-    if starts > retries:
+    if starts > options.max_retries:
         return Outcome(failure=f"its worker was lost {starts} times without a new checkpoint in between")
     try:
         with context.training(task, storage) as own:
@@ -176,7 +177,7 @@ def train(task: Task, trainer: type[Trainer], storage: Storage, context: Context
     except Exception as error:
         # Storage tries again by itself; a run that another job has taken over is over.
         is_mistake = isinstance(error, UserError | OSError)
-        if not (is_mistake or isinstance(error, RunFailed)) and starts < retries:
+        if not (is_mistake or isinstance(error, RunFailed)) and starts < options.max_retries:
             raise
         log.log(logging.DEBUG if is_mistake else logging.ERROR, "giving up on %s", task.name, exc_info=True)
         failure = str(error) if isinstance(error, UserError) else last_line(error)

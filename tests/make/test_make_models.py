@@ -14,7 +14,7 @@ from raysed.config import make_config
 from raysed.context import Context, Outcome
 from raysed.data.parquet import SentenceTable
 from raysed.errors import RunFailed, UserError
-from raysed.graph import LISTS, BlocksRef, CandidateResult, State, Task
+from raysed.graph import LISTS, BlocksRef, CandidateResult, RemoteValue, State, Task
 from raysed.make.models import MemberTrainer, ensemble, grid_choice, train
 from raysed.make.targets import MeanBlocks
 from raysed.model.pretrained import load_checkpoint
@@ -113,10 +113,9 @@ class Broken:
 
 
 def broken(tmp_path, error: Exception | None, max_retries: int = 1) -> tuple[Task, Storage]:
-    storage = Storage(str(tmp_path), "run")
-    return Task(
-        "ct/members/00", "", None, {}, {"error": error}, {"options": SimpleNamespace(max_retries=max_retries)}
-    ), storage
+    options = RemoteValue(lambda: SimpleNamespace(max_retries=max_retries))  # as on Ray
+    task = Task("ct/members/00", "", None, {}, {"error": error}, {"options": options})
+    return task, Storage(str(tmp_path), "run")
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), UserError("no space left")])
