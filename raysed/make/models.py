@@ -18,15 +18,16 @@ from raysed.context import Context, Outcome, ignore
 from raysed.data.tokens import Tokenizer
 from raysed.errors import RunFailed, UserError, last_line
 from raysed.graph import (
-    LISTS,
     Artefact,
     CandidateResult,
     Candidates,
     ExternalInput,
     GangTraining,
+    LISTS,
     OutcomeMember,
     Task,
     Training,
+    resolve_input,
 )
 from raysed.make.inputs import Named, layers_file
 from raysed.model.encoder import Encoder
@@ -155,7 +156,7 @@ def train(task: Task, trainer: type[Trainer], storage: Storage, context: Context
         score = None if until is None else TrainingResult(history).score_by(until)
         if score is not None or until is None:
             return Outcome(score)
-    checkpoints, retries = task.checkpoints(storage), task.inputs["options"].max_retries
+    checkpoints, retries = task.checkpoints(storage), resolve_input(task.inputs["options"], storage).max_retries
     begun = (0, None) if context.rank else (checkpoints.begin(context.job, until), checkpoints.failure(context.job))
     starts, failure = context.broadcast(begun)
     if failure:  # of another worker, which ended all of them
