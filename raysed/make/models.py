@@ -18,12 +18,12 @@ from raysed.context import Context, Outcome, ignore
 from raysed.data.tokens import Tokenizer
 from raysed.errors import RunFailed, UserError, last_line
 from raysed.graph import (
+    LISTS,
     Artefact,
     CandidateResult,
     Candidates,
     ExternalInput,
     GangTraining,
-    LISTS,
     OutcomeMember,
     Task,
     Training,
