@@ -297,17 +297,12 @@ class _OwnRay:
         self._others = psutil.Process().children()
         self._servers: list[psutil.Process] = []
         self._family: set[psutil.Process] = set()
-        self._is_ending = False
 
     def has_started(self) -> None:
         self._servers = self._children()
 
     def _children(self) -> list[psutil.Process]:
         return [process for process in psutil.Process().children() if process not in self._others]
-
-    def is_lost(self) -> bool:
-        """Whether a server ended although nobody told it to."""
-        return not self._is_ending and not all(map(_lives, self._servers))
 
     def kill(self) -> None:
         """Kill all of them, the raylet last (see `_deaf_children`)."""
@@ -329,11 +324,10 @@ class _OwnRay:
         """End Ray and wait until its processes are gone; kill it if it is lost, because it would not answer."""
         import ray
 
-        if self.is_lost():
+        if not all(map(_lives, self._servers)):
             self.kill()
         else:
             self._remember(self._servers)
-            self._is_ending = True
             for helper in (server for server in self._servers if _name(server) not in _TO_BE_ASKED):
                 with suppress(psutil.NoSuchProcess):  # Ray would wait a second for each of them
                     _kill([helper, *helper.children(recursive=True)])
