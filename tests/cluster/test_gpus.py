@@ -72,10 +72,7 @@ def test_members_and_grid_of_the_main_job_use_all_gpus_in_one_experiment(four_gp
     Recorded.marks = tmp_path / "marks"
     Recorded.marks.mkdir()
     monkeypatch.setattr(raysed.make.models, "MemberTrainer", Recorded)
-    config, storage = (
-        load_config(find_config("quickstart"), ["members.count=5", "sts.models=1"]),
-        Storage(str(tmp_path), "run"),
-    )
+    config, storage = load_config(find_config("quickstart"), []), Storage(str(tmp_path), "run")
     graph = Plan(check(config)).graph
     options = ExecutionOptions(config.resources, members=config.members.count)
     executor = Executor(graph, storage, options, RayBackend(storage, config.resources, print), print)
@@ -86,7 +83,8 @@ def test_members_and_grid_of_the_main_job_use_all_gpus_in_one_experiment(four_gp
     executor.make(members)
 
     found = [json.loads(path.read_text()) for path in Recorded.marks.glob("*.json")]
-    names = [f"ct/members/{i:02d}" for i in range(5)] + [f"sts/grid/{bound}/00" for bound in ("0", "0.3", "0.6")]
+    names = [f"ct/members/{i:02d}" for i in range(10)]
+    names += [f"sts/grid/{bound}/{i:02d}" for bound in ("0", "0.3", "0.6") for i in range(3)]
     assert {each["name"] for each in found} == {member.name for member in members} == set(names)
     (experiment,) = (tmp_path / "run/tune").iterdir()
     assert len([path for path in experiment.iterdir() if path.is_dir()]) == len(names)
@@ -94,6 +92,6 @@ def test_members_and_grid_of_the_main_job_use_all_gpus_in_one_experiment(four_gp
     for one, other in itertools.combinations(found, 2):  # each training has a GPU for itself
         is_apart = one["ended"] <= other["began"] or other["ended"] <= one["began"]
         assert is_apart or one["gpu"] != other["gpu"], (one, other)
-    halved = executor._trained["sts"]["stopped"]
+    halved = executor._training_facts["sts"]["stopped"]
     assert [(each["lower_bound"], each["updates"]) for each in halved] == [(0.3, 25), (0.0, 25)]
-    assert executor.state.entry("sts/grid/0.6/00")
+    assert all(executor.state.entry(f"sts/grid/0.6/{i:02d}") for i in range(3))

@@ -157,12 +157,15 @@ def test_another_bound_is_trained_beside_those_that_are_there(finished, tmp_path
     assert [bound["lower_bound"] for bound in grid["bounds"]] == [0.0, 0.05, 0.7] and grid["winner"] == 0.7
 
 
-def test_halving_finds_the_same_winner_and_the_same_models_with_fewer_updates(finished, tmp_path):
+@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=[pytest.mark.cluster, pytest.mark.more])])
+def test_halving_finds_the_same_winner_and_the_same_models_with_fewer_updates(request, finished, tmp_path, engine):
     """Rungs of 4 and 14 updates; models of the winner are those of the full grid, bit by bit."""
+    if engine == "ray":
+        request.getfixturevalue("ray_cluster")
     storage = finished[0]
-    sts = {**settings(tmp_path)["sts"], "models": 1}
+    sts = {**settings(tmp_path)["sts"], "models": 1, "lower_bounds": [0.0, 0.7, 0.05, 0.1]}
     sts |= {"scheduler": "halving", "halving_reduction": 4, "halving_rungs": 2}
-    run(tmp_path, recipes=["sts"], sts={**sts, "lower_bounds": [0.0, 0.7, 0.05, 0.1]})
+    run(tmp_path, recipes=["sts"], sts=sts, resources={"engine": engine, "cpus_per_member": 1})
     grid = report(tmp_path)["grids"][0]
     assert grid["winner"] == 0.7 and grid["updates_full"] == 4 * 14
     assert grid["updates"] == 4 * 4 + 10
