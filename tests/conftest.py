@@ -139,6 +139,7 @@ def undone(monkeypatch) -> Iterator[None]:
         yield
     logger.handlers[:], logger.propagate = handlers, propagate
     logger.setLevel(level)
+    interrupts.listen()  # forgets a signal that has come: errors of later tests are no stops
     for number, handler in signals.items():
         signal.signal(number, handler)
 
