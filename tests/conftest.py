@@ -1,6 +1,5 @@
 """What all tests share: no network, one thread, repeatable random examples, one Ray, and tiny random encoders."""
 
-import atexit
 import faulthandler
 import fcntl
 import functools
@@ -16,6 +15,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from raysed.cluster.session import VARIABLES
@@ -134,7 +134,7 @@ def undone(monkeypatch) -> Iterator[None]:
     logger = logging.getLogger("raysed")
     handlers, level, propagate = logger.handlers[:], logger.level, logger.propagate
     signals = {number: signal.getsignal(number) for number in interrupts.NUMBERS}
-    monkeypatch.setattr(atexit, "register", lambda *call: None)
+    monkeypatch.setattr("raysed.cli.atexit", SimpleNamespace(register=lambda *call: None))
     with warnings.catch_warnings():
         yield
     logger.handlers[:], logger.propagate = handlers, propagate
