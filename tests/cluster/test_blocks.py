@@ -81,7 +81,7 @@ def on_ray(stream: Stream, storage: Storage, on_block) -> None:
     make_blocks(stream, storage, Share(2, 1, 0.0, 1), Watchdog(60), queue, on_event)
 
 
-@pytest.fixture(params=["here", pytest.param("on Ray", marks=[pytest.mark.cluster, pytest.mark.timeout(300)])])
+@pytest.fixture(params=["here", pytest.param("on Ray", marks=[pytest.mark.cluster, pytest.mark.more])])
 def make(request, tmp_path, storage):
     """Makes what is missing of a table; returns the first rows of the blocks that were made, and what was reported."""
     marks = tmp_path / "marks"

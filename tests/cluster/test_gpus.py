@@ -66,6 +66,7 @@ def four_gpus() -> Iterator[None]:
 
 
 @pytest.mark.cluster
+@pytest.mark.more
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_members_and_grid_of_the_main_job_use_all_gpus_in_one_experiment(four_gpus, tmp_path, monkeypatch):
