@@ -45,7 +45,7 @@ _OWN = "local"
 _START_OPTIONS = {"include_dashboard": None, "dashboard_host": "127.0.0.1"}
 _LONGEST_TMPDIR = 30
 """Bytes; the names of Ray's sockets below it are up to 76 longer, and may have 107."""
-_TO_BE_ASKED = ("raylet", "gcs_server")  # servers that clean up when told to end
+_SERVERS = ("raylet", "gcs_server")  # which clean up when told to end
 _ENDING_SECONDS = 10  # for Ray's processes, once told to
 _KEPT_LOG_BYTES, _KEPT_LOGS_BYTES = 2**20, 20 * 2**20
 """Of each of Ray's log files, and of all."""
@@ -158,7 +158,7 @@ def _connect(address: str) -> Any:
     if not (place := _answers(address)):
         raise UserError(f"Ray cannot be used at {address!r}; {start_it}")
     # Ray sends a token unasked only from 2.60 on, and not to an address; once imported, it ignores the variable.
-    if place == "here" and "ray" not in sys.modules and _has_token():
+    if place == "here" and "ray" not in sys.modules and _has_token() and _expects_token(address):
         os.environ.setdefault("RAY_AUTH_MODE", "token")
     import ray
 
@@ -187,6 +187,20 @@ def _has_token() -> bool:
     with suppress(OSError):
         return bool(_TOKEN_VARIABLES & os.environ.keys() or _token_file().stat().st_size)
     return False
+
+
+def _expects_token(address: str) -> bool:
+    """Whether the Ray at an address of this machine was started with tokens, as its servers' environment says.
+
+    To one without, this process must not be one with: workers could not fetch its objects, and take it for dead.
+    """
+    port = address.rpartition(":")[2]
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            command = process.cmdline() if _name(process) in _SERVERS else []
+            if command and (address == "auto" or any(port in part for part in command)):
+                return process.environ().get("RAY_AUTH_MODE", "").lower() == "token"
+    return True
 
 
 _TOKEN_VARIABLES = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
@@ -328,7 +342,7 @@ class _OwnRay:
             self.kill()
         else:
             self._remember(self._servers)
-            for helper in (server for server in self._servers if _name(server) not in _TO_BE_ASKED):
+            for helper in (server for server in self._servers if _name(server) not in _SERVERS):
                 with suppress(psutil.NoSuchProcess):  # Ray would wait a second for each of them
                     _kill([helper, *helper.children(recursive=True)])
             threading.Thread(target=self._end_those_asked, daemon=True).start()

@@ -338,3 +338,18 @@ def test_a_ray_of_this_machine_gets_the_token_unasked_and_its_workers_say_their_
     assert join(RAY_ADDRESS=address) == [f"Ray: joined the cluster at {address}, without a dashboard", slow]
     (refusal,) = join(HOME=str(tmp_path), RAY_NUM_REDIS_GET_RETRIES="1")  # one try to connect, not twenty
     assert refusal.startswith(f"Ray cannot be used at '{address}'; it requires a token: set RAY_AUTH_MODE=token and")
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("token", True), ("disabled", False), (None, False)])
+def test_a_token_is_sent_to_a_ray_that_was_started_with_one(monkeypatch, mode, expected):
+    """Between a program with tokens and a Ray without, workers could fetch none of the program's objects."""
+
+    def server(port: int, environment: dict) -> SimpleNamespace:
+        command = ["gcs_server", f"--gcs_server_port={port}"]
+        return SimpleNamespace(name=lambda: command[0], cmdline=lambda: command, environ=lambda: environment)
+
+    other = server(7000, {"RAY_AUTH_MODE": "disabled" if expected else "token"})
+    own = server(6379, {} if mode is None else {"RAY_AUTH_MODE": mode})
+    monkeypatch.setattr(session.psutil, "process_iter", lambda: [other, own])
+    assert session._expects_token("10.0.0.1:6379") is expected
+    assert session._expects_token("10.0.0.1:6000"), "nobody says otherwise"
