@@ -40,7 +40,7 @@ half-minilm: .venv/installed  ## distil a real teacher into half of its layers, 
 	$(BIN)/python jobs/ensemble_then_distill.py --config half-minilm
 
 #: Change it
-test: .venv/installed-tests  ## install, then run the tests of the package: 4 minutes on 2 cores
+test: .venv/installed-tests  ## install, then run the tests of the package: 6 minutes on 2 cores
 	$(PYTEST) -m 'not nodes and not more'
 
 test-fast: .venv/installed-tests  ## the tests that need no Ray and take seconds
