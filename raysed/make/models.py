@@ -177,7 +177,9 @@ def train(task: Task, trainer: type[Trainer], storage: Storage, context: Context
     except Exception as error:
         # Storage tries again by itself; a run that another job has taken over is over.
         is_mistake = isinstance(error, UserError | OSError)
-        if not (is_mistake or isinstance(error, RunFailed)) and starts < options.max_retries:
+        # Among several workers it may be that another one is lost, as with its node; the next start counts this one.
+        may_retry = starts < options.max_retries or context.world > 1
+        if may_retry and not (is_mistake or isinstance(error, RunFailed)):
             raise
         log.log(logging.DEBUG if is_mistake else logging.ERROR, "giving up on %s", task.name, exc_info=True)
         failure = str(error) if isinstance(error, UserError) else last_line(error)

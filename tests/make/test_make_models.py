@@ -138,6 +138,16 @@ def test_other_failures_are_raised_until_there_are_no_retries_left(tmp_path):
     assert train(task, Broken, storage, Context()) == Outcome(failure="another job has taken over")
 
 
+def test_an_error_of_one_among_several_workers_may_be_the_loss_of_another(tmp_path):
+    """As of a node; so it is no verdict on the training, whose next start counts."""
+    task, storage = broken(tmp_path, RuntimeError("Connection closed by peer"), max_retries=0)
+    context = Context(world=2)
+    with pytest.raises(RuntimeError, match="Connection closed"):
+        train(task, Broken, storage, context)
+    assert not task.checkpoints(storage).failure(context.job)
+    assert "lost 1 times" in train(task, Broken, storage, context).failure
+
+
 def test_a_member_whose_worker_is_lost_again_and_again_is_given_up(tmp_path):
     """Unless there is a new checkpoint in between, which is one of `test_engines.py`."""
     task, storage = broken(tmp_path, None)
