@@ -197,6 +197,8 @@ def test_a_learner_grows_back_when_a_node_returns(nodes, undisturbed, start, fig
     """From two workers to one, and to two again, which costs the updates since the last checkpoint."""
     job = start(undisturbed, sed={"workers": 2, "epochs": 1000})
     job.wait_for_step(LEARNER, 12)
+    # A node that has just come may join the learner later, as all nodes may.
+    job.wait_until(lambda: len(nodes.workers_called("ray::RayTrainWorker")) == 2, "both workers")
     workers = [len(nodes.workers_called("ray::RayTrainWorker"))]
     for node in list(nodes.cluster.worker_nodes)[1:]:
         nodes.lose(node)
