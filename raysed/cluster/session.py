@@ -194,11 +194,11 @@ def _expects_token(address: str) -> bool:
 
     To one without, this process must not be one with: workers could not fetch its objects, and take it for dead.
     """
-    port = address.rpartition(":")[2]
+    ends = tuple(f"{sign}{address.rpartition(':')[2]}" for sign in "=:")
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             command = process.cmdline() if _name(process) in _SERVERS else []
-            if command and (address == "auto" or any(port in part for part in command)):
+            if command and (address == "auto" or any(part.endswith(ends) for part in command)):
                 return process.environ().get("RAY_AUTH_MODE", "").lower() == "token"
     return True
 

@@ -348,7 +348,7 @@ def test_a_token_is_sent_to_a_ray_that_was_started_with_one(monkeypatch, mode, e
         command = ["gcs_server", f"--gcs_server_port={port}"]
         return SimpleNamespace(name=lambda: command[0], cmdline=lambda: command, environ=lambda: environment)
 
-    other = server(7000, {"RAY_AUTH_MODE": "disabled" if expected else "token"})
+    other = server(16379, {"RAY_AUTH_MODE": "disabled" if expected else "token"})
     own = server(6379, {} if mode is None else {"RAY_AUTH_MODE": mode})
     monkeypatch.setattr(session.psutil, "process_iter", lambda: [other, own])
     assert session._expects_token("10.0.0.1:6379") is expected
