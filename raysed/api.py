@@ -96,12 +96,10 @@ class Result:
     @cached_property
     def model(self) -> SentenceTransformer | None:
         """The exported model, loaded on a GPU if there is one; None if the export was refused."""
-        import torch
-
         from raysed.model.library import load
+        from raysed.resources import device_here
 
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        return load(Path(self._storage.fetch("model")), device, self._trusts) if self.path else None
+        return load(Path(self._storage.fetch("model")), device_here(), self._trusts) if self.path else None
 
     @property
     def scores(self) -> Scores:
@@ -385,12 +383,11 @@ def evaluate(model: Any, tasks: Any) -> Scores:
         ----  --------  -------  -----  -----------
         mine    100.00    98.23      3  all
     """
-    import torch
-
     from raysed.config import EncoderConfig
     from raysed.model.prompts import embed_by_role
     from raysed.model.teacher import load_teacher
     from raysed.model.teachers.python import PythonTeacher, settings_of
+    from raysed.resources import device_here
     from raysed.score.tasks import Evaluation, load_any_task, tasks_of
 
     quiet_libraries()
@@ -402,7 +399,7 @@ def evaluate(model: Any, tasks: Any) -> Scores:
     objects: dict[str, Any] = {}  # of its own: a run may be at work in another thread
     block = {"layers": EncoderConfig().layers, **settings_of(model, objects)}
     (config,) = make_config({"teachers": [block]}).teachers
-    teacher = load_teacher(config, device="cuda" if torch.cuda.is_available() else "cpu")
+    teacher = load_teacher(config, device=device_here())
     if isinstance(teacher, PythonTeacher):
         teacher.objects = objects
     x_UD = embed_by_role(teacher.embed, evaluation.sentences, evaluation.roles)

@@ -306,6 +306,13 @@ def this_machine(gpu: bool | None = None) -> Cluster:
     return Cluster(((float(cpus), float(gpus)),), node_bytes=memory, gpu_bytes=gpu_bytes)
 
 
+def device_here(gpu: bool | None = None) -> str:
+    """Return the torch device of this process: `cuda` if there is a GPU, unless `gpu` is False; else `cpu`."""
+    import torch
+
+    return "cuda" if gpu is not False and torch.cuda.is_available() else "cpu"
+
+
 def smallest_gpu_here() -> float:
     """Return the memory in bytes of this machine's smallest GPU, as its driver reports it; 0 if unknown."""
     command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]

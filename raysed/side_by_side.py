@@ -3,13 +3,12 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import torch
-
 from raysed.config import Config
 from raysed.model.load import load_model
 from raysed.model.prompts import embed_in_parts
 from raysed.report.scores import display_name
 from raysed.report.sections.unlabelled import neighbours_table, unlabelled_table
+from raysed.resources import device_here
 from raysed.score.intervals import Difference, interval, resample
 from raysed.score.tasks import Evaluation, ModelScores, main_score, mean_score
 from raysed.score.unlabelled import LABELS_ADVICE, unlabelled_scores
@@ -22,8 +21,7 @@ Row = dict[str, Any]
 
 def score_model(name: str, evaluation: Evaluation, sentences: Sequence[str], config: Config) -> Row:
     """Score one model, embedding each sentence of the evaluation once; `sentences` need no labels."""
-    device = "cuda" if config.resources.gpu is not False and torch.cuda.is_available() else "cpu"
-    encoder, budget = config.encoder, config.resources.encode_token_budget
+    encoder, budget, device = config.encoder, config.resources.encode_token_budget, device_here(config.resources.gpu)
     model = load_model(name, encoder.layers, encoder.max_length, token_budget=budget, device=device)
     print(f"{name}: {model.description}")
     scores = ModelScores()

@@ -32,6 +32,7 @@ from raysed.make.targets import MeanTargets
 from raysed.plan.check import check
 from raysed.plan.graph import Plan
 from raysed.process import prepare_worker
+from raysed.resources import device_here
 from raysed.store.progress import shown
 from raysed.store.storage import Storage
 
@@ -103,8 +104,9 @@ class Program:
 
     def context(self) -> Context:
         """Return what this worker computes with."""
-        device = "cuda" if self._resources.gpu is not False and torch.cuda.is_available() else "cpu"
-        return Context(device, self._resources.encode_token_budget, self._resources.encode_precision)
+        return Context(
+            device_here(self._resources.gpu), self._resources.encode_token_budget, self._resources.encode_precision
+        )
 
     def prepare(self, artefact: Artefact) -> Prepared:
         """Make what a training needs, except other trainings, and return all that a worker needs for it."""

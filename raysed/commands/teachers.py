@@ -56,13 +56,12 @@ def job(arguments: argparse.Namespace) -> None:
     from raysed.process import prepare_process
 
     prepare_process()
-    import torch
-
     from raysed.config import CorpusConfig
     from raysed.make.scores import embed_by
     from raysed.plan.check import check_teachers
     from raysed.plan.draft import survey_corpus
     from raysed.report.sections.teachers import agreement_blocks, gain_blocks
+    from raysed.resources import device_here
     from raysed.score.ensemble import FEWEST_SENTENCES, Ensemble, agreement, by_title
     from raysed.score.seen import without_seen
     from raysed.score.tasks import Evaluation
@@ -87,7 +86,7 @@ def job(arguments: argparse.Namespace) -> None:
     embeddings = []
     for teacher in teachers:
         teacher.precision = config.resources.encode_precision  # as in a run that learns from them
-        teacher.device = "cuda" if config.resources.gpu is not False and torch.cuda.is_available() else "cpu"
+        teacher.device = device_here(config.resources.gpu)
         embeddings.append(embed_by(teacher, [text for _, text in row], [role for role, _ in row])[0])
         teacher.unload()
     comparison: dict[str, Any] = {}

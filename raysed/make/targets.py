@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from raysed.config import CombinationConfig, EncodePrecision, Precision, Role, TargetPrecision, TeacherConfig
 from raysed.context import Context
@@ -33,6 +32,7 @@ from raysed.model.pretrained import load_checkpoint, load_start
 from raysed.model.prompts import embed_by_role
 from raysed.model.teacher import Teacher, load_teacher
 from raysed.recipe import TEACHERS
+from raysed.resources import device_here
 from raysed.score.ensemble import Ensemble
 from raysed.score.tasks import mean_embeddings
 
@@ -128,7 +128,7 @@ class MeanOfTeachers:
         token_budget: int | None = None,
         trust_remote_code: bool = False,
     ):
-        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        device = device or device_here()
         self._rows_at_once = _SENTENCES_AT_ONCE[device]
         paths = [Path(teacher) for teacher in teachers]
         self._sum = teacher_sum(paths, token_budget, device, trust_remote_code, precision) if paths else None
@@ -280,7 +280,7 @@ class Embedder:
         role: Role = "",
     ):
         if not isinstance(model, Teacher):
-            device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+            device = device or device_here()
             model = load_teacher(TeacherConfig(path=str(model)), device=device, precision=precision)
         self._teacher, self._column, self._output, self._role = model, column, output, role
 
