@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from texts import ODD, everyday
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerFast
 
@@ -20,17 +21,6 @@ from raysed.model import views as masked
 from raysed.model.views import Maker, load_filler, masked_views
 
 ENCODER = EncoderConfig(path="bundled:raw")
-ODD = [
-    *("", "   ", "!", "[SEP] [MASK] <mask>"),
-    "Two  blanks,\ta tab and a dash \u2014 “quoted”.",
-    "Café naïve, ½ of it; 🎸🎸 and \u0101\u0304 or 日本語.",
-    "THE CAT'S 3 DOGS",
-    "a very long sentence " * 40,
-]
-
-
-def everyday(count: int) -> list[str]:
-    return bundled.corpus()[:count]
 
 
 def make(seed: int = 0, **views) -> Maker:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import transformers
+from texts import ODD, everyday
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import papers.views
@@ -25,19 +26,6 @@ from raysed.config import ViewsConfig, load_config
 from raysed.data.pairs import load_views
 from raysed.errors import UserError
 from raysed.model import views as masked
-
-ODD = [
-    *("", "   ", "!", "[SEP] [MASK] <mask>"),
-    "Two  blanks,\ta tab and a dash \u2014 “quoted”.",
-    "Café naïve, ½ of it; 🎸🎸 and \u0101\u0304 or 日本語.",
-    "THE CAT'S 3 DOGS",
-    "a very long sentence " * 40,
-]
-
-
-def everyday(count: int) -> list[str]:
-    return bundled.corpus()[:count]
-
 
 # -- synonyms --------------------------------------------------------------------------------------------------------
 
