@@ -266,7 +266,8 @@ def test_what_lasts_ends_the_job_and_keeps_what_is_there(write, server, capsys, 
         write(corpus, AT_ONCE=1)
     said = capsys.readouterr().err
     assert said.count("no query for 'text ") == 5 and said.count(words) == 5 and KEY not in said
-    assert requests <= len(server.asked) <= requests + write.module.TRIES  # the next text may be on its way
+    texts = {text for text, *_ in server.asked}
+    assert requests <= len(server.asked) and len(texts) < 27  # some were on their way, but not all that are left
     assert {path for *_, path in server.asked} <= {"/v1/chat/completions"}
     assert len(write.module.read_answers(Path("a.queries.answers"))) == 3
 
