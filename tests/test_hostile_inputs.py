@@ -394,7 +394,7 @@ MADE: list[tuple[str, str, Content, str]] = [
             ({"tokenizer": {"model": NO_UNKNOWN}}, "...m' fails on the text ...: WordLevel error: Missing [UNK] ..."),
             ({"tokenizer_config": {"model_max_length": -1}}, "...m' fails on the text ...: can't convert negative ..."),
             ({"config_sentence_transformers": {"truncate_dim": "x"}}, "...m' fails on the text '...': slice ..."),
-            ({}, "...: 2/pytorch_model.bin holds not just weights; save it as model.safetensors"),
+            ({}, "...: 2/pytorch_model.bin contains more than weights; save it as model.safetensors"),
         )
         for command in ("recipes=[teachers-sed]; teachers=[m]", "evaluate --model m")
     ),

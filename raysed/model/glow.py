@@ -71,9 +71,9 @@ class Glow(nn.Module):
     def initialize_(self, x_BD: Tensor) -> None:
         """Set every actnorm, g's included, to give mean 0 and standard deviation 1 over these rows.
 
-        Call it once, before the first update, with randomly drawn rows; a second call raises RuntimeError, also after
-        saving and loading. A channel that is constant up to rounding (a LayerNorm weight of zero) is scaled like the
-        channel of largest deviation: scaled to deviation 1 in every step, its noise would overflow.
+        Call it once, before the first step, with randomly drawn rows; a second call raises RuntimeError, also after
+        loading. A channel that is constant up to rounding (a LayerNorm weight of zero) is scaled like the channel of
+        largest deviation: scaled to deviation 1 in every step, its noise would overflow.
         """
         if self.initialized:
             raise RuntimeError("this flow is initialised already")
@@ -138,19 +138,17 @@ class FlowHead(nn.Module):
         return features
 
     def get_embedding_dimension(self) -> int:
-        """Return the width D of the embeddings."""
         return self.glow.width
 
     get_sentence_embedding_dimension = get_embedding_dimension  # its name before sentence-transformers 6
 
     def save(self, directory: str | Path, **_: Any) -> None:
-        """Write the flow into a directory, and this file into its parent, where the loader looks for it."""
+        """Write the flow into a directory, and this file beside it for sentence-transformers."""
         write(self.glow, Path(directory))
         shutil.copyfile(__file__, Path(directory).parent / Path(__file__).name)
 
     @staticmethod
     def load(directory: str | Path) -> "FlowHead":
-        """Load what `save` wrote."""
         return FlowHead(read(Path(directory), Glow))
 
 
