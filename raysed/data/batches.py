@@ -16,11 +16,11 @@ class Batches:
 
     Args:
         count: rows of an epoch.
-        batch_size: rows per step over all `world` workers, which share them as equally as possible.
+        batch_size: rows per step over all `world` workers, which share them about equally.
 
     Attributes:
         few_shapes: see `data.tokens.pack`.
-        reads_ahead: load the next rows of large files in a thread.
+        reads_ahead: load the next rows in a thread.
     """
 
     few_shapes = reads_ahead = False

@@ -32,9 +32,8 @@ class CandidateBatches(EpochBatches):
     Args:
         corpus: directory of the sentence table.
         directory: output of `make.candidates`.
-        sentences: maximum texts and queries per step over all `world` workers; one query always fits.
+        sentences: maximum texts and queries per step over all workers; one query always fits.
         offset: subtracted from every target, [D].
-        held_out: hold some queries out of training.
     """
 
     def __init__(
@@ -61,7 +60,6 @@ class CandidateBatches(EpochBatches):
 
     @property
     def sentences(self) -> int:
-        """Maximum texts and queries per step."""
         return self.batch_size * self._per_query
 
     def batch(self, rows_BC: np.ndarray, weight: float = 1.0) -> TargetBatch:

@@ -88,12 +88,12 @@ def check_corpus(config: CorpusConfig, search: SearchConfig | None = None) -> No
 def sentence_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> Iterator[tuple[np.ndarray, list[str]]]:
     """Yield ids, int64 [B] counted from 0, and B sentences, cleaned and without duplicates.
 
-    All sentences come in reading order (files sorted within a directory), or `config.sentences` are drawn uniformly.
-    A draw depends on the seed and the set of sentences, not on their order or files. It comes in random order, after
-    everything has been read. `report` must be fresh, and is complete when the iterator ends.
+    All sentences come in reading order, or `config.sentences` are drawn uniformly. A draw depends on the seed and the
+    set of sentences, not on their order or files. It comes in random order, after everything has been read. `report`
+    must be fresh, and is complete when the iterator ends.
 
-    Equal 8-byte hashes mark duplicates. The probability that 100 million sentences lose one to a shared hash is below
-    0.03 %. Memory: 8 MB per million distinct sentences, three times that during merges, and a draw's sentences.
+    Equal 8-byte hashes mark duplicates: 100 million sentences lose one to a shared hash with probability 0.03 %.
+    Memory: 8 MB per million distinct sentences, three times that during merges, and a draw's sentences.
     """
     return ((ids, sentences) for ids, sentences, _ in text_chunks(config, seed, report))
 
@@ -104,8 +104,8 @@ def text_chunks(
     """Yield what `sentence_chunks` does, and then queries for these texts.
 
     Texts come first, so other queries leave their blocks unchanged. The third part, int64 [B], is the id of a query's
-    text (or `UNKNOWN`), and a text's own id. A repeated query counts for its first text only. UserError if `search` is
-    on and finds one text or no queries.
+    text (or `UNKNOWN`), or a text's own id. Repeated queries count for their first text. UserError if a search has one
+    text or no queries.
     """
     search, first = search or SearchConfig(), 0
     with Queries(search) as queries:
@@ -181,7 +181,7 @@ def passages(text: str, most: int) -> list[str]:
 
 
 def _texts_of(block: Rows, config: CorpusConfig, search: SearchConfig, report: CorpusReport) -> list[_Text]:
-    """Return the clean texts of a block, cut into passages; the first passage gets users' own queries."""
+    """Clean texts and cut them into passages; the first passage gets users' own queries."""
     found: list[_Text] = []
     for row, text in enumerate(block.texts("sentence")):
         if config.passage_characters is None:
@@ -284,7 +284,7 @@ def find_sources(config: CorpusConfig) -> list[Source]:
 
 
 def _blocks(source: Source, config: CorpusConfig, search: SearchConfig) -> Iterator[Rows]:
-    """Yield rows in non-empty blocks of some thousand, with titles and queries for search."""
+    """Yield rows in blocks, with titles and queries for search."""
     names, text = [config.column] if config.column else COLUMNS, ("sentence",)
     wanted, remedy = {text: [(name,) for name in names]}, "; name another column in corpus.column"
     optional = {"title": "title"} if search.enabled else {}

@@ -40,8 +40,8 @@ def source_of(given: Any, place: str, setting: str) -> list[str]:
 
     `given` is a path; paths, of which at least half look like paths or exist; a `datasets.Dataset` or data frame; or
     rows: sentences, mappings by column, (text, label), or two sentences and their score. The file has the name of
-    `place`, in a directory beside it that is named by the content: equal rows keep the file, others do not overwrite
-    it. UserError if `given` is none of these, or an object while `place` is a URI.
+    `place`, in a directory beside it that is named by the content, so other rows do not overwrite it.
+    UserError if `given` is none of these, or an object while `place` is a URI.
     """
     if is_path(given):
         return [fspath(given)]
@@ -99,7 +99,6 @@ def _write(items: Iterator[Any], path: Path, setting: str) -> None:
 
 
 def _row(item: Any, place: int, setting: str) -> dict[str, Any]:
-    """Return a row by column."""
     if isinstance(item, Mapping):
         return dict(item)
     if isinstance(item, str):

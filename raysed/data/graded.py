@@ -53,7 +53,7 @@ class StsTask:
 
 
 def load_task(name: str, config: TaskConfig, setting: str | None = None) -> StsTask:
-    """Read the pairs to score a model on, see `read_graded`; UserError if no correlation is defined."""
+    """Read the pairs to score a model on, see `read_graded`."""
     return read_graded(name, config, setting or f"evaluation.tasks.{name}", is_scored=True)
 
 
@@ -115,7 +115,6 @@ def _check_range(gold_P: np.ndarray, score_range: tuple[float, float], source: s
 
 
 def _read(config: TaskConfig, setting: str, split: str) -> Iterator[Rows]:
-    """Yield the parts of a source with the fields of `graded_schema`."""
     path = Path(os.path.expanduser(config.source))
     if config.source.startswith("bundled:"):
         from raysed import bundled

@@ -73,14 +73,13 @@ def _blocks(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, Sequence[To
 
 
 def _front_matter(lines: Sequence[str]) -> int:
-    """Return how many lines of YAML come first; `---` before a blank line is a rule across the page instead."""
+    """Count the lines of YAML at the top; `---` before a blank line is a rule across the page instead."""
     if len(lines) < 2 or lines[0].rstrip() != "---" or not lines[1].strip():
         return 0
     return next((count for count, line in enumerate(lines[1:], 2) if line.rstrip() in ("---", "...")), 0)
 
 
 def _text(tokens: Iterable[Token]) -> str:
-    """Return the text of blocks on one line."""
     found = []
     for token in tokens:
         if token.type == "inline":
@@ -95,7 +94,7 @@ def _text(tokens: Iterable[Token]) -> str:
 
 
 def _inline_text(tokens: Iterable[Token]) -> str:
-    """Return the text of a paragraph, heading or cell, with descriptions for images."""
+    """Return a block's text, with descriptions for images."""
     found = []
     for token in tokens:
         if token.type == "image":

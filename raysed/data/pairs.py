@@ -192,7 +192,7 @@ def usable(first: Sequence[str], second: Sequence[str], what: str, max_unusable:
     """
     pairs = [(one.strip(), other.strip()) for one, other in zip(first, second, strict=True)]
     if not pairs:
-        raise UserError(f"{what}: there are no pairs of views to learn from")
+        raise UserError(f"{what} has no pairs to learn from; add some")
     filled = [pair for pair in pairs if pair[0] and pair[1]]
     kept = [pair for pair in filled if pair[0] != pair[1]]
     empty, identical = len(pairs) - len(filled), len(filled) - len(kept)
@@ -222,7 +222,6 @@ class PairTable:
         return len(self.first)
 
     def take(self, rows: np.ndarray) -> PairTable:
-        """Return the pairs at `rows` (positions, not ids), in that order."""
         labels = None if self.labels is None else self.labels[rows]
         return PairTable(self.first.take(rows), self.second.take(rows), labels)
 

@@ -52,7 +52,6 @@ class Queries:
             self.add_one(kind, query, id_ if kind == "crops" else of_line)
 
     def add_one(self, kind: str, query: str, of: int) -> None:
-        """Add a query for the text with the id `of` (or `UNKNOWN`)."""
         self._file.write(f"{json.dumps([kind, query, of])}\n")
 
     def blocks(self) -> Iterator[list[tuple[str, str, int]]]:
@@ -77,7 +76,7 @@ def queries_of(search: SearchConfig, text: str, title: str = "") -> Iterator[tup
 
 
 def _crop(text: str) -> str:
-    """Return random words of a text, the same each time; none of a short text."""
+    """Return random words of a text, always the same; none of a short text."""
     words, draws = text.split(), random.Random(text)
     if len(words) < 2 * _LEAST_WORDS:
         return ""

@@ -324,7 +324,7 @@ def _comma_separated(name: str, lines: Iterator[tuple[int, str]], number: int) -
 
 
 def _json_records(name: str, lines: Iterator[tuple[int, str]], schema: Schema) -> Iterator[tuple[int, list | None]]:
-    """Yield records with the column names of the first."""
+    """Yield records; the first one names the columns."""
     columns, needed = [], len(schema.fields) - len(schema.optional)
     for number, line in lines:
         if not line.strip():
@@ -392,7 +392,7 @@ def _read_parquet(file: File, schema: Schema) -> Iterator[_Record]:
 
 
 def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
-    """Return class names by column, which the hub's libraries may leave in a file."""
+    """Return class names by column, if the hub's libraries left them."""
     try:
         features = json.loads(metadata[b"huggingface"])["info"]["features"]
         kinds = {name: kind["names"] for name, kind in features.items() if isinstance(kind, dict) and "names" in kind}

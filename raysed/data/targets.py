@@ -72,7 +72,6 @@ class TargetBatches(Batches):
 
     Args:
         offset: subtracted from every target, [D] (`sed.target: centred_mean`).
-        window: number of row groups.
         held_out: leave out the rows of `held_out_batches`.
     """
 
@@ -122,7 +121,6 @@ class TargetBatches(Batches):
         return held_out_batches(self._source, self.batch_size, self._offset)
 
     def _groups_of(self, epoch: int) -> list[np.ndarray]:
-        """Return the row groups of each window."""
         order = np.random.default_rng([self.seed, epoch]).permutation(len(self._group_rows))
         return np.split(order, range(self._window, len(order), self._window))
 

@@ -110,7 +110,6 @@ class PartOfTable:
         return len(self._rows)
 
     def take(self, rows: np.ndarray) -> TokenTable:
-        """Return the sentences at `rows`, counted within this part."""
         return self._table.take(self._rows[rows])
 
 
@@ -182,12 +181,7 @@ def with_prompts(texts: Iterable[str], roles: Iterable[Role], prompts: Mapping[R
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A model's tokenizer, maximum length and prompts.
-
-    Attributes:
-        max_length: tokens per text, special ones included.
-        prompts: by role of the text.
-    """
+    """A model's tokenizer, prompts and maximum number of tokens, special ones included."""
 
     pretrained: PreTrainedTokenizerBase
     max_length: int

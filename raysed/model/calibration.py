@@ -81,7 +81,6 @@ class Affine:
         return len(self.bias_D)
 
     def transform(self, x_ND: np.ndarray) -> np.ndarray:
-        """Return the mapped rows as float32; raise UserError for another width."""
         require_width(x_ND, len(self.weight_DD))
         y_ND = np.asarray(x_ND, np.float32) @ self.weight_DD.astype(np.float32)
         y_ND += self.bias_D.astype(np.float32)

@@ -51,7 +51,6 @@ class Combination:
         return replace(self, weight_ED=self.weight_ED @ turn_DD, offset_D=offset_D)
 
     def save(self, path: Path) -> None:
-        """Write a `.npz` file."""
         np.savez(path, is_unit=self.is_unit, weight_ED=self.weight_ED, offset_D=self.offset_D, kept=self.kept)
 
     @classmethod
@@ -113,7 +112,7 @@ def fit_combination(
 def principal_directions(products_FF: np.ndarray, count: int) -> tuple[np.ndarray, float]:
     """Return the top principal directions [F, count] and the share of the rows' squared length that they keep.
 
-    They are orthonormal, strongest first. Those of uncentred second moments preserve dot products best.
+    They are orthonormal, strongest first.
     """
     values_F, vectors_FF = np.linalg.eigh(products_FF)
     share = values_F[::-1][:count].sum() / values_F.sum() if count < len(values_F) else 1.0

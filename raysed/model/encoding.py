@@ -79,7 +79,7 @@ def _embed(
     longest = int(tokens.lengths.max())
     if len(tokens) == 1:
         raise UserError(
-            f"there is not enough memory to embed a sentence of {longest} tokens; lower encoder.max_length (of a "
+            f"not enough memory to embed a sentence of {longest} tokens; lower encoder.max_length (of a "
             "teacher: teachers.max_length), or use a smaller model"
         )
     log.warning(

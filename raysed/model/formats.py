@@ -170,12 +170,7 @@ def cosines(found_ND: np.ndarray, expected_ND: np.ndarray) -> np.ndarray:
 
 
 class OnnxFile:
-    """An ONNX file that ONNX Runtime runs on the CPU, with as many threads as torch uses.
-
-    Attributes:
-        inputs: types by name.
-        outputs: names.
-    """
+    """An ONNX file that ONNX Runtime runs on the CPU, with torch's number of threads; `inputs` are types by name."""
 
     def __init__(self, file: Path):
         from onnxruntime import InferenceSession, SessionOptions
@@ -230,7 +225,6 @@ class OpenVinoTransformer(torch.nn.Module):
         self.place = torch.nn.Parameter(torch.empty(0), requires_grad=False)  # says that it is on the CPU
 
     def forward(self, **batch: torch.Tensor) -> BaseModelOutput:
-        """Return `last_hidden_state`, float32 [B, L, D], and no other layer."""
         batch = {"token_type_ids": torch.zeros_like(batch["input_ids"]), **batch}
         given = {port.any_name: batch[port.any_name].numpy() for port in self._compiled.inputs}
         return BaseModelOutput(last_hidden_state=torch.from_numpy(self._compiled(given)["last_hidden_state"]))

@@ -156,7 +156,6 @@ def _longest(directory: Path, place: str, default: int = sys.maxsize) -> int:
 
 
 def _check_settings(directory: Path, place: str) -> None:
-    """Raise NotPackable for settings that packed rows do not support."""
     if find_adapter_config_file(directory / place):
         raise NotPackable("it is a LoRA adapter")
     check_size(str(directory), AutoConfig.from_pretrained(directory / place, trust_remote_code=False))

@@ -43,9 +43,8 @@ class NativeModel:
         layers: number of last layers to pool, or `first_last`.
         max_length: tokens per sentence, special ones included.
         heads: sentence-transformers modules after pooling.
-        calibration: the map of a run's model after pooling.
+        calibration: a run's map after pooling.
         token_budget: tokens per forward pass; None: `default_token_budget`.
-        prompts: by role, from its files.
     """
 
     encoder: Encoder
@@ -96,7 +95,6 @@ class LibraryModel:
         return f"by sentence-transformers ({self.reason})"
 
     def embed(self, sentences: Sequence[str], role: Role = "") -> np.ndarray:
-        """Return float32 [N, D], rows in sentence order."""
         ways = {"query": self.model.encode_query, "document": self.model.encode_document}  # a Router has two
         embed = ways.get(role.removeprefix("prompted "), self.model.encode)
         # With None, the library adds the model's own prompt for this role.

@@ -17,9 +17,8 @@ class MinedNegatives:
     """Row numbers, int64, for Q queries.
 
     Attributes:
-        own_Q: the query's own text.
         negatives_QN: nearest first, filled up with `NONE`.
-        spared: number of texts near enough that were left out because they are as good as the query's own.
+        spared: number of texts left out because they are as good as the query's own.
     """
 
     own_Q: np.ndarray

@@ -167,8 +167,8 @@ def load_filler(views: ViewsConfig, encoder: EncoderConfig) -> tuple[PreTrainedM
         problem = "has a slow tokenizer, which does not report the positions of its tokens"
     if problem:
         raise UserError(
-            f"{config.path!r} {problem}, so it cannot fill the views of the kind mlm; set views.mlm_model to a model "
-            "that was published with its masked-language-model head, such as bundled:raw or roberta-base",
+            f"{config.path!r} {problem}, so it cannot make views of the kind mlm; set views.mlm_model to a model with "
+            "a masked-language-model head, such as bundled:raw or roberta-base",
             setting=setting,
         )
     return model, tokenizer

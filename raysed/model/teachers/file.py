@@ -92,7 +92,6 @@ class EmbeddingFile(Teacher):
         return np.where(known_N[places] == asked, rows_N[places], -1)
 
     def embed(self, sentences: Sequence[str], role: Role = "") -> np.ndarray:
-        """Return the file's vectors, float32 [N, D], whatever the role; raise UserError if one is missing."""
         rows = self._rows_of(sentences)
         missing = np.flatnonzero(rows < 0)
         if len(missing):

@@ -85,7 +85,6 @@ class OnnxModel(Teacher):
 
     @classmethod
     def takes(cls, path: str) -> bool:
-        """Return whether `path` is an ONNX file, or a directory with one and without safetensors."""
         place = Path(path).expanduser()
         if not os.path.isdir(place):  # False, not an error, for strings that cannot be a path
             return place.suffix == _SUFFIX
