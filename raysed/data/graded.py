@@ -61,8 +61,8 @@ def read_graded(name: str, config: TaskConfig, setting: str, split: str = "test"
     """Read the pairs of `config.source`; `TaskConfig` lists its forms, `graded_schema` the columns.
 
     Pairs with a blank score (STS 2015 and 2016 have many) are dropped. Subsets are in order of first appearance
-    (directories: by name). `split` is a hub dataset's default. UserError if no pair has a score, if scores are outside
-    their range or fill too little of it, or, with `is_scored`, if no correlation is defined.
+    (directories: by name). `split` is the default of hub datasets. UserError if no pair has a score, or if scores are
+    outside their range or fill too little of it. `is_scored` also requires that a correlation is defined.
     """
     subsets: dict[str, tuple[list[str], list[str], list[float]]] = {}
     dropped = 0

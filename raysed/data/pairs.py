@@ -102,8 +102,8 @@ class PairRows:
 def load_nli(sources: Sequence[PairSource]) -> PairRows:
     """Read all of `nli.train`.
 
-    Classes are names or the hub's ids (0 entailment, 1 neutral, 2 contradiction), unless a dataset names its ids. Rows
-    without a class ('-', -1, blank, null) or with an empty sentence are left out.
+    Classes are names, or ids: 0 entailment, 1 neutral, 2 contradiction, as on the hub, unless a dataset names them.
+    Rows without a class ('-', -1, blank, null) or with an empty sentence are left out.
     """
     found: list[tuple[str, str, int]] = []
     left_out = {"without a label": 0, "with an empty sentence": 0}

@@ -242,8 +242,8 @@ def pack(table: TokenTable, row_tokens: int | None = None, few_shapes: bool = Fa
     Rows hold at most `row_tokens`, or one longer sentence. None: four sentences of mean length, at most `ROW_TOKENS`,
     then rounded up to a multiple of eight.
 
-    With `few_shapes`, batches of as many sentences have two to five shapes, so a GPU can replay recorded kernels: rows
-    of `ROW_TOKENS`, doubled until the longest sentence fits, and rounded numbers of rows. A tenth to a fifth of the
+    With `few_shapes`, batches of as many sentences have two to five shapes, so a GPU can replay recorded kernels. Rows
+    have `ROW_TOKENS`, doubled until the longest sentence fits, and their number is rounded. A tenth to a fifth of the
     slots stay empty.
 
     >>> pack(TokenTable.from_lists([[7, 8, 9], [5], [6, 4]]), row_tokens=4).input_ids.tolist()

@@ -1,7 +1,7 @@
 """Combine several teachers into one target per sentence: an affine map of their concatenated vectors.
 
-The map is fitted on moments of the teachers' embeddings over the corpus: one pass to fit it and one to apply it, in
-memory that does not depend on the number of sentences.
+One pass over the corpus fits the map on moments of the teachers' embeddings, another applies it. Memory does not depend
+on the number of sentences.
 """
 
 from collections.abc import Callable, Sequence

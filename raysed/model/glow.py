@@ -30,13 +30,13 @@ class Glow(nn.Module):
 
     1. actnorm: y = (x + shift) * exp(3 * log_scale), per channel;
     2. reversal of the channels (the paper says "random permutation", its code reverses);
-    3. additive coupling of the halves: [y1, y2 + g(y1)], where g has three linear layers: two without bias,
-       each followed by an actnorm and ReLU, and a last one that starts at zero.
+    3. additive coupling of the halves: [y1, y2 + g(y1)]. g has three linear layers: two without bias, each
+       followed by an actnorm and ReLU, and a last one that starts at zero.
 
     A level is `depth` steps. After every level but the last, the second half of the channels leaves the flow. z is the
     concatenation of these halves, in order, and the last level's output.
 
-    To need few kernels per training step, one parameter holds all shifts and another all log-scales, in this order: the
+    One parameter holds all shifts and another all log-scales, so a training step needs few kernels. Their order: the
     actnorms of all steps, g's first actnorms, g's second actnorms, the scaled biases of g's last layers.
 
     Shapes: B rows, D = width, a multiple of 2**levels; `levels` is 2 in the paper, 3 in the released code's default.
@@ -73,7 +73,7 @@ class Glow(nn.Module):
 
         Call it once, before the first step, with randomly drawn rows; a second call raises RuntimeError, also after
         loading. A channel that is constant up to rounding (a LayerNorm weight of zero) is scaled like the channel of
-        largest deviation: scaled to deviation 1 in every step, its noise would overflow.
+        largest deviation. Scaled to deviation 1 in every step, its noise would overflow.
         """
         if self.initialized:
             raise RuntimeError("this flow is initialised already")

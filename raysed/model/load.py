@@ -133,8 +133,7 @@ def load_model(
         encoder.set_head(load_head(directory))  # present if it is a run's learner
     except UserError as error:
         raise error.at(place) from None
-    options = {"token_budget": token_budget, "prompts": prompts}
-    return NativeModel(encoder.to(device), tokenizer, layers, max_length, **options)
+    return NativeModel(encoder.to(device), tokenizer, layers, max_length, token_budget=token_budget, prompts=prompts)
 
 
 def check_layers(name: str, layers: Layers, asked_for: bool) -> None:

@@ -57,7 +57,7 @@ AutoModel.register(StaticVectorsConfig, StaticVectors)
 
 
 def without_special_tokens(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
-    """Copy a fast tokenizer, without special tokens, truncation and padding, also in its files."""
+    """Copy a fast tokenizer; the copy and its files add no special tokens and neither truncate nor pad."""
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.post_processor = None
     backend.no_truncation()

@@ -87,9 +87,9 @@ class EmbeddingFile(Teacher):
     def _rows_of(self, sentences: Sequence[str]) -> np.ndarray:
         """Return each sentence's first row, or -1."""
         known_N, rows_N = self._index
-        asked = _hashes(map(_key, sentences))
-        places = np.minimum(np.searchsorted(known_N, asked), len(known_N) - 1)
-        return np.where(known_N[places] == asked, rows_N[places], -1)
+        keys = _hashes(map(_key, sentences))
+        places = np.minimum(np.searchsorted(known_N, keys), len(known_N) - 1)
+        return np.where(known_N[places] == keys, rows_N[places], -1)
 
     def embed(self, sentences: Sequence[str], role: Role = "") -> np.ndarray:
         rows = self._rows_of(sentences)
