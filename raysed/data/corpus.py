@@ -79,7 +79,7 @@ class CorpusReport:
 
 
 def check_corpus(config: CorpusConfig, search: SearchConfig | None = None) -> None:
-    """Read the first block of every source; UserError if it is broken, or if no source has text."""
+    """Read every source's first block; UserError if it is broken or no source has text."""
     sources = find_sources(config)
     if not any([next(_blocks(source, config, search or SearchConfig()), None) is not None for source in sources]):
         raise UserError(f"no sentences in {_names(sources)}; name a source with text", setting=_SETTING)
@@ -141,7 +141,7 @@ def text_chunks(
 
 
 def corpus_fingerprint(config: CorpusConfig) -> dict[str, Any]:
-    """Return what identifies the inputs, see `File.identity` and `Hub.identity`."""
+    """Return what identifies the sources."""
     return {"sources": [source.identity() for source in find_sources(config)]}
 
 
@@ -204,7 +204,7 @@ def _hashes(texts: Sequence[str], salt: bytes) -> np.ndarray:
 def _usable_chunks(
     config: CorpusConfig, seed: int, report: CorpusReport, search: SearchConfig, queries: Queries
 ) -> Iterator[tuple[np.ndarray, list[_Text]]]:
-    """Yield seeded hashes, uint64 [B], and B distinct texts; add users' queries for duplicates to `queries`."""
+    """Yield seeded hashes, uint64 [B], and B distinct texts; keep users' queries of duplicates."""
     sources, seen = find_sources(config), _SeenHashes()
     salt = blake2b(str(seed).encode(), digest_size=16).digest()
     for block in (block for source in sources for block in _blocks(source, config, search)):

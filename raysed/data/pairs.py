@@ -259,7 +259,7 @@ def read_pairs(directory: Path) -> PairTable:
 
 
 class LabelledBatch(NamedTuple):
-    """B pairs with class ids, int64 [B], or scores, float [B]; `tokens` has the B first, then the B second texts."""
+    """B pairs with class ids, int64 [B], or scores, float [B]; `tokens` has all first, then all second texts."""
 
     tokens: PackedTokens
     labels: torch.Tensor
@@ -270,6 +270,6 @@ class PairBatches(EpochBatches):
     """Batches of a shuffled `PairTable`."""
 
     def batch(self, rows: PairTable) -> LabelledBatch | PackedTokens:
-        """Return the B first, then the B second sentences, with labels if any."""
+        """Pack all first, then all second sentences; add labels if any."""
         tokens = pack(TokenTable.concatenate([rows.first, rows.second]), few_shapes=self.few_shapes)
         return tokens if rows.labels is None else LabelledBatch(tokens, torch.from_numpy(rows.labels), rows.first.ids)

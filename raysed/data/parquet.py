@@ -70,7 +70,7 @@ Source = Path | BlockFiles
 
 
 def directory_of(source: Source) -> Path:
-    """Return the directory of the small files about a table."""
+    """Return where small files about a table are."""
     return source.directory if isinstance(source, BlockFiles) else source
 
 
@@ -111,7 +111,7 @@ class SentenceTable:
         return np.concatenate([part[name].to_numpy() for part in parts])
 
     def rows(self, start: int, stop: int, columns: Sequence[str]) -> pa.Table:
-        """Return some rows, counted from 0; keep their row groups in memory for the next call."""
+        """Return some rows; keep their row groups in memory for the next call."""
         groups = np.flatnonzero((self._starts[:-1] < stop) & (self._starts[1:] > start))
         wanted = [(int(group), tuple(columns)) for group in groups]
         self._loaded = {key: self._loaded[key] if key in self._loaded else self.row_group(*key) for key in wanted}

@@ -80,7 +80,7 @@ class Schema:
         return [*chain.from_iterable(self.wanted), *self.optional]
 
     def find(self, names: Collection[str]) -> list[str | None] | None:
-        """Return each field's column (None: an absent optional one), or None if a required one is absent."""
+        """Return each field's column, None if optional and absent; None if a required one is absent."""
         known = {name.strip().lower(): name for name in names} | {name: name for name in names}
         found: list[str | None] = []
         for choices in self.wanted.values():
@@ -195,7 +195,7 @@ def _in_blocks(records: Iterator[_Record]) -> Iterator[tuple[Sequence[int], Sequ
 
 
 def column_names(file: File) -> list[str]:
-    """Return a file's column names; for text, the cells of the first line, even if it is no header."""
+    """Return column names; for text, the first line's cells, even if it is no header."""
     if file.ending == ".parquet":
         with readable(file.name), file.filesystem.open_input_file(file.path) as raw:
             return pq.read_schema(raw).names
@@ -311,7 +311,7 @@ def _separator(file: File, schema: Schema, first: str, number: int) -> str | Non
 
 
 def _comma_separated(name: str, lines: Iterator[tuple[int, str]], number: int) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line (counted from `number`) on which each row begins, and its cells."""
+    """Yield each row's first line (counted from `number`) and cells."""
     csv.field_size_limit(_MAX_LINE_BYTES)
     reader, start = csv.reader((f"{line}\n" for _, line in lines), strict=True), number
     try:
@@ -428,7 +428,7 @@ def _read_hub(source: Hub, schema: Schema) -> Iterator[_Record]:
 def _records(
     first: int, columns: Sequence[str | None], values: Mapping[str, list[Any]], classes: Mapping
 ) -> Iterator[_Record]:
-    """Yield records from values by column, numbered from `first`; class ids become names."""
+    """Yield records, numbered from `first`; class ids become names."""
     count, parts = len(next(iter(values.values()))), []
     for column in columns:
         names = classes.get(column, ())

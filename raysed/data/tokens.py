@@ -139,7 +139,7 @@ def tokenize(
     ids: np.ndarray | None = None,
     report: LengthReport | None = None,
 ) -> TokenTable:
-    """Tokenise sentences with special tokens, cut to `max_length` tokens; `ids` default to 0..N-1."""
+    """Tokenise sentences, cut to `max_length` tokens, special ones included; `ids` default to 0..N-1."""
     options: dict[str, Any] = dict(return_attention_mask=False, return_token_type_ids=False, verbose=False)
     backend, name = getattr(tokenizer, "backend_tokenizer", None), f"the tokenizer of {tokenizer.name_or_path!r}"
 
@@ -305,7 +305,7 @@ def _balanced(lengths: np.ndarray, order: np.ndarray, count: int) -> tuple[np.nd
 
 
 def batches_by_tokens(lengths: np.ndarray, token_budget: int) -> Iterator[np.ndarray]:
-    """Yield row positions, longest sentences first, in batches of at most `token_budget` tokens (or one sentence).
+    """Yield row positions, longest first, in batches of at most `token_budget` tokens (or one sentence).
 
     >>> [rows.tolist() for rows in batches_by_tokens(np.array([2, 5, 3, 1]), 6)]
     [[1], [2, 0, 3]]

@@ -124,7 +124,7 @@ class Encoder(nn.Module):
             return self.head(emb_BH.to(self.head.weight.dtype))
 
     def token_states(self, tokens: PackedTokens) -> torch.Tensor:
-        """Return the last block's states in the packed layout, [R, L, D], for token-level objectives."""
+        """Return the last block's states in the packed layout, [R, L, D]."""
         return self._hidden_states(tokens, all_layers=False)[-1]
 
     def _hidden_states(self, tokens: PackedTokens, all_layers: bool) -> Sequence[torch.Tensor]:
@@ -170,7 +170,7 @@ def _mean_pool(states: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:
 
 
 def _first_states(states: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:
-    """Return the state of each sentence's first token, [R, L, D] -> [B, D]; 0 for a sentence without tokens."""
+    """Return each sentence's first state, [R, L, D] -> [B, D]; 0 without tokens."""
     # Other tokens go to a last segment, which is dropped: selecting by a mask would make a GPU synchronise.
     segments = tokens.segments.where(tokens.position_ids == 0, len(tokens)).flatten()
     found = states.new_zeros(len(tokens) + 1, states.shape[-1], dtype=torch.promote_types(states.dtype, torch.float32))
@@ -202,7 +202,7 @@ def _packed_states(
 
 
 def _padded_states(transformer: PreTrainedModel, tokens: PackedTokens, all_layers: bool) -> list[torch.Tensor]:
-    """Run padded rows and put their states back into the packed layout."""
+    """Run padded rows; return states in the packed layout."""
     count, longest = len(tokens), max(1, int(tokens.lengths.max()))
     real = tokens.segments < count
     places = tokens.segments[real] * longest + tokens.position_ids[real]

@@ -43,7 +43,7 @@ _OPSET = 18
 
 
 def check_formats(formats: Sequence[Format], encoder: EncoderConfig) -> None:
-    """Raise UserError if an encoder cannot be exported; tries the ONNX export with random weights."""
+    """Raise UserError if an encoder cannot be exported, tried with random weights."""
     if not formats:
         return
     for name in formats:
@@ -99,7 +99,7 @@ def write_formats(path: Path, formats: Sequence[Format], sentences: Sequence[str
 
 
 def write_onnx(transformer: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, file: Path) -> None:
-    """Write a transformer that is on the CPU, with the last layer as its only output."""
+    """Write a transformer on the CPU; its only output is the last layer."""
     batch = dict(tokenizer(["A man plays the guitar.", "It rains."], padding=True, return_tensors="pt"))
     axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", min=2)}
     options = {"input_names": list(batch), "output_names": ["last_hidden_state"], "opset_version": _OPSET}
@@ -138,7 +138,7 @@ def write_openvino(
 
 
 def load_format(path: Path, name: Format | None) -> Callable[[Sequence[str]], np.ndarray]:
-    """Return a function that embeds sentences, float32 [N, D], with one format of an export (None: torch)."""
+    """Return a function that embeds sentences, float32 [N, D], with an exported format (None: torch)."""
     from raysed.model import library  # takes seconds
 
     model = library.load(path)
@@ -159,7 +159,7 @@ def has_own_code(path: Path) -> bool:
 
 
 def largest_difference(found_ND: np.ndarray, expected_ND: np.ndarray) -> float:
-    """Return the largest difference of a coordinate over the largest expected magnitude; NaN if either has NaN."""
+    """Return the largest difference over the largest expected magnitude; NaN if either has NaN."""
     return float(np.abs(found_ND - expected_ND).max() / np.abs(expected_ND).max())
 
 
@@ -205,7 +205,7 @@ class OnnxTransformer(torch.nn.Module):
         self.config, self._file = config, OnnxFile(file)
 
     def forward(self, **batch: torch.Tensor) -> BaseModelOutput:
-        """Return `last_hidden_state`, float32 [B, L, D], and no other layer."""
+        """Return only `last_hidden_state`, float32 [B, L, D]."""
         states_BLD = self._file.run("last_hidden_state", {name: batch[name].numpy() for name in self._file.inputs})
         return BaseModelOutput(last_hidden_state=torch.from_numpy(states_BLD))
 

@@ -96,7 +96,7 @@ def load_native(directory: Path, token_budget: int | None, device: str) -> Nativ
 
 
 def _modules_of_vectors(directory: Path) -> tuple[str, Layers, Pooling, list[nn.Module]]:
-    """Return the transformer's subdirectory, the pooled layers, the pooling, and the modules after it."""
+    """Return the transformer's subdirectory, the pooled layers, the pooling, and later modules."""
     (first, place), *rest = _entries(directory)
     if _name(first) != "Transformer":
         raise NotPackable(f"its first module is {_name(first)}")
@@ -116,8 +116,7 @@ def _modules_of_vectors(directory: Path) -> tuple[str, Layers, Pooling, list[nn.
 def pooling_and_heads(directory: Path) -> tuple[str, int | None, list[nn.Module]]:
     """Return the transformer's subdirectory, its maximum number of tokens and the modules after it, pooling first.
 
-    Without modules.json the transformer is in the directory itself, the maximum is None, and only a pooling in
-    `1_Pooling` may follow.
+    Without modules.json the subdirectory is empty, the maximum None, and only a pooling in `1_Pooling` may follow.
     """
     if not (directory / "modules.json").is_file():
         places = [place for place in ("1_Pooling",) if (directory / place).is_dir()]
@@ -143,7 +142,7 @@ def stored_smaller(x_NE: np.ndarray) -> dict[str, tuple[np.ndarray, float]]:
 
 
 def most_tokens(name: str) -> int:
-    """Return how many tokens of a text a model reads, by its files; `sys.maxsize` if they set no limit."""
+    """Return how many tokens of a text a model reads; `sys.maxsize` if its files set no limit."""
     directory = model_directory(name)
     if (directory / "modules.json").is_file():
         return _longest(directory, _entries(directory)[0][1])
@@ -296,7 +295,7 @@ def _write_module(path: Path, index: int, module: nn.Module) -> dict[str, Any]:
 def _write_transformer(
     encoder: Encoder, tokenizer: PreTrainedTokenizerBase, path: Path, layers: Layers, max_length: int
 ) -> None:
-    """Write tokenizer and transformer; the latter returns all layers' states if the pooling needs them."""
+    """Write tokenizer and transformer, which returns all layers if the pooling needs them."""
     save_encoder(encoder, tokenizer, path, max_length)
     _write_json(path / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
     config = _read_json(path / "config.json")

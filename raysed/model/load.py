@@ -137,7 +137,7 @@ def load_model(
 
 
 def check_layers(name: str, layers: Layers, asked_for: bool) -> None:
-    """Raise UserError, before anything is embedded, if a model has fewer layers than the pooling needs.
+    """Raise UserError if a model has fewer layers than the pooling needs.
 
     A model with its own pooling is checked only if the user asked for these layers.
     """

@@ -82,7 +82,7 @@ def _processor() -> str:
 
 @torch.no_grad()
 def is_faster_in_bf16(encoder: "Encoder") -> bool:
-    """Measure whether an encoder's forward passes are faster here with bf16 weights."""
+    """Measure whether forward passes are faster here with bf16 weights."""
     layers = [module for module in encoder.transformer.modules() if isinstance(module, nn.Linear)]
     if encoder.is_static or not layers:
         return False

@@ -44,7 +44,7 @@ _MAX_SIZES = {"num_hidden_layers": 1000, "hidden_size": 2**17, "intermediate_siz
 
 
 def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBase]:
-    """Load a pre-trained transformer and its tokenizer; UserError if one is incomplete or `max_length` too large."""
+    """Load a pre-trained encoder; UserError if it is incomplete or `max_length` too large."""
     try:
         with _warnings_off():
             found = _read_configuration(encoder_path(config), config)
@@ -77,7 +77,7 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
 
 @contextmanager
 def _warnings_off() -> Iterator[None]:
-    """Silence transformers' warnings about unused weights, and about missing ones, which callers check."""
+    """Silence transformers' warnings about unused and missing weights; callers check the latter."""
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:
@@ -122,7 +122,7 @@ def load_start(config: EncoderConfig, start: Path | None) -> tuple[Encoder, PreT
 
 
 def load_tokenizer(config: EncoderConfig, start: Path | None = None) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of an artefact (None: of the pre-trained encoder); UserError if it is missing or too large."""
+    """Load the tokenizer of an artefact or pre-trained encoder; UserError if it is missing or too large."""
     if start is not None:
         tokenizer = AutoTokenizer.from_pretrained(start, trust_remote_code=config.trust_remote_code)
         return make_usable(tokenizer, config.path)
@@ -180,7 +180,7 @@ def unloadable(config: EncoderConfig, error: Exception) -> UserError:
 
 
 def _keep_layers(transformer: PreTrainedModel, config: EncoderConfig) -> None:
-    """Drop all layers except `encoder.keep_layers`, in weights and configuration."""
+    """Drop layers from weights and configuration."""
     found = transformer.config
     count = found.num_hidden_layers
     kept = kept_layers(config.keep_layers, count)
@@ -219,7 +219,7 @@ def describe_layers(found: PretrainedConfig, kept: Sequence[int]) -> None:
 
 
 def kept_layers(keep: int | str | Sequence[int], count: int) -> list[int]:
-    """Return the layers that `encoder.keep_layers` keeps: those listed, or a number, evenly spread (1: the last).
+    """Return the layers to keep: those listed, or a number, evenly spread (1: the last).
 
     >>> kept_layers([0, 1], 6), kept_layers("half", 6), kept_layers(4, 12), kept_layers(1, 6)
     ([0, 1], [0, 2, 5], [0, 3, 7, 11], [5])
@@ -231,7 +231,7 @@ def kept_layers(keep: int | str | Sequence[int], count: int) -> list[int]:
 
 
 def load_checkpoint(path: Path, trust_remote_code: bool = False) -> Encoder:
-    """Load what `write_checkpoint` or `save_encoder` wrote, with its head and any custom code in the directory."""
+    """Load what `write_checkpoint` or `save_encoder` wrote."""
     transformer = AutoModel.from_pretrained(
         path, use_safetensors=True, dtype=torch.float32, trust_remote_code=trust_remote_code
     )
@@ -335,18 +335,18 @@ def longest_input(found: PretrainedConfig, trust_remote_code: bool = False) -> i
 
 
 def without_weights(found: PretrainedConfig, trust_remote_code: bool = False) -> PreTrainedModel:
-    """Build a configuration's architecture on the meta device, without memory for weights."""
+    """Build an architecture without memory for weights."""
     with torch.device("meta"):
         return AutoModel.from_config(found, trust_remote_code=trust_remote_code)
 
 
 def width_of(config: EncoderConfig) -> int:
-    """Return the width of an encoder's embeddings, from its configuration alone."""
+    """Return the width of embeddings, from the configuration alone."""
     return (config.static and config.static.width) or configuration_of(config).hidden_size
 
 
 def configuration_of(config: EncoderConfig) -> PretrainedConfig:
-    """Load a model's configuration; raise UserError if it cannot be read or its sizes are absurd."""
+    """Load a model's configuration; UserError if it is unreadable or its sizes are absurd."""
     path = encoder_path(config)
     found, what = None, "is a LoRA adapter: merge it with peft's merge_and_unload, save the result and name that"
     try:

@@ -44,7 +44,7 @@ def read_settings(file: Path) -> dict[str, Any]:
 
 
 def learner_prompts(search: SearchConfig, encoder: EncoderConfig) -> dict[Role, str]:
-    """Return a learner's prompts, both or none: from the settings, else from the model it starts from."""
+    """Return a learner's prompts, both or none: from settings, else from its original model."""
     if not search.enabled:
         return {}
     given: dict[Role, str | None] = {"query": search.query_prompt, "document": search.document_prompt}
@@ -73,7 +73,7 @@ def embed_by_role(
 def embed_in_parts(
     embed: Callable[[list[str], Role], np.ndarray], texts: Sequence[str], roles: Sequence[Role], title: str
 ) -> np.ndarray:
-    """Call `embed_by_role` on a few thousand texts at a time, and show the progress."""
+    """Call `embed_by_role` part by part and show the progress."""
     progress, parts = Progress(title, len(texts)), []
     for start in range(0, len(texts), _PART):
         some = slice(start, start + _PART)

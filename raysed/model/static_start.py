@@ -61,7 +61,7 @@ def token_embeddings(
 
 
 def start_rows(rows_VD: np.ndarray, counts_V: np.ndarray, width: int) -> np.ndarray:
-    """Return initial rows, float32 [V, width]: centred, scaled by SIF weights, and reduced by PCA if width < D."""
+    """Centre rows, scale them by SIF weights, and reduce them by PCA if width < D; float32 [V, width]."""
     x_VD = rows_VD.astype(np.float64) - rows_VD.mean(0, dtype=np.float64)
     share_V = counts_V / max(counts_V.sum(), 1)
     x_VD *= (SIF / (SIF + share_V))[:, None]

@@ -67,7 +67,7 @@ class Teacher(ABC):
 
     @cached_property
     def prompts(self) -> dict[Role, str]:
-        """Prompts of queries and documents, from the settings or the model's files; other texts get `prompt`."""
+        """Prompts of queries and documents, from settings or model files; other texts get `prompt`."""
         given: dict[Role, str | None] = {"query": self.config.query_prompt, "document": self.config.document_prompt}
         try:
             found = prompts_of(self._directory) if self._directory else {}
@@ -88,7 +88,7 @@ class Teacher(ABC):
         return True
 
     def _digest(self, files: Iterable[Path]) -> str:
-        """Return a digest of files in its directory, its prompts and its settings, except `path` and `name`."""
+        """Return a digest of files, prompts and settings, except `path` and `name`."""
         digests = {str(path.relative_to(self._directory)): digest_of(path) for path in files}
         settings = self.config.model_dump(mode="json", exclude={"path", "name", "query_prompt", "document_prompt"})
         return stable_hash([digests, settings, self.prompts])
@@ -111,7 +111,7 @@ class Teacher(ABC):
         self.__dict__.pop("_model", None)
 
     def check(self) -> None:
-        """Raise UserError if the teacher is unusable; a run calls this once, before it starts."""
+        """Raise UserError if the teacher is unusable; called once, before a run."""
         if self.width < 1:
             raise UserError(f"teachers: {self.config.path!r} has embeddings of width {self.width}")
 

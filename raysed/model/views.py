@@ -87,7 +87,7 @@ def masked_views(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: 
 
 
 def filler_of(views: ViewsConfig, encoder: EncoderConfig) -> tuple[str, EncoderConfig]:
-    """Return the setting that names the filling model (`views.mlm_model` or the run's encoder), and the model."""
+    """Return the filling model, `views.mlm_model` or the run's encoder, after its setting."""
     if views.mlm_model is not None:
         return "views.mlm_model", EncoderConfig(path=views.mlm_model)
     return "encoder.path", encoder
@@ -109,7 +109,7 @@ def _fill(
     tokens: list[np.ndarray],
     chosen: list[np.ndarray],
 ) -> list[np.ndarray]:
-    """Return each sentence's likeliest tokens of the original kind at its chosen places."""
+    """Return each sentence's likeliest tokens of the original kinds at its chosen places."""
     filled = [np.empty(0, np.int64)] * len(tokens)
     for rows in padded_batches([len(row) for row in tokens]):
         some = {"input_ids": [tokens[row].tolist() for row in rows]}

@@ -108,7 +108,7 @@ class EmbeddingFile(Teacher):
         return bool((self._rows_of(sentences) >= 0).all())
 
     def check(self) -> None:
-        """Read the whole file: widths must be equal and numbers finite. Of equal sentences the first counts."""
+        """Read the whole file: widths must be equal and numbers finite."""
         for start, x_BD in self._vectors(range(self._file.num_row_groups)):
             broken = np.flatnonzero(~np.isfinite(x_BD).all(1))
             if len(broken):

@@ -174,7 +174,7 @@ class OnnxModel(Teacher):
         return x_ND[np.argsort(np.concatenate(passes))]
 
     def check(self) -> None:
-        """Load it and embed a short and a long sentence in one batch; it must accept any size and length."""
+        """Load it and embed a short and a long sentence in one batch."""
         if self.config.layers != 1:
             raise self._refused(f"gives its last layer only, but layers is {self.config.layers}; leave layers out")
         pair = self._tokens([SAMPLE_TEXTS[1], "word " * min(self._model.max_length, _LONGEST_TRIED)])
