@@ -477,9 +477,9 @@ class TeacherConfig(Block):
     query_prompt: str | None = None
     """Prefix for each query. `null`: the one in the model's files, else `prompt`."""
     document_prompt: str | None = None
-    """Prefix for each document. `null`: as for queries."""
+    """Prefix for each document. `null`: see `query_prompt`."""
     layers: Layers = 1
-    """Layers to average, as in `encoder.layers`. Only for plain transformers: sentence-transformers models define it."""
+    """As `encoder.layers`. Only for plain transformers: sentence-transformers models come with their pooling."""
     max_length: int = Field(75, ge=3)
     """Tokens per sentence, including special tokens. Only for plain transformers."""
 
@@ -524,7 +524,7 @@ class SearchConfig(Block):
     """Do not use a text as a negative if the combined teachers put its cosine above 1 - `margin` times that of the
     query's own text."""
     query_prompt: str | None = None
-    """The learner's prefix for queries, saved in the exported model. `null`: that of the model it starts from, if any."""
+    """The learner's prefix for queries, saved in the exported model. `null`: that of the model it starts from."""
     document_prompt: str | None = None
     """The learner's prefix for documents, with the same default."""
 
