@@ -21,7 +21,7 @@ from raysed.errors import UserError
 if TYPE_CHECKING:
     from raysed.config import Config
 
-AFTER_STOP = "the same command starts over"
+AFTER_STOP = "Run the same command again to start over."
 
 
 def parser() -> argparse.ArgumentParser:

@@ -16,7 +16,7 @@ from raysed.commands import parser_of
 from raysed.errors import UserError
 from raysed.store.text import printable, shortened
 
-AFTER_STOP = "nothing was written"
+AFTER_STOP = "raysed wrote nothing."
 _SAMPLES = 3
 _SHOWN_CHARACTERS = 90
 

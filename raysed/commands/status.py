@@ -14,7 +14,7 @@ import argparse
 from raysed.commands import parser_of
 from raysed.errors import UserError
 
-AFTER_STOP = "the run itself goes on"
+AFTER_STOP = "The run itself continues."
 
 
 def parser() -> argparse.ArgumentParser:

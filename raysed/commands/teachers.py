@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from raysed.model.teacher import Teacher
     from raysed.score.tasks import Evaluation
 
-AFTER_STOP = "the same command starts over"
+AFTER_STOP = "Run the same command again to start over."
 MOST_SENTENCES = 2_000
 _LABELS_ADVICE = (
     "Without labels, this does not show whether the teachers are better together. A --dev task would: a few hundred "
