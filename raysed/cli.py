@@ -44,7 +44,7 @@ def code_of(result: Result) -> int:
 def main() -> int:
     """Run `raysed COMMAND …`; return the exit code."""
     lines = "\n".join(f"  {name:10} {what}" for name, what in COMMANDS.items())
-    usage = f"raysed COMMAND ...\n\ncommands:\n{lines}\n\nraysed COMMAND --help shows its options; raysed --version shows the version"
+    usage = f"raysed COMMAND ...\n\ncommands:\n{lines}\n\nsee also raysed COMMAND --help and raysed --version"
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help"):
         print(f"usage: {usage}")
@@ -96,7 +96,7 @@ def main_of(
         return 2 if is_mistake else 1
     except KeyboardInterrupt:
         interrupts.acknowledge()
-        code = 128 + (interrupts.received_signal() or signal.SIGINT)  # not from the error, which a library may have raised
+        code = 128 + (interrupts.received_signal() or signal.SIGINT)  # a library may have raised this interrupt
         atexit.register(os._exit, code)  # skip libraries' exit handlers: after an interrupt they may hang or crash
         with suppress(OSError):  # the terminal may be closed
             last_words()

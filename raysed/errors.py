@@ -90,7 +90,7 @@ def first_line(error: BaseException) -> str:
 
 
 def last_line(error: BaseException) -> str:
-    r"""Return the last line of a message, such as a worker's traceback, or the error's name.
+    r"""Return the last line of an error's message, such as a traceback, or its name.
 
     >>> last_line(RuntimeError("Traceback\n  File ...\nValueError: no loss\n")), last_line(KeyError())
     ('ValueError: no loss', 'KeyError')
