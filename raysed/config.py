@@ -492,7 +492,6 @@ class TeacherConfig(Block):
 
     @property
     def is_members(self) -> bool:
-        """Whether it is an ensemble of this run."""
         return self.path.split(":")[0] == MEMBERS
 
 
@@ -530,7 +529,6 @@ class SearchConfig(Block):
 
     @property
     def enabled(self) -> bool:
-        """Whether a setting provides queries."""
         return bool(self.queries or self.column or self.source)
 
 

@@ -87,5 +87,4 @@ class Outcome:
     is_mistake: bool = False
 
     def error(self) -> Exception:
-        """Return the failure as an error to raise."""
         return (UserError if self.is_mistake else RunFailed)(self.failure)

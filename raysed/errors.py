@@ -37,7 +37,6 @@ class UserError(ValueError):
         return ": ".join(filter(None, [self.setting, file, self.problem]))
 
     def at(self, setting: str) -> "UserError":
-        """Return the same error about another setting."""
         return UserError(self.problem, setting, self.file, self.line)
 
 

@@ -234,15 +234,12 @@ class Task:
 
     @property
     def fingerprint(self) -> str:
-        """Stable hash of the dependencies."""
         return stable_hash(self.depends)
 
     def resolve_inputs(self, storage: Storage) -> dict[str, Any]:
-        """Return the maker's inputs by role, see `resolve_input`."""
         return {role: resolve_input(value, storage) for role, value in self.inputs.items()}
 
     def run(self, storage: Storage, context: Context) -> Entry:
-        """Make the artefact and publish it."""
         inputs = self.resolve_inputs(storage)
         return self.publish(storage, lambda out: self.checked(self.make(out, inputs, self.settings, context)))
 
@@ -263,7 +260,6 @@ class Task:
         return entry
 
     def exists(self, storage: Storage) -> bool:
-        """Return whether storage has it now."""
         return storage.finished(self.name, self.depends) is not None
 
     def checkpoints(self, storage: Storage) -> Checkpoints:
@@ -319,7 +315,6 @@ class Graph:
             self.add(artefact)
 
     def add(self, artefact: Artefact) -> Artefact:
-        """Add an artefact and return it."""
         if artefact.name in self.artefacts:
             raise ValueError(f"two artefacts are called {artefact.name}")
         for source in artefact.sources():
@@ -335,7 +330,6 @@ class Graph:
         return [list(batch) for _, batch in same]
 
     def users(self, artefact: Artefact) -> Sequence[Artefact]:
-        """Return the artefacts that use this one as an input."""
         return self._users.get(artefact.name, ())
 
 
@@ -384,7 +378,6 @@ class State:
         return self._tasks[artefact.name]
 
     def is_wanted(self, artefact: Artefact) -> bool:
-        """Return whether an artefact is missing and needed."""
         if self.task(artefact) is None or self.entry(artefact):
             return False
         if not artefact.is_intermediate:

@@ -33,12 +33,10 @@ class Recipe:
 
     @property
     def uncalibrated(self) -> str:
-        """The recipe without its calibration."""
         return "-".join([self.ensemble, *([SED] if self.distils else [])])
 
     @property
     def two_view_stages(self) -> tuple[str, ...]:
-        """The stages that learn from two views of a sentence."""
         return tuple(stage for stage in self.members if "views" in stages()[stage].Settings.model_fields)
 
 

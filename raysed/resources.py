@@ -146,7 +146,6 @@ class Share:
 
     @property
     def device(self) -> str:
-        """Torch device: `cuda` or `cpu`."""
         return "cuda" if self.gpus else "cpu"
 
     def __str__(self) -> str:

@@ -49,9 +49,6 @@ def _row(name: str, description: str, layers: list[Any], scores: ModelScores) ->
     return {**about, "metrics": scores.metrics, "outcomes": scores.outcomes}
 
 
-# What is printed ----------------------------------------------------------------------------------------------------
-
-
 def describe(
     baselines: Sequence[Row], models: Sequence[Row], evaluation: Evaluation, headline: Sequence[str]
 ) -> Iterator[str]:

@@ -264,7 +264,6 @@ class MemberTrainer(Trainer):
     """The training of a member."""
 
     def write(self, out: Path, result: TrainingResult) -> Named:
-        """Write the kept weights."""
         meta = {"kept": result.kept, "kept_step": result.kept_step, "dev": result.score}
         if reason := collapse(entry for entry in result.history if entry["step"] <= result.kept_step):
             meta["collapsed"] = reason

@@ -100,7 +100,6 @@ class MeanBlocks:
         ]
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """Return the block with its sums."""
         for mean in self._means:
             table = mean(table)
         return table
@@ -142,7 +141,6 @@ class MeanOfTeachers:
         self._column, self._count, self._target_precision = column, count, target_precision
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        """Return the batch with its sums, or the mean."""
         is_first, sums_BD = self._column not in batch.column_names, np.zeros((len(batch), 1), np.float32)
         if is_first and not self._sum:
             raise UserError("there are no teachers; name the directories of some models")
