@@ -65,7 +65,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class CandidateResult:
-    """One of `Candidates`: `meta` is None if it does not exist; `is_mistake` if the user can fix the `reason`."""
+    """One of `Candidates`: `meta` is None if it does not exist; `is_mistake`: whether the user can fix `reason`."""
 
     name: str
     fingerprint: str
@@ -203,7 +203,7 @@ class Ref:
 
 @dataclass(frozen=True)
 class BlocksRef(Ref):
-    """The blocks of an artefact whose maker only completes it; it receives them as `BlockFiles`."""
+    """The blocks of an unfinished artefact, for the maker that completes it."""
 
     blocks: int
     size: int
