@@ -157,12 +157,13 @@ def train(task: Task, trainer: type[Trainer], storage: Storage, context: Context
         if score is not None or until is None:
             return Outcome(score)
     checkpoints, options = task.checkpoints(storage), resolve_input(task.inputs["options"], storage)
-    begun = (0, None) if context.rank else (checkpoints.begin(context.job, until), checkpoints.failure(context.job))
-    starts, failure = context.broadcast(begun)
-    if failure:  # of another worker; it ended all of them
-        return Outcome(**failure)
+    begun = (0, {}) if context.rank else (checkpoints.begin(context.job, until), checkpoints.failure(context.job))
+    starts, failed = context.broadcast(begun)
+    if "failure" in failed:  # of another worker; it ended all of them
+        return Outcome(failure=failed["failure"], is_mistake=failed["is_mistake"])
     if starts > options.max_retries:
-        return Outcome(failure=f"its worker was lost {starts} times without a new checkpoint in between")
+        cause = f"; the last error was: {failed['cause']}" if failed else ""
+        return Outcome(failure=f"its worker was lost {starts} times without a new checkpoint in between{cause}")
     try:
         with context.training(task, storage) as own:
             training = task.checked(trainer(task.resolve_inputs(storage), task.settings, own))
@@ -180,6 +181,9 @@ def train(task: Task, trainer: type[Trainer], storage: Storage, context: Context
         # With several workers, the loss of another one may be the cause; the next start counts this one.
         may_retry = starts < options.max_retries or context.world > 1
         if may_retry and not (is_mistake or isinstance(error, RunFailed)):
+            # The first worker to fail in a start names the cause; the others then lose their connection to it.
+            if context.world > 1 and checkpoints.failure(context.job).get("start") != starts:
+                checkpoints.fail(context.job, start=starts, cause=last_line(error))
             raise
         log.log(logging.DEBUG if is_mistake else logging.ERROR, "giving up on %s", task.name, exc_info=True)
         failure = str(error) if isinstance(error, UserError) else last_line(error)
