@@ -639,8 +639,8 @@ class ResourcesConfig(Block):
     and scores use fp32. `int8`: on CPUs, OpenVINO embeds the corpus with the models in `teachers`, quantized on 300 of
     its sentences; needs `pip install 'raysed[openvino]'` (docs/speed.md)."""
     wait_minutes: Annotated[float, NO_EFFECT] = Field(10.0, ge=0)
-    """Longest wait for an autoscaling cluster. A cluster that is large enough is used two minutes after its last new
-    node."""
+    """Longest wait for an autoscaling cluster. If a smaller one can do the run, the wait ends two minutes after its
+    last new node."""
     silence_seconds: Annotated[float, NO_EFFECT] = Field(300.0, gt=0)
     """On Ray, restart a worker that has been stopped (SIGSTOP) for this long."""
     stall_seconds: Annotated[float, NO_EFFECT] = Field(1800.0, gt=0)
