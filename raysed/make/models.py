@@ -37,6 +37,7 @@ from raysed.process import expect_no_progress, made_progress
 from raysed.recipe import SED, last_stage
 from raysed.registry import stages
 from raysed.score.tasks import DevTask
+from raysed.store.checkpoints import Checkpoints
 from raysed.store.storage import Entry, Storage
 from raysed.train.collapse import collapse
 from raysed.train.deepspeed import prepare_deepspeed
@@ -176,21 +177,28 @@ def train(task: Task, trainer: type[Trainer], storage: Storage, context: Context
                 checkpoints.clear()
             return Outcome(result.score, updates)
     except Exception as error:
-        # No restart fixes an `OSError`, which storage has already retried, or another job's take-over (`RunFailed`).
-        is_mistake = isinstance(error, UserError | OSError)
-        # With several workers, the loss of another one may be the cause; the next start counts this one.
-        may_retry = starts < options.max_retries or context.world > 1
-        if may_retry and not (is_mistake or isinstance(error, RunFailed)):
-            # The first worker to fail in a start names the cause; the others then lose their connection to it.
-            if context.world > 1 and checkpoints.failure(context.job).get("start") != starts:
-                checkpoints.fail(context.job, start=starts, cause=last_line(error))
-            raise
-        log.log(logging.DEBUG if is_mistake else logging.ERROR, "giving up on %s", task.name, exc_info=True)
-        failure = str(error) if isinstance(error, UserError) else last_line(error)
+        failure = _failure(error, context, checkpoints, starts, options.max_retries)
+        log.log(logging.DEBUG if failure.is_mistake else logging.ERROR, "giving up on %s", task.name, exc_info=True)
         if context.world > 1:  # others may wait for this worker: all start again, and find the recorded failure
-            checkpoints.fail(context.job, failure=failure, is_mistake=is_mistake)
             raise
-        return Outcome(failure=failure, is_mistake=is_mistake)
+        return failure
+
+
+def _failure(error: Exception, context: Context, checkpoints: Checkpoints, starts: int, max_retries: int) -> Outcome:
+    """Return how an error ends a training, and record it for other workers; raise it if another start may fix it."""
+    # No restart fixes an `OSError`, which storage has already retried, or another job's take-over (`RunFailed`).
+    is_mistake = isinstance(error, UserError | OSError)
+    # With several workers, the loss of another one may be the cause; the next start counts this one.
+    may_retry = starts < max_retries or context.world > 1
+    if may_retry and not (is_mistake or isinstance(error, RunFailed)):
+        # The first worker to fail in a start names the cause; the others then lose their connection to it.
+        if context.world > 1 and checkpoints.failure(context.job).get("start") != starts:
+            checkpoints.fail(context.job, start=starts, cause=last_line(error))
+        raise error
+    failure = str(error) if isinstance(error, UserError) else last_line(error)
+    if context.world > 1:
+        checkpoints.fail(context.job, failure=failure, is_mistake=is_mistake)
+    return Outcome(failure=failure, is_mistake=is_mistake)
 
 
 # -- members ---------------------------------------------------------------------------------------------------------
