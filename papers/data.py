@@ -219,9 +219,7 @@ def read_pairs(name: str, task: TaskConfig) -> Subsets:
         try:
             triple = (cells[first], cells[second], float(cells[score]))
         except (IndexError, ValueError):
-            raise UserError(
-                f"{task.source}, line {number}: no score and two sentences in SentEval's columns"
-            ) from None
+            raise UserError(f"{task.source}, line {number}: no score and two sentences in SentEval's columns") from None
         for column, value in zip(columns, triple):
             column.append(value)
     return {"all": columns}
