@@ -84,8 +84,8 @@ def frequency_table(embeddings_VD: np.ndarray, counts_V: np.ndarray) -> list[dic
     Words with count 0, such as special tokens, are neither ranked nor neighbours.
 
     Returns:
-        For every bin of ranks that the words fill: `ranks` (from, below), mean l2 `norm`, and by number of neighbours
-        the mean `distance` to the nearest other words and the mean of the largest `dot` products with them.
+        For every bin of ranks that the words fill: `ranks` (from, below) and mean l2 `norm`; by number of neighbours,
+        the mean `distance` to the nearest words and the mean of the largest `dot` products.
     """
     used = np.flatnonzero(counts_V)
     x_VD = torch.from_numpy(np.asarray(embeddings_VD[used[np.argsort(-counts_V[used], kind="stable")]], np.float32))

@@ -79,7 +79,6 @@ class Finder:
         return self._found[name]
 
     def task(self, name: str) -> dict[str, Any] | None:
-        """Return the settings of a task; None if it is missing."""
         source = self.source(name)
         return {"source": source, **self._entries[name].get("task", {})} if source else None
 

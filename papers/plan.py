@@ -46,7 +46,6 @@ class Plan:
         return {"": {}} if "layers" in own else self.definition.get("variants", {"": {}})
 
     def run_of(self, row: Row, column: str, variant: Place) -> str:
-        """Return the run with the value of a cell in a variant."""
         own = self._of_row(row)
         of_cell = own.get("columns", {}).get(column, {})
         candidates = (variant, of_cell, own, self._of_column(column))
@@ -115,7 +114,6 @@ def make_plan(request: Request) -> Plan:
 
 
 def _recipes_by_run(plan: Plan) -> dict[str, list[str]]:
-    """Return the recipes of each run, in table order."""
     runs: dict[str, list[str]] = {}
     for row in plan.table.rows:
         if not row.copied:
@@ -128,8 +126,6 @@ def _recipes_by_run(plan: Plan) -> dict[str, list[str]]:
 
 @dataclass(frozen=True)
 class _Builder:
-    """Makes the settings of one run."""
-
     name: str
     request: Request
     plan: Plan

@@ -100,9 +100,9 @@ def load_tasks(data: Path, names: Sequence[str] | None = None, seed: int = SEED)
     """Read tasks by name, or all that a directory holds.
 
     The directory is laid out like SentEval's `data/downstream`. It, or a directory in it, may instead hold tables:
-    `sick*.tsv` (columns split, relatedness, label, premise, hypothesis; a missing split is drawn from the training rows
-    by `seed`, and the task's note says so) and `stsb-train.tsv`, `stsb-dev.tsv`, `stsb-test.tsv` (columns subset,
-    score, sentence1, sentence2).
+    `sick*.tsv` (columns split, relatedness, label, premise, hypothesis) and `stsb-train.tsv`, `stsb-dev.tsv`,
+    `stsb-test.tsv` (columns subset, score, sentence1, sentence2). `seed` draws missing SICK splits from the training
+    rows, as the task's note says.
 
     Words are joined by single spaces, and an empty sentence becomes ".". Examples are in SentEval's order, by number of
     words and then label, because folds depend on it.

@@ -116,7 +116,7 @@ def token_vectors(tokenizer: PreTrainedTokenizerFast, teachers: Sequence[str]) -
 def write_start(tokenizer: PreTrainedTokenizerFast, vectors_VD: np.ndarray, path: Path) -> None:
     """Write the tokenizer, and a BERT whose layers first pass a token's vector on unchanged.
 
-    Positions and the outputs of attention and feed-forward layers start at zero, so the mean over the last layer is
+    Positions and the outputs of attention and feed-forward layers start at zero. The mean over the last layer is then
     that of the token vectors, scaled to one length. Special tokens and the other weights of layers are random.
     """
     torch.manual_seed(0)

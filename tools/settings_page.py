@@ -34,7 +34,6 @@ class Setting(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The dotted name."""
         return f"{self.block}.{self.name}".lstrip(".")
 
 

@@ -44,7 +44,8 @@ class Metadata:
         Raises:
             OSError: the service does not answer, or refuses.
         """
-        self._token = self._token or self._new_token()
+        if not self._token:
+            self._token = self._ask(_TOKEN, {"X-aws-ec2-metadata-token-ttl-seconds": str(_SECONDS_OF_TOKEN)}, "PUT")
         try:
             return json.loads(self._ask(_NOTICE, {"X-aws-ec2-metadata-token": self._token}))
         except urllib.error.HTTPError as error:
@@ -54,9 +55,6 @@ class Metadata:
                 self._token = ""
                 return None
             raise
-
-    def _new_token(self) -> str:
-        return self._ask(_TOKEN, {"X-aws-ec2-metadata-token-ttl-seconds": str(_SECONDS_OF_TOKEN)}, "PUT")
 
     def _ask(self, path: str, headers: dict[str, str], method: str = "GET") -> str:
         request = urllib.request.Request(f"{self._endpoint}/{path}", headers=headers, method=method)

@@ -35,8 +35,8 @@ def fidelity(
         documents_P: rows of the documents among the texts, ascending.
 
     Returns:
-        Per search, `name`, `recall` of the teachers' first ten with its 95 % `interval`, `ndcg` (with gains from 10 for
-        their first to 1 for their tenth), all x100, and `bytes` per document; None for word counts.
+        Per search: `name`; `recall` of the teachers' first ten, with its 95 % `interval`, and `ndcg`, all x100; `bytes`
+        per document, None for word counts. The gain in `ndcg` falls from 10 for the teachers' first to 1 for the tenth.
     """
     place = {row: index for index, row in enumerate(documents_P.tolist())}
     teacher_QP = (unit(teacher_ND)[queries_Q] @ unit(teacher_ND)[documents_P].T).astype(np.float64)

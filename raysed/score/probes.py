@@ -22,7 +22,6 @@ class Labelled(NamedTuple):
     labels: np.ndarray
 
     def at(self, rows: np.ndarray) -> "Labelled":
-        """Return the rows at these positions."""
         return Labelled(self.features[rows], self.labels[rows])
 
     def folds(self, seed: int | None, count: int) -> "Iterator[tuple[Labelled, Labelled]]":

@@ -32,8 +32,8 @@ _MAX_TOKENS_IN_TRAINING = 8192
 """Per forward pass: memory also holds weights and moments, perhaps of other members on the same GPU."""
 Criterion = Literal["spearman", "pearson"]
 Embeddings = np.ndarray | Mapping[str, np.ndarray]
-"""One model's embeddings: a matrix with a row for each of `Evaluation.sentences` or, if tasks have their own
-calibrations, a matrix by task with a row for each of `Evaluation.rows`."""
+"""One model's embeddings: a matrix with a row for each of `Evaluation.sentences`. If tasks have their own calibrations,
+a matrix by task with a row for each of `Evaluation.rows`."""
 Outcomes = Mapping[str, np.ndarray]
 """One model's outcomes by task."""
 
@@ -46,7 +46,6 @@ class ModelScores:
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, task: EvaluationTask, outcome: np.ndarray) -> None:
-        """Score one more task."""
         self.outcomes[task.name], self.metrics[task.name] = outcome, task.metrics(outcome)
 
 
@@ -67,7 +66,6 @@ class Evaluation:
 
     @classmethod
     def load(cls, config: EvaluationConfig, seed: int) -> Evaluation:
-        """Read all tasks of a config."""
         return cls([load_any_task(name, task, seed, config.aggregation) for name, task in config.tasks.items()])
 
     def pair_rows(self, tasks: Iterable[str] | None = None) -> np.ndarray:

@@ -22,7 +22,7 @@ CUDA_CONTEXT = 6e8
 _MAX_PARTS = 64
 _BLAMED_BYTES = 1e9
 """Blame other processes for a full GPU if they hold more than this."""
-_GPU_REMEDY = "raise resources.gpus_per_member, so that fewer members share a GPU, or stop other processes on it"
+_GPU_REMEDY = "raise resources.gpus_per_member to let fewer members share a GPU, or stop other processes on it"
 
 
 def retry_in_parts(objective: nn.Module, action: Callable[[], _Result]) -> _Result:

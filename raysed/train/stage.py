@@ -169,7 +169,6 @@ class Stage:
         raise NotImplementedError
 
     def batches(self, settings: Any, start: Start) -> Batches:
-        """Return the batches, by step."""
         (name,) = self.tables(settings)
         if name == "corpus":
             return EpochBatches(start.read_corpus(), settings.batch_size, start.seed)
@@ -180,7 +179,6 @@ class Stage:
         return warmup_schedule(settings.learning_rate, steps, settings.warmup, settings.decay)
 
     def optimizer(self, settings: Any, objective: EncoderObjective) -> torch.optim.Optimizer:
-        """Return the optimizer of the objective's weights."""
         return bert_optimizer(objective, settings.weight_decay)
 
 

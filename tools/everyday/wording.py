@@ -85,7 +85,6 @@ def _draw_tense(meaning: Meaning, rng: Random) -> str:
 
 
 def _asked_tense(scene: Scene) -> str:
-    """Return the tense of the scene's time."""
     return tables().tenses.get(scene.time or "", "any")
 
 
@@ -114,7 +113,6 @@ def _question(scene: Scene, tense: str, rng: Random) -> str:
 
 
 def _two_clauses(meaning: Meaning, tense: str, rng: Random) -> str:
-    """Join two clauses in either order."""
     first, second = meaning if rng.random() < 0.5 else meaning[::-1]
     link = pick(rng, (" and", ", and", ", while", " while"))
     return f"{_clause(first, tense, rng).text()}{link} {_clause(second, tense, rng).text()}"

@@ -83,7 +83,6 @@ class EvaluationTask(ABC):
         return None
 
     def lexical_outcome(self, vectors: Vectors) -> np.ndarray:
-        """Return the outcome of a lexical baseline."""
         raise NotImplementedError
 
     def lexical(self) -> dict[str, Callable[[], np.ndarray]]:

@@ -167,8 +167,8 @@ class SedConfig(TuningConfig):
 class Distillation(EncoderObjective):
     """The distance between the learner's last-layer embedding and the target; by default SED's (section 4).
 
-    With `widths` it is the mean distance over the first coordinates at each width and at the full one (Kusupati et al.,
-    "Matryoshka Representation Learning", 2022, with equal weights).
+    With `widths` it is the mean distance over the first coordinates at each width and the full one, equally weighted.
+    Source: Kusupati et al., "Matryoshka Representation Learning", 2022.
 
     Args:
         heads_HD: initial heads of all teachers, side by side, from the learner's unit vector to the target. They train
