@@ -92,7 +92,7 @@ def train(task: Path, teachers: Sequence[str], out: Path, updates: int, only: Se
         epochs = updates / per_epoch(CorpusConfig(source=corpus), search, sed["batch_size"])
         settings = {
             "search": search.model_dump(mode="json"),
-            "sed": {**sed, "loss": loss, "keep": "last", "epochs": epochs},
+            "sed": {**sed, "loss": loss, "checkpoint": "last", "epochs": epochs},
         }
         began = time.time()
         found = raysed.distill(

@@ -13,7 +13,7 @@ pairs = [(first, second, score) for score, first, second in bundled.pairs("dev")
 
 result = raysed.distill(
     teachers="bundled:encoder",
-    sentences=sentences,
+    corpus=sentences,
     static=True,
     dev=pairs[:200],
     tasks={"held out": pairs[200:]},

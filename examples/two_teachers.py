@@ -26,7 +26,7 @@ for teacher in ("bundled:encoder", rare_words):
 
 result = raysed.distill(
     teachers=["bundled:encoder", rare_words],
-    sentences=sentences[:1000],
+    corpus=sentences[:1000],
     learner="bundled:encoder",  # starts from this model, with all layers
     tasks=pairs,
     run="two-teachers",

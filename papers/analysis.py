@@ -157,7 +157,7 @@ class Qnli:
 
 def load_qnli(source: str) -> Qnli:
     """Read QNLI from GLUE's dev.tsv, or from the validation split of a hub dataset's configuration `qnli`."""
-    table = read_source(PairSource(source=source, name="qnli"), _SCHEMA, "validation")
+    table = read_source(PairSource(source=source, config_name="qnli"), _SCHEMA, "validation")
     labels = table.columns["label"]
     for place, label in enumerate(labels):
         if label not in _LABELS:

@@ -116,7 +116,7 @@ def _values_at(plan: Plan, row: Row, place: Place, reports: Reports) -> tuple[di
     if config is None or place.get("task") in plan.missing_tasks or (row.recipe and row.recipe not in config.recipes):
         return {}, NO_DATA
     if row.recipe:
-        place = {"layers": config.encoder.layers, **place}
+        place = {"layers": config.encoder.pool_layers, **place}
     _, report = reports[run]
     found = {metric: find_values(report, {**place, "metric": metric}) for metric in plan.table.metrics}
     found = {metric: values for metric, values in found.items() if values}

@@ -38,8 +38,8 @@ def models_of(run: RunResults) -> Iterator[tuple[dict[str, Any], NativeModel]]:
         is_of_tasks = config.flow.per_task and parse_recipe(model.recipe).calibration
         is_listed = model.recipe in config.recipes and model.recipe != TEACHERS
         if is_listed and not (model.left_out or is_of_tasks):
-            about = {"recipe": model.recipe, "kind": model.kind, "index": model.index, "layers": config.encoder.layers}
-            yield about, run.load(model)
+            about = {"recipe": model.recipe, "kind": model.kind, "index": model.index}
+            yield about | {"layers": config.encoder.pool_layers}, run.load(model)
 
 
 def embed(model: NativeModel | LibraryModel, sentences: Sequence[str]) -> np.ndarray:

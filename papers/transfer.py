@@ -1,6 +1,6 @@
 """Score models on SentEval's transfer tasks: linear probes on frozen embeddings (Conneau and Kiela, LREC 2018).
 
-Any models:             python -m papers.transfer SentEval/data/downstream --model MODEL --output scores.json
+Any models:             python -m papers.transfer SentEval/data/downstream --models MODEL --output scores.json
 All models of a run:    python -m papers.transfer SentEval/data/downstream --run CONFIG --output scores.json
 
 SED table 7 and BSL table 2 report these tasks; `jobs/reproduce.py` scores its runs by `rows_of_run`. docs/transfer.md
@@ -22,6 +22,7 @@ from papers.finished import embed, finished, models_of
 from papers.regression import regress
 from papers.senteval import FOLDS, SEED, TransferTask, load_tasks
 from raysed.cli import check_output, main_of, write_output
+from raysed.commands import refuse_renamed
 from raysed.config import find_config, load_config
 from raysed.errors import UserError
 from raysed.model.load import load_model
@@ -154,9 +155,13 @@ def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("data", type=Path, help="SentEval's data/downstream")
-    result.add_argument("--model", dest="models", action="append", default=[], help="directory or hub id; repeatable")
+    several: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
+    result.add_argument("--models", metavar="MODEL", help="directories or hub ids", **several)
+    refuse_renamed(result, {"--model": "--models"})
     result.add_argument("--run", help="a config whose run is complete: a name from raysed/configs/ or a YAML file")
-    result.add_argument("--task", dest="tasks", action="append", help="such as MR; repeatable (default: all found)")
+    result.add_argument(
+        "--task", dest="tasks", metavar="TASK", action="append", help="such as MR; repeatable (default: all found)"
+    )
     kinds = "logistic: a converged regression; senteval: Adam with early stopping, as in published scores"
     result.add_argument("--classifier", choices=get_args(Classifier), default="logistic", help=kinds)
     result.add_argument("--output", type=Path, required=True, help="JSON file for the scores")

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from inspect import signature
+from operator import itemgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, get_args
@@ -19,6 +20,7 @@ from urllib.parse import quote
 from raysed.config import PYTHON, Config, QueryKind, check_task_name, find_config, load_config, make_config
 from raysed.config_text import merge
 from raysed.errors import UserError
+from raysed.recipe import TEACHERS
 from raysed.store.metrics import notes_shown, quiet_libraries
 from raysed.store.progress import print_text, shown
 from raysed.store.text import Table, number
@@ -103,14 +105,17 @@ class Result:
 
     @property
     def scores(self) -> Scores:
-        """Scores by recipe and kind of model, such as `teachers-sed/learner`: the headline `mean`, and each task."""
-        from raysed.report.scores import AVERAGE
+        """Scores by model: `mean`, the headline, and each task.
 
+        A key is a recipe and what the model is: `base/start` (the untrained encoder; also `base-whiten/start` and the
+        like), `teachers/teacher` (their mean score), `teachers-sed/learner`, and else a `kind` of `report.json`, such
+        as `ct/member` and `teachers/ensemble`.
+        """
         scores = Scores()
-        for entry in self.report["summary"]:
-            if entry["kind"] != "grid":
-                task = "mean" if entry["task"] == AVERAGE else entry["task"]
-                scores.setdefault(f"{entry['recipe']}/{entry['kind']}", {"mean": None})[task] = entry["mean"]
+        for recipe, kind, task, mean in map(itemgetter("recipe", "kind", "task", "mean"), self.report["summary"]):
+            if kind != "grid":
+                word = "teacher" if (recipe, kind) == (TEACHERS, "member") else "start" if kind == "base" else kind
+                scores.setdefault(f"{recipe}/{word}", {"mean": None})[task] = mean
         return scores
 
     def push_to_hub(self, repo_id: str, **options: Any) -> str:
@@ -201,7 +206,7 @@ def check(config: Config) -> None:
 @_single_run()
 def distill(
     teachers: Any,
-    sentences: Any = None,
+    corpus: Any = None,
     learner: str | None = None,
     *,
     keep_layers: int | Sequence[int] | None = None,
@@ -227,8 +232,8 @@ def distill(
             `SentenceTransformer`; a block of settings of `teachers` whose `path` is one of these. Functions and objects
             make the run work in this process. On a cluster (RAY_ADDRESS) they are refused unless `resources.engine` is
             `local`.
-        sentences: a file, pattern, URI or hub dataset; a list of these; or the sentences themselves: a list, an
-            iterator, a `datasets.Dataset` or a data frame. None: `corpus` of `settings`, else the bundled sentences.
+        corpus: a file, pattern, URI or hub dataset; a list of these; or the sentences themselves: a list, an iterator,
+            a `datasets.Dataset` or a data frame. None: `corpus` of `settings`, else the bundled sentences.
         learner: encoder to train. None: half of the layers of the first transformer among `teachers`, or all of them if
             `static`. Without a transformer: `bundled:encoder`.
         keep_layers: layers of the learner to keep, counted from 0, or how many. A number spreads them evenly if the
@@ -237,7 +242,7 @@ def distill(
             Defaults: learning rate 1e-2, batch size 256. Excludes `keep_layers`.
         search: train for search among the sentences, which may be passages: raysed makes queries from them, and the
             learner ranks texts as its teachers do (docs/search.md).
-        queries: your own queries, passed like `sentences`; they turn `search` on.
+        queries: your own queries, passed like `corpus`; they turn `search` on.
         dev: task that choices are made on, passed like one of `tasks`. None: that of the config `distill`.
         tasks: tasks to report: files, directories, lists of (sentence, sentence, score) or (text, label), datasets,
             data frames, or a mapping of these by name. Empty: `dev`, else the tasks of the config `distill`.
@@ -255,7 +260,7 @@ def distill(
         >>> import raysed
         >>> result = raysed.distill(  # doctest: +SKIP
         ...     teachers=["sentence-transformers/all-MiniLM-L6-v2", "BAAI/bge-small-en-v1.5"],
-        ...     sentences="tickets.txt",
+        ...     corpus="tickets.txt",
         ... )
         >>> result.model.encode("The printer is out of paper.")  # doctest: +SKIP
     """
@@ -286,8 +291,8 @@ def distillation(*arguments: Any, **named: Any) -> Config:
     if any(path.startswith(PYTHON) for path in paths) and not os.environ.get("RAY_ADDRESS"):
         settings["resources"] = {"engine": "local"}
     directory = f"{os.path.expanduser(options.storage)}/{options.run}/given"
-    if options.sentences is not None:
-        settings["corpus"] = {"source": source_of(options.sentences, f"{directory}/sentences.parquet", "sentences")}
+    if options.corpus is not None:
+        settings["corpus"] = {"source": source_of(options.corpus, f"{directory}/sentences.parquet", "corpus")}
     if options.search or options.queries is not None:
         place = f"{directory}/queries.parquet"
         sources = [] if options.queries is None else source_of(options.queries, place, "queries")
@@ -295,7 +300,7 @@ def distillation(*arguments: Any, **named: Any) -> Config:
             raise UserError("queries: pass one file of queries, or the queries themselves")
         settings["search"] = {"queries": list(get_args(QueryKind)), "source": sources[0] if sources else None}
         # Without a dev task, held-out queries choose the weights.
-        settings["sed"] = {"loss": ["unit_mse", "scores"], **({} if has_dev else {"keep": "best_on_held_out"})}
+        settings["sed"] = {"loss": ["unit_mse", "scores"], **({} if has_dev else {"checkpoint": "best_on_held_out"})}
     if tasks := _sources(options.dev, options.tasks, f"{directory}/tasks"):
         settings["evaluation"] = _on_tasks(tasks, has_dev, defaults)
     if options.static:
@@ -364,7 +369,7 @@ def evaluate(model: Any, tasks: Any) -> Scores:
     """Score a model; return metrics by task, scores x100.
 
     Args:
-        model: a teacher as for `distill`, such as `{"path": "bert-base-uncased", "layers": 1}`. By default, raysed
+        model: a teacher as for `distill`, such as `{"path": "bert-base-uncased", "pool_layers": 1}`. By default, raysed
             averages the last two layers of a plain transformer.
         tasks: as for `distill`: graded pairs, labelled texts, or directories in BEIR's layout, recognised by their
             content. Labelled texts `NAME` are also scored as a clustering, `NAME-clusters`.
@@ -394,7 +399,7 @@ def evaluate(model: Any, tasks: Any) -> Scores:
             raise UserError("tasks: none given; pass graded pairs, labelled texts or a directory in BEIR's layout")
         evaluation = Evaluation([load_any_task(name, task, 0, "all") for name, task in found.items()])
     objects: dict[str, Any] = {}  # not `given_objects`: a run may be at work in another thread
-    block = {"layers": EncoderConfig().layers, **settings_of(model, objects)}
+    block = {"pool_layers": EncoderConfig().pool_layers, **settings_of(model, objects)}
     (config,) = make_config({"teachers": [block]}).teachers
     teacher = load_teacher(config, device=device_here())
     if isinstance(teacher, PythonTeacher):

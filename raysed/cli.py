@@ -44,7 +44,8 @@ def code_of(result: Result) -> int:
 def main() -> int:
     """Run `raysed COMMAND …`; return the exit code."""
     lines = "\n".join(f"  {name:10} {what}" for name, what in COMMANDS.items())
-    usage = f"raysed COMMAND ...\n\ncommands:\n{lines}\n\nsee also raysed COMMAND --help and raysed --version"
+    options = "  --help     show this, or a command's options: raysed COMMAND --help\n  --version  show the version"
+    usage = f"raysed COMMAND ...\n\ncommands:\n{lines}\n\noptions:\n{options}"
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help"):
         print(f"usage: {usage}")

@@ -100,11 +100,12 @@ class Block(BaseModel):
         return value
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that results depend on, as JSON."""
-        return self.model_dump(mode="json", exclude={*self._marked(NO_EFFECT), *self._marked(SELECTION_ONLY)})
+        """Return the settings that results depend on, as JSON, under the names that fingerprints use."""
+        unused = {*self._marked(NO_EFFECT), *self._marked(SELECTION_ONLY)}
+        return self.model_dump(mode="json", exclude=unused, by_alias=True)
 
     def choices(self) -> dict[str, Any]:
-        """Return the settings marked `SELECTION_ONLY`, as JSON, under the names that fingerprints use."""
+        """Return the settings marked `SELECTION_ONLY`, in the same way."""
         return self.model_dump(mode="json", include=self._marked(SELECTION_ONLY), by_alias=True)
 
     def only(self, *names: str) -> "Block":
@@ -186,7 +187,7 @@ class EncoderConfig(Block):
     """Allow code that comes with the model to run. See docs/security.md."""
     max_length: int = Field(75, ge=3)
     """Tokens per sentence, including special tokens (CT: 75). The rest is cut off and reported."""
-    layers: Layers = 2
+    pool_layers: Layers = Field(2, serialization_alias="layers")
     """Layers to average in scores, choices and exports: how many of the last, or `first_last` for the first and the
     last (docs/methods.md#pooling). Training uses the last (SED section 5.1)."""
     static: StaticConfig | None = None
@@ -208,9 +209,9 @@ class EncoderConfig(Block):
             raise ValueError("encoder.keep_layers is empty; name at least one layer")
         if self.model_kwargs.get("num_hidden_layers") == 0:
             raise ValueError("encoder.model_kwargs.num_hidden_layers is 0; keep at least one layer")
-        if self.static and self.layers != 1:
+        if self.static and self.pool_layers != 1:
             problem = "but encoder.static has no layers to choose from; set it to 1"
-            raise ValueError(f"encoder.layers is {self.layers}, {problem}")
+            raise ValueError(f"encoder.pool_layers is {self.pool_layers}, {problem}")
         return self
 
 
@@ -224,7 +225,7 @@ class CorpusConfig(Block):
     """Column or field of the sentence. `null`: `sentence` or `text`."""
     split: str = "train"
     """Split of a hub dataset."""
-    name: str | None = None
+    config_name: str | None = Field(None, serialization_alias="name")
     """Configuration of a hub dataset."""
     sentences: int | None = Field(None, ge=1)
     """Sentences to draw at random. `null`: all."""
@@ -252,7 +253,7 @@ class CorpusConfig(Block):
 
     def identity(self) -> dict[str, Any]:
         """Return what sentences depend on besides the files."""
-        return self.model_dump(mode="json", exclude={"source"})
+        return self.model_dump(mode="json", exclude={"source"}, by_alias=True)
 
 
 class TaskColumns(Block):
@@ -297,7 +298,7 @@ class TaskConfig(Block):
     split: str | None = None
     """Split of a hub dataset (`null`: test; in `sts.train`: train); value of a column `split` (`null`: all;
     classification predicts `test`, learns from others); or file in BEIR's `qrels` (`null`: test, or the only one)."""
-    name: str | None = None
+    config_name: str | None = Field(None, serialization_alias="name")
     """Configuration of a hub dataset."""
     score_range: tuple[float, float] | None = (0.0, 5.0)
     """Lowest and highest possible score. Rejects scores outside it, and 20 or more that span less than a third of it.
@@ -326,7 +327,7 @@ def as_blocks(value: Any) -> Any:
     return _as_blocks(value if isinstance(value, list) else [value])
 
 
-_COLUMN_NAMES = ("sts-avg", "mean", "max", "std", "n")
+_COLUMN_NAMES = ("mean", "max", "std", "n")
 """Columns of score tables besides the tasks'."""
 
 
@@ -346,15 +347,15 @@ class EvaluationConfig(Block):
     }
     """Tasks by name: a source, or the settings below."""
     dev: str | None = "everyday-dev"
-    """Task whose labels choose the weights of `keep: best_on_dev`, the lower bound of `sts` and the model to export.
-    `null`: no choice uses labels."""
+    """Task whose labels choose the weights of `checkpoint: best_on_dev`, the lower bound of `sts` and the model to
+    export. `null`: no choice uses labels."""
     report: Annotated[list[str] | None, AfterValidator(lambda names: names and each_once(names))] = None
     """Tasks averaged in the headline number. `null`: all except `evaluation.dev`, unless it is the only one."""
     aggregation: Literal["all", "mean", "wmean"] = "mean"
     """How subsets become one score: `all`, `mean` (SED) or `wmean` (docs/methods.md#evaluation). All are recorded."""
     drop_seen: bool = True
     """Leave out of scores what labelled training data or the dev task also contain. `false`: score and count it."""
-    layers: list[Layers] = [1, 2, 3]
+    pool_layers: list[Layers] = Field([1, 2, 3], serialization_alias="layers")
     """Further poolings to score (SED table 8)."""
 
     @model_validator(mode="after")
@@ -426,7 +427,7 @@ class PairSource(Block):
     """A file ([formats](#file-formats)) or hub dataset."""
     split: str | None = None
     """Split of a hub dataset (`null`: train), or value of a column `split` (`null`: all)."""
-    name: str | None = None
+    config_name: str | None = Field(None, serialization_alias="name")
     """Configuration of a hub dataset."""
 
 
@@ -478,8 +479,8 @@ class TeacherConfig(Block):
     """Prefix for each query. `null`: the one in the model's files, else `prompt`."""
     document_prompt: str | None = None
     """Prefix for each document. `null`: see `query_prompt`."""
-    layers: Layers = 1
-    """As `encoder.layers`. Only for plain transformers: sentence-transformers models come with their pooling."""
+    pool_layers: Layers = Field(1, serialization_alias="layers")
+    """As `encoder.pool_layers`. Only for plain transformers: sentence-transformers models come with their pooling."""
     max_length: int = Field(75, ge=3)
     """Tokens per sentence, including special tokens. Only for plain transformers."""
 
@@ -606,7 +607,8 @@ class ExportConfig(Block):
     `export.recipe` names it; otherwise the run ends without a model, with exit code 3."""
     formats: list[Format] = []
     """Extra formats for sentence-transformers: `onnx`; `int8` for AVX-512 VNNI or ARM64; `int8_avx2` for older
-    processors; `openvino` and `openvino_int8` ([formats](distill.md#onnx-and-openvino)). Need `encoder.layers: 1` and
+    processors; `openvino` and `openvino_int8` ([formats](distill.md#onnx-and-openvino)). Need `encoder.pool_layers: 1`
+    and
     `pip install 'raysed[onnx]'` or `'raysed[openvino]'`."""
 
 

@@ -22,7 +22,7 @@ Row = dict[str, Any]
 def score_model(name: str, evaluation: Evaluation, sentences: Sequence[str], config: Config) -> Row:
     """Score one model, also without labels on `sentences`; embed each sentence of the evaluation once."""
     encoder, budget, device = config.encoder, config.resources.encode_token_budget, device_here(config.resources.gpu)
-    model = load_model(name, encoder.layers, encoder.max_length, token_budget=budget, device=device)
+    model = load_model(name, encoder.pool_layers, encoder.max_length, token_budget=budget, device=device)
     print(f"{name}: {model.description}")
     scores = ModelScores()
     if evaluation.tasks:

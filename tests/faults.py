@@ -27,7 +27,7 @@ SETTINGS: dict[str, Any] = {
     "run": "run",
     "recipes": ["ct-sed-flow"],
     "corpus": {"source": "bundled:everyday", "sentences": 1200},
-    "evaluation": {"layers": [2]},
+    "evaluation": {"pool_layers": [2]},
     "export": {"allow_worse": True},
     "members": {"count": 3, "evaluate_every": 20, "checkpoint_every": 5, "max_retries": 0},
     "ct": {"steps": 40, "schedule": "scaled", "learning_rates": [1e-4] * 5},

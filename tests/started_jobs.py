@@ -23,7 +23,7 @@ from raysed.score.tasks import Evaluation
 from raysed.store.storage import Storage
 
 ROOT = Path(__file__).resolve().parent.parent
-ONE_LAYER = {"path": "bundled:raw", "keep_layers": [0], "layers": 1}
+ONE_LAYER = {"path": "bundled:raw", "keep_layers": [0], "pool_layers": 1}
 """`encoder` of a run that tests the way through the stages; with all layers it would mostly multiply matrices."""
 
 ALONE = {"engine": "local", "cpus_per_member": 1, "encode_precision": "fp32"}
@@ -55,14 +55,14 @@ def tiny_settings(**changes) -> dict:
             "epochs": 2,
             "learning_rate": 1e-2,
             "dropout": True,
-            "keep": "best_on_dev",  # which is before the first checkpoint
+            "checkpoint": "best_on_dev",  # which is before the first checkpoint
             "checkpoint_every": 5,
             "evaluate_every": 4,
             "precision": "fp32",
         },
         "evaluation": {
             "tasks": small_tasks(skipped=60, pairs=150),
-            "layers": [1],
+            "pool_layers": [1],
         },  # on which TF-IDF is better than such runs
         # To be compared with plain definitions on every machine, and with either engine.
         "resources": {"encode_precision": "fp32", "cpus_per_member": 1, "engine": "ray"},

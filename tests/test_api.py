@@ -72,10 +72,10 @@ def test_a_call_makes_the_settings_of_a_config(distillation):
             "run": "mine",
             "storage": "there",
             "teachers": [{"path": "A"}, {"path": "B", "prompt": "q: "}],
-            "encoder": {"path": "A", "layers": 1, "keep_layers": 2},
+            "encoder": {"path": "A", "pool_layers": 1, "keep_layers": 2},
             "corpus": {"source": ["corpus.txt"]},
             "combination": {"weights": [1, 2]},
-            "evaluation": {"tasks": {"mine": task, "other": task}, "dev": "mine", "layers": [1]},
+            "evaluation": {"tasks": {"mine": task, "other": task}, "dev": "mine", "pool_layers": [1]},
         }
     )
     assert called.model_dump() == expected.model_dump()
@@ -186,7 +186,7 @@ def test_a_static_learner_has_its_own_rate_unless_told_otherwise(distillation):
 
     config = settings()
     check_settings(config)
-    assert config.encoder.static.width is None and config.encoder.layers == 1
+    assert config.encoder.static.width is None and config.encoder.pool_layers == 1
     assert (config.sed.learning_rate, config.sed.batch_size, config.sed.epochs) == (0.01, 256, 3)
     with pytest.raises(UserError, match="keep_layers is for transformers"):
         distillation("A", "corpus.txt", static=True, keep_layers=2)
@@ -212,8 +212,8 @@ def test_objects_are_as_good_as_files(distillation):
     for given, sentence in (
         ({"tasks": [[Path("mine.tsv"), Path("mine.tsv")]]}, "task task-1: a list of files is not one task"),
         ({"dev": PAIRS, "tasks": {"dev": PAIRS}}, "two tasks are called dev"),
-        ({"sentences": ["It rains."], "storage": "s3://bucket/runs"}, r"^sentences: storage is a URI"),
-        ({"sentences": {"train": ["It rains."]}}, "^sentences: it is a mapping; pass a part, such as"),
+        ({"corpus": ["It rains."], "storage": "s3://bucket/runs"}, r"^corpus: storage is a URI"),
+        ({"corpus": {"train": ["It rains."]}}, "^corpus: it is a mapping; pass a part, such as"),
         ({"queries": {"train": ["It rains?"]}}, "^queries: it is a mapping"),
         ({"dev": {"train": PAIRS}}, "^task dev: it is a mapping"),
         ({"tasks": {"mine": {"train": PAIRS}}}, "^task mine: it is a mapping"),
@@ -223,7 +223,7 @@ def test_objects_are_as_good_as_files(distillation):
         ({"teachers": None}, "^teachers: NoneType is not a teacher"),
     ):
         with pytest.raises(UserError, match=sentence):
-            distillation(**{"teachers": "A", "sentences": "c.txt", **given})
+            distillation(**{"teachers": "A", "corpus": "c.txt", **given})
     for tasks in (np.array(["mine.tsv", "other.tsv"]), iter(["mine.tsv", "other.tsv"])):
         Path("other.tsv").write_bytes(Path("mine.tsv").read_bytes())
         assert distillation("A", "c.txt", tasks=tasks).evaluation.report == ["mine", "other"]
@@ -237,9 +237,9 @@ def test_queries_of_your_own_turn_the_search_on(distillation):
     check_settings(config)
     assert Path(config.search.source).match("runs/distilled/given/*/queries.parquet")
     assert config.search.queries == ["titles", "crops"]
-    assert (config.sed.losses, config.sed.keep) == (["unit_mse", "scores"], "best_on_held_out")
+    assert (config.sed.losses, config.sed.checkpoint) == (["unit_mse", "scores"], "best_on_held_out")
     assert config.sed.learning_rate == 0.01
-    assert distillation("A", "c.txt", search=True, dev=PAIRS).sed.keep == "best_on_dev"
+    assert distillation("A", "c.txt", search=True, dev=PAIRS).sed.checkpoint == "best_on_dev"
     assert not distillation("A", "c.txt").search.enabled
     with pytest.raises(UserError, match="queries: pass one file"):
         distillation("A", "c.txt", queries=[Path("mine.tsv"), Path("mine.tsv")])
@@ -265,7 +265,7 @@ def test_a_path_and_settings_name_the_same_model(make_sentences):
     path = "bundled:raw"
     by_path, by_settings, of_two, of_one = (
         api.evaluate(model, pairs)["mine"]["pearson"]
-        for model in (path, {"path": path}, {"path": path, "layers": 2}, {"path": path, "layers": 1})
+        for model in (path, {"path": path}, {"path": path, "pool_layers": 2}, {"path": path, "pool_layers": 1})
     )
     assert by_path == by_settings == of_two != of_one
 
@@ -284,7 +284,7 @@ def test_a_distillation_from_objects_to_a_model(tmp_path, capfd, monkeypatch):
     pairs = [(first, second, score) for score, first, second in bundled.pairs("dev")]
     options = {
         "teachers": sentence_transformers.SentenceTransformer(str(bundled.ENCODER), device="cpu"),
-        "sentences": iter(bundled.corpus()[:300]),
+        "corpus": iter(bundled.corpus()[:300]),
         "learner": "bundled:encoder",
         "keep_layers": 1,
         "dev": pairs[:100],
@@ -317,5 +317,5 @@ def test_a_distillation_from_objects_to_a_model(tmp_path, capfd, monkeypatch):
     assert result.push_to_hub("me/mine") == "https://hub/commit/1"
     assert {"model.safetensors", "modules.json"} <= uploaded.keys() and b"spearman_cosine" in uploaded["README.md"]
 
-    again = raysed.distill(**options | {"sentences": bundled.corpus()[:300]}, verbose=True)
+    again = raysed.distill(**options | {"corpus": bundled.corpus()[:300]}, verbose=True)
     assert "nothing to do" in capfd.readouterr().out and again.scores == result.scores

@@ -1,5 +1,6 @@
 """The command line: outcomes become exit codes and one line, scripts are the commands."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -71,7 +72,7 @@ def raysed(undone, monkeypatch, capsys):
 
 def test_help_names_every_command_and_each_has_help_with_an_example(raysed):
     code, said, _ = raysed("--help")
-    assert code == 0 and all(f"\n  {name} " in said for name in cli.COMMANDS)
+    assert code == 0 and all(f"\n  {name} " in said for name in (*cli.COMMANDS, "--version"))
     for name in cli.COMMANDS:
         code, said, _ = raysed(name, "--help")
         assert code == 0 and f"usage: raysed {name}" in said
@@ -121,7 +122,7 @@ def test_a_run_without_ray_is_planned_for_this_machine(raysed, monkeypatch):
 
 def test_one_sentence_without_labels_shows_nothing(raysed, tmp_path):
     (tmp_path / "one.txt").write_text("Only one sentence is here.\n")
-    code, _, wrong = raysed("evaluate", "--model", "bundled:raw", "--task", str(tmp_path / "one.txt"))
+    code, _, wrong = raysed("evaluate", "--models", "bundled:raw", "--task", str(tmp_path / "one.txt"))
     assert code == 2 and "one.txt: only 1 usable sentences; at least 2 are needed" in wrong
 
 
@@ -133,8 +134,34 @@ def test_an_unknown_command_is_a_users_mistake(raysed):
 
 def test_a_script_does_what_the_command_does(raysed, tmp_path):
     """From another directory, with nothing on the terminal but the sentence."""
-    words = ["status", "nothing", "--storage", str(tmp_path)]
-    script = [sys.executable, ROOT / "jobs/status.py", *words[1:]]
+    words = ["--set", "ct.step=5"]
+    script = [sys.executable, ROOT / "jobs/ensemble_then_distill.py", *words]
     done = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == raysed(*words)
-    assert done.returncode == 2 and done.stderr.startswith("error: there is no run at") and not done.stdout
+    assert (done.returncode, done.stdout, done.stderr) == raysed("run", *words)
+    assert (done.returncode, done.stderr) == (2, "error: unknown setting ct.step: did you mean ct.steps?\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("evaluate --model A --model B --task pairs.csv", "--model is --models now"),
+        ("evaluate --models A --layers 1", "--layers is --pool-layers now"),
+        ("teachers A B --task pairs.csv", "write --teachers A B"),
+        ("init tickets.txt --teachers A", "write --corpus tickets.txt"),
+        ("init --corpus a.txt --pairs d.csv", "--pairs is --dev (the first file) and --task (each other) now"),
+    ],
+)
+def test_an_old_spelling_is_refused_in_a_sentence_with_the_new_one(raysed, words, said):
+    code, out, wrong = raysed(*words.split())
+    assert (code, out) == (2, "") and wrong.endswith(f"error: {said}\n")
+
+
+@pytest.mark.parametrize("name", ["teachers", "evaluate", "distill", "init"])
+def test_options_for_several_may_also_be_repeated(name):
+    parser = importlib.import_module(f"raysed.commands.{name}").parser()
+    options = {option: action for action in parser._actions for option in action.option_strings if action.help}
+    for option in ("--teachers", "--models", "--corpus"):
+        if option in options:
+            action = options[option]
+            assert (action.nargs, type(action).__name__, action.dest) == ("+", "_ExtendAction", option[2:])
+    assert "--corpus" in options or name == "evaluate"

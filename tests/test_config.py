@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -33,13 +34,13 @@ PAPERS = {
     "ct.learning_rates": [1e-5, 8e-6, 6e-6, 4e-6, 2e-6],
     "encoder.max_length": 75,
     "ct.schedule": "paper",
-    "encoder.layers": 2,  # SED section 5.1: train on one layer, evaluate on two
+    "encoder.pool_layers": 2,  # SED section 5.1: train on one layer, evaluate on two
     "sed.batch_size": 32,  # SED section 5.1, like the three below
     "sed.learning_rate": 2e-5,
     "sed.warmup": 0.1,
     "sed.decay": "constant",
     "evaluation.aggregation": "mean",  # as the numbers of SED table 1 show
-    "evaluation.layers": [1, 2, 3],  # SED table 8
+    "evaluation.pool_layers": [1, 2, 3],  # SED table 8
     "flow.variant": "paper",
     "flow.depth": 3,  # BERT-flow table 7
     "flow.hidden": 32,
@@ -66,7 +67,7 @@ def test_defaults_are_the_papers():
         ("ct.learning_rates=[1e-5, 2e-5, 3.0e-5, 4e-5, 5e-5]", "ct.learning_rates", [1e-5, 2e-5, 3e-5, 4e-5, 5e-5]),
         ("evaluation.dev=", "evaluation.dev", None),
         ("sed.dropout=true", "sed.dropout", True),
-        ("encoder.layers=first_last", "encoder.layers", "first_last"),
+        ("encoder.pool_layers=first_last", "encoder.pool_layers", "first_last"),
         ("encoder.path=a=b", "encoder.path", "a=b"),
         ("encoder.model_kwargs.num_hidden_layers=3", "encoder.model_kwargs", {"num_hidden_layers": 3}),
         ("corpus.source=[a.txt, b.txt]", "corpus.source", ["a.txt", "b.txt"]),
@@ -109,12 +110,12 @@ def test_a_config_based_on_another_has_its_settings_but_for_its_own(tmp_path):
         f"{below}evaluation: {{tasks: {{a: a.tsv, b: b.tsv}}, dev: a}}\nrecipes: [ct]\n"
     )
     own = "based_on: below\nct: {steps: 7}\nevaluation: {tasks: {b: c.tsv}, dev: b}\nrecipes: [mlm]\n"
-    (tmp_path / "own.yaml").write_text(f"{own}encoder: {{model_kwargs: {{b: 2}}, static: {{}}, layers: 1}}\n")
+    (tmp_path / "own.yaml").write_text(f"{own}encoder: {{model_kwargs: {{b: 2}}, static: {{}}, pool_layers: 1}}\n")
     config = load_config(tmp_path / "own.yaml", ["sed.epochs=3"])
     whole = {
         "ct": {"steps": 7, "negatives": 3},
         "sed": {"epochs": 3},
-        "encoder": {"model_kwargs": {"b": 2}, "static": {"width": 60}, "layers": 1},
+        "encoder": {"model_kwargs": {"b": 2}, "static": {"width": 60}, "pool_layers": 1},
         "evaluation": {"tasks": {"b": "c.tsv"}, "dev": "b"},
         "recipes": ["mlm"],
     }
@@ -244,6 +245,44 @@ def test_renamed_settings_of_a_choice_keep_the_names_that_fingerprints_have():
     sts = make_config({"sts": {"lower_bounds": [0.5], "halving_rungs": 2}}).sts
     assert sts.choices() == {**plain, "asha_reduction": 3, "asha_rungs": 2}
     assert sts.model_dump()["halving_rungs"] == 2
+    config = make_config({"teachers": ["A"], "ct": {"copy": "closest"}, "nli": {"train": [{"source": "a"}]}})
+    assert config.encoder.identity()["layers"] == 2 and config.evaluation.identity()["layers"] == [1, 2, 3]
+    assert config.teachers[0].identity()["layers"] == 1 and config.corpus.identity()["name"] is None
+    assert config.nli.identity()["train"][0]["name"] is None and config.ct.identity()["keep"] == "closest"
+    assert {config.sed.identity()["keep"], config.bsl.identity()["keep"], config.nli.identity()["keep"]} == {"last"}
+    new = yaml.safe_load(dump_config(config))
+    assert new["ct"]["copy"] == "closest" and new["sed"]["checkpoint"] == "last" and new["encoder"]["pool_layers"] == 2
+    assert make_config(new) == config
+
+
+_PAIRS = {"source": "a.tsv", "name": "en"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "old", "new"),
+    [
+        ({"encoder": {"layers": 1}}, "encoder.layers", "pool_layers"),
+        ({"evaluation": {"layers": [1]}}, "evaluation.layers", "pool_layers"),
+        ({"teachers": [{"path": "A", "layers": 1}]}, "teachers.0.layers", "pool_layers"),
+        ({"corpus": {"name": "en"}}, "corpus.name", "config_name"),
+        ({"evaluation": {"tasks": {"a": _PAIRS}}}, "evaluation.tasks.a.name", "config_name"),
+        ({"nli": {"train": [_PAIRS]}}, "nli.train.0.name", "config_name"),
+        ({"sts": {"train": _PAIRS}}, "sts.train.0.name", "config_name"),
+        ({"views": {"files": [_PAIRS]}}, "views.files.0.name", "config_name"),
+        ({"ct": {"keep": "closest"}}, "ct.keep", "copy"),
+        *(({stage: {"keep": "last"}}, f"{stage}.keep", "checkpoint") for stage in ("sed", "nli", "bsl", "contrastive")),
+    ],
+)
+def test_an_old_name_is_refused_with_the_new_one(settings, old, new):
+    block = old.rpartition(".")[0]
+    with pytest.raises(UserError) as caught:
+        make_config(settings)
+    assert str(caught.value) == f"unknown setting {old}: it is {block}.{new} now"
+
+
+def test_an_override_with_an_old_name_is_refused_with_the_new_one():
+    with pytest.raises(UserError, match=r"^unknown setting encoder\.layers: it is encoder\.pool_layers now$"):
+        load_config(None, ["encoder.layers=1"])
 
 
 def test_asha_is_refused_with_its_new_name():

@@ -3,6 +3,7 @@
 import importlib.util
 import re
 import shlex
+from argparse import SUPPRESS
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,10 +96,12 @@ def test_the_pages_commands_run_in_plain_environments():
 
 
 def options_of(job: Path) -> set[str]:
+    """Those that its help shows; it refuses others with their new names."""
     spec = importlib.util.spec_from_file_location(f"job_{job.stem}", job)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return {option for action in module.parser()._actions for option in action.option_strings}
+    shown = [action for action in module.parser()._actions if action.help != SUPPRESS]
+    return {option for action in shown for option in action.option_strings}
 
 
 def ray_options(words: list[str]) -> set[str]:
@@ -120,7 +123,8 @@ def options_in(words: list[str]) -> set[str]:
 def test_options_exist():
     of_jobs = {by_name(job): options_of(job) for job in [*JOBS, ROOT / "examples/write_queries.py"]}
     of_papers = [options_of(ROOT / f"papers/{name}.py") for name in ("transfer", "views")]
-    own = set().union(*of_jobs.values(), *of_papers, ray_options(["job", "submit"]))
+    of_commands = [options_of(ROOT / f"raysed/commands/{name}.py") for name in COMMANDS]
+    own = set().union(*of_jobs.values(), *of_commands, *of_papers, ray_options(["job", "submit"]))
     others = {"tensorboard": {"--logdir"}, "grafana": {"--homepath", "--config"}}
     for line in (line for line in commands() if "--" in line):
         words = shlex.split(line)
@@ -144,7 +148,6 @@ def test_the_command_of_the_tutorial_is_one_that_works():
     given = parser().parse_args(shlex.split(command))
     own = ("overrides", "allow_worse", "address", "plan", "take_over")  # of the command
     options = {key: value for key, value in vars(given).items() if key not in own}
-    options["sentences"] = options.pop("corpus")
     config = distillation(**options)
     check_settings(config)
     assert [teacher.path for teacher in config.teachers] == ["A", "B", "C"]

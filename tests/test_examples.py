@@ -102,7 +102,9 @@ def test_mteb_scores_a_model_as_raysed_does(monkeypatch, capsys):
     monkeypatch.setattr(mteb, "get_tasks", lambda tasks: [Everyday()])
     monkeypatch.setattr("sys.argv", ["mteb_scores.py", str(bundled.ENCODER), "Everyday"])
     runpy.run_path(str(EXAMPLES / "mteb_scores.py"), run_name="__main__")
-    mine = raysed.evaluate({"path": str(bundled.ENCODER), "layers": 1}, {"mine": [(*pair, s) for s, *pair in pairs]})
+    mine = raysed.evaluate(
+        {"path": str(bundled.ENCODER), "pool_layers": 1}, {"mine": [(*pair, s) for s, *pair in pairs]}
+    )
     assert float(capsys.readouterr().out.split(": ")[1]) == pytest.approx(mine["mine"]["spearman"], abs=0.01)
 
 

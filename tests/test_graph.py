@@ -203,9 +203,9 @@ def test_a_table_to_start_from_does_not_depend_on_how_it_learns(tmp_path):
         from raysed.plan.check import check
         from raysed.plan.graph import Plan
 
-        static = {"path": "bundled:encoder", "static": {"width": width}, "layers": 1}
+        static = {"path": "bundled:encoder", "static": {"width": width}, "pool_layers": 1}
         config = {"recipes": ["teachers-sed"], "teachers": ["bundled:encoder"], "encoder": static, "sed": sed}
-        graph = Plan(check(make_config({**config, "evaluation": {"layers": [1]}}))).graph
+        graph = Plan(check(make_config({**config, "evaluation": {"pool_layers": [1]}}))).graph
         return State(graph, Storage(str(tmp_path), "run")).fingerprint(graph.artefacts["encoder/start"])
 
     assert start() == start(epochs=2, learning_rate=0.1) != start(width=64)

@@ -41,16 +41,16 @@ def test_light_imports_stay_light(modules, absent):
 
 
 WITHOUT_EXTRAS = [
-    ("raysed evaluate --model bundled:encoder --layers 1 --task pairs.tsv --task t.txt", 0, "TF-IDF"),
-    ("raysed teachers bundled:encoder bundled:raw --task pairs.tsv", 0, "neighbours that both find"),
+    ("raysed evaluate --models bundled:encoder --pool-layers 1 --task pairs.tsv --task t.txt", 0, "TF-IDF"),
+    ("raysed teachers --teachers bundled:encoder bundled:raw --task pairs.tsv", 0, "neighbours that both find"),
     ("raysed distill --teachers A --corpus t.txt --plan", 0, "1 learner"),
-    ("raysed init t.txt", 0, "written    raysed.yaml"),
+    ("raysed init --corpus t.txt", 0, "written    raysed.yaml"),
     ("raysed run --config raysed.yaml --plan", 0, "4 members"),
     ("raysed status", 2, "there are no runs at runs"),
     ("jobs/ensemble_then_distill.py --plan", 0, "10 members"),
     ("jobs/reproduce.py --list", 0, "sed-table-1"),
-    ("raysed evaluate --model bundled:encoder --task me/pairs", 2, "raysed[datasets]"),
-    ("raysed teachers bundled:encoder empty.onnx --task pairs.tsv", 2, "raysed[onnx]"),
+    ("raysed evaluate --models bundled:encoder --task me/pairs", 2, "raysed[datasets]"),
+    ("raysed teachers --teachers bundled:encoder empty.onnx --task pairs.tsv", 2, "raysed[onnx]"),
     ("raysed run --plan --set resources.engine=ray", 2, "raysed[ray]"),
     ("raysed run --plan --set sed.workers=2", 2, "raysed[ray]"),
     ("raysed run --plan --set corpus.source=me/text", 2, "raysed[datasets]"),

@@ -23,7 +23,7 @@ def called(undone, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
 
     def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["raysed", "init", *map(str, words)])
+        monkeypatch.setattr(sys, "argv", ["raysed", "init", "--corpus", *map(str, words)])
         code = cli.main()
         return code, *capsys.readouterr()
 
@@ -39,7 +39,7 @@ def text(make_sentences, tmp_path):
 
 def test_it_tells_what_is_there_and_ends_with_what_to_type(called, text, tmp_path):
     (tmp_path / "graded.tsv").write_text(GRADED)
-    code, said, wrong = called(text, "--pairs", "graded.tsv", "--output", "my config.yaml")
+    code, said, wrong = called(text, "--dev", "graded.tsv", "--output", "my config.yaml")
     assert code == 0 and not wrong
     lines = said.splitlines()
     told = [line[:11].strip() for line in lines[: lines.index("")] if line[0] != " "]
@@ -51,14 +51,14 @@ def test_it_tells_what_is_there_and_ends_with_what_to_type(called, text, tmp_pat
 
 
 def test_the_page_shows_what_it_says(called):
-    said = called("bundled:everyday", "--pairs", "bundled:dev", "bundled:test")[1]
+    said = called("bundled:everyday", "--dev", "bundled:dev", "--task", "bundled:test")[1]
     shown = re.search(r"init-output -->\n```\n(.*?)```", (ROOT / "docs/init.md").read_text(), flags=re.S)[1]
     assert shown == said
 
 
 def test_what_is_written_passes_the_checks_of_a_run(called, text, tmp_path, tiny_encoder_dir):
     (tmp_path / "graded.tsv").write_text(GRADED)
-    for number, words in enumerate(([], ["--pairs", "graded.tsv"], ["--teachers", "bundled:encoder"])):
+    for number, words in enumerate(([], ["--dev", "graded.tsv"], ["--teachers", "bundled:encoder"])):
         assert called(text, "--encoder", tiny_encoder_dir, "--output", f"{number}.yaml", *words)[0] == 0
         assert check(load_config(tmp_path / f"{number}.yaml")).needs_corpus
 
@@ -78,7 +78,7 @@ def test_what_is_written_runs_to_the_end(called, text, make_sentences, tmp_path,
     pairs = zip(make_sentences(120, 1), make_sentences(120, 2))
     rows = [f"{n % 6}\t{first}\t{second}" for n, (first, second) in enumerate(pairs)]
     (tmp_path / "graded.tsv").write_text("\n".join(["score\tsentence1\tsentence2", *rows]))
-    assert called(text, "--pairs", "graded.tsv", "--encoder", tiny_encoder_dir)[0] == 0
+    assert called(text, "--dev", "graded.tsv", "--encoder", tiny_encoder_dir)[0] == 0
     small = ["corpus.sentences=64", "members.count=2", "ct.steps=4", "sed.epochs=1", "flow.epochs=1"]
     small += [
         "resources.engine=local",

@@ -242,5 +242,5 @@ def test_the_job_of_kubernetes_exists_and_pages_ask_for_it():
     assert words[0] == "python" and (ROOT / words[1].removeprefix("/home/ray/raysed/")).is_file()
     assert (ROOT / f"raysed/configs/{words[words.index('--config') + 1]}.yaml").is_file()
     page = (ROOT / "docs/cluster.md").read_text()
-    assert f"jobs/status.py {words[words.index('--run') + 1]} " in page
+    assert f"-m raysed status {words[words.index('--run') + 1]} " in page
     assert set(re.findall(r"kubectl logs -f -l job-name=(\S+)", page)) == {load(KUBERNETES)["metadata"]["name"]}

@@ -21,7 +21,7 @@ BIN = Path(sys.executable).parent
 PORT = 18265
 SETTINGS = (
     *("recipes=[ct-sed]", "corpus.sentences=200", "members.count=3", "ct.steps=4", "members.evaluate_every=4"),
-    *("sed.epochs=0.5", "evaluation.layers=[2]", "resources.wait_minutes=2", "export.allow_worse=true"),
+    *("sed.epochs=0.5", "evaluation.pool_layers=[2]", "resources.wait_minutes=2", "export.allow_worse=true"),
 )
 
 pytestmark = [pytest.mark.nodes, pytest.mark.timeout(900)]
@@ -142,7 +142,7 @@ def test_a_cluster_is_launched_runs_a_job_and_goes_away(tmp_path):
                 user.run(*submit, *job, "--set", "ct.step=5")
         assert re.search(r"cluster: 3 nodes, \d+ CPUs, 0 GPUs", said), said
         assert (tmp_path / "runs/launched/report.md").is_file()
-        told = user.run(BIN / "python", "jobs/status.py", "launched", "--storage", tmp_path / "runs")
+        told = user.run(BIN / "python", "-m", "raysed", "status", "launched", "--storage", tmp_path / "runs")
         assert told.startswith("launched: complete after "), told
         user.run("ray", "down", "--yes", user.file)
         gone = wait_until_empty(machines)

@@ -159,8 +159,8 @@ PIVOT = "back_translation --pivot m m --output views.parquet"
 @pytest.mark.parametrize(
     ("command", "files"),
     [
-        ("evaluate --model m --task pairs.tsv --layers 2", "config.json model.safetensors"),
-        ("evaluate --model m --task pairs.tsv", "config.json model.safetensors modules.json"),
+        ("evaluate --models m --task pairs.tsv --pool-layers 2", "config.json model.safetensors"),
+        ("evaluate --models m --task pairs.tsv", "config.json model.safetensors modules.json"),
         ("teachers bundled:raw m --task pairs.tsv", "config.json model.onnx modules.json"),
         ("teachers bundled:raw m --task pairs.tsv", "model.onnx tokenizer_config.json"),
         ("distill --teachers m --learner bundled:encoder --corpus bundled:everyday", "config.json model.safetensors"),

@@ -50,7 +50,7 @@ def compare(capsys):
     """Runs the command; returns what it shows, and the JSON."""
 
     def call(words: str) -> tuple[str, dict]:
-        job(parser().parse_args([*words.split(), "--output", "o.json"]))
+        job(parser().parse_args(["--teachers", *words.split(), "--output", "o.json"]))
         return capsys.readouterr().out, json.loads(Path("o.json").read_text())
 
     return call

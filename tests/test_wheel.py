@@ -49,7 +49,7 @@ def test_an_installed_wheel_runs_the_quickstart_outside_of_the_repository(instal
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     outside = {"cwd": tmp_path, "env": {**environment, "PYTHONPATH": str(installed)}}
     short = ("recipes=[base-whiten, teachers-sed]", "teachers=[bundled:encoder]", "sed.epochs=0.2", "sed.learners=1")
-    short += ("corpus.sentences=300", "evaluation.layers=[1]", "export.allow_worse=true", "resources.engine=local")
+    short += ("corpus.sentences=300", "evaluation.pool_layers=[1]", "export.allow_worse=true", "resources.engine=local")
     overrides = [part for setting in short for part in ("--set", setting)]
     traced = (sys.executable, "-X", "importtime", installed / "bin/raysed")
     done = ended(*traced, "run", "--run", "first", *overrides, **outside)

@@ -54,7 +54,7 @@ def main() -> None:
         **SETTINGS,
         "teachers": arguments.teachers,
         "corpus": {"source": arguments.sources},
-        "encoder": {"path": str(start), "max_length": MAX_LENGTH, "layers": 1},
+        "encoder": {"path": str(start), "max_length": MAX_LENGTH, "pool_layers": 1},
     }
     for item in arguments.set:
         apply_override(settings, item)

@@ -62,7 +62,10 @@ ENDINGS = {
 """Options that make commands take seconds, by pattern."""
 NEEDS_EXTRA = {
     "raysed run --config my-run.yaml --run on-ray --set resources.engine=ray": {"plain": "raysed[ray]"},
-    "raysed init me/text --output text.yaml": {"plain": "raysed[datasets]", "all": "cannot be read as a hub dataset"},
+    "raysed init --corpus me/text --output text.yaml": {
+        "plain": "raysed[datasets]",
+        "all": "cannot be read as a hub dataset",
+    },
 }
 """Further commands, with a part of the error that ends them with exit code 2, by environment."""
 
@@ -73,8 +76,8 @@ NEEDS_EXTRA = {
 def shell_commands(text: str) -> list[str]:
     r"""Return the commands of a shell block, without comments and with continued lines joined.
 
-    >>> shell_commands("# all runs\nraysed status  # now\nraysed init \\\n  a.txt\n")
-    ['raysed status', 'raysed init a.txt']
+    >>> shell_commands("# all runs\nraysed status  # now\nraysed init --corpus \\\n  a.txt\n")
+    ['raysed status', 'raysed init --corpus a.txt']
     """
     lines = [re.sub(r"(^|\s+)#\s.*", "", line) for line in re.sub(r"\s*\\\n\s*", " ", text).splitlines()]
     return [line.strip() for line in lines if line]

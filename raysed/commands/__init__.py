@@ -1,8 +1,10 @@
-"""Commands, one per file, for `raysed …` and the scripts in jobs/."""
+"""Commands, one per file, for `raysed …` and two scripts in jobs/."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,7 +12,7 @@ if TYPE_CHECKING:
 
 _SHARED: dict[str, dict[str, Any]] = {
     "--set": {"dest": "overrides", "action": "append", "default": [], "metavar": "a.b=c", "help": "override a setting"},
-    "--storage": {"default": "runs", "help": "directory or URI that holds the run directories"},
+    "--storage": {"default": "runs", "help": "directory or URI that holds the run directories; default: runs"},
     "--address": {
         "help": "use the Ray at HOST:PORT, auto (on this machine) or local (a new one); default: RAY_ADDRESS"
     },
@@ -27,9 +29,28 @@ _SHARED: dict[str, dict[str, Any]] = {
 def parser_of(description: str | None, *shared: str) -> argparse.ArgumentParser:
     """Return a parser with the `shared` options."""
     result = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for option in shared:
-        result.add_argument(option, **_SHARED[option])
+    add_shared(result, *shared)
     return result
+
+
+def add_shared(group: argparse._ActionsContainer, *options: str) -> None:
+    """Add options that several commands have."""
+    for option in options:
+        group.add_argument(option, **_SHARED[option])
+
+
+class _Renamed(argparse.Action):
+    """An old spelling, which ends the program; `const` is the new one."""
+
+    def __call__(self, parser: argparse.ArgumentParser, _: Any, values: Any, option: str | None = None) -> None:
+        parser.error(f"{option} is {self.const} now" if option else f"write {self.const} {shlex.join(values)}")
+
+
+def refuse_renamed(parser: argparse.ArgumentParser, renamed: Mapping[str, str]) -> None:
+    """Refuse old options, and arguments without an option, in a sentence that names the new one."""
+    for old, new in renamed.items():
+        hidden: dict[str, Any] = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+        parser.add_argument(old, action=_Renamed, const=new, nargs="*", **hidden)
 
 
 def print_plan(config: Config) -> None:

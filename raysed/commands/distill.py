@@ -13,30 +13,34 @@ import argparse
 from typing import Any
 
 from raysed.cli import code_of
-from raysed.commands import parser_of, print_plan
+from raysed.commands import add_shared, parser_of, print_plan
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
-    result = parser_of(
-        __doc__, "--set", "--storage", "--address", "--allow-worse", "--take-over", "--plan", "--verbose"
-    )
-    result.add_argument("--teachers", nargs="+", required=True, metavar="MODEL", help="models, or files of embeddings")
-    result.add_argument("--corpus", nargs="+", required=True, metavar="SOURCE", help="sentences without labels")
-    result.add_argument(
-        "--learner", metavar="MODEL", help="model to train; default: half of the first teacher's layers"
-    )
-    result.add_argument(
+    result = parser_of(__doc__)
+    group = result.add_argument_group("input")
+    several: dict[str, Any] = {"nargs": "+", "action": "extend", "required": True}
+    group.add_argument("--teachers", **several, metavar="MODEL", help="models, or files of embeddings")
+    group.add_argument("--corpus", **several, metavar="SOURCE", help="sentences without labels")
+    group.add_argument("--queries", metavar="SOURCE", help="train for search with your own queries, one per line")
+    group = result.add_argument_group("learner")
+    group.add_argument("--learner", metavar="MODEL", help="model to train; default: half of the first teacher's layers")
+    group.add_argument(
         "--keep-layers", metavar="LAYERS", type=_layers, help="keep N layers of the learner, or these: 0,2,5"
     )
-    result.add_argument("--static", action="store_true", help="train a static model: one vector per token")
-    result.add_argument("--search", action="store_true", help="train for search, with queries made from the corpus")
-    result.add_argument("--queries", metavar="SOURCE", help="train for search with your own queries, one per line")
-    result.add_argument("--dev", metavar="TASK", help="choose models on this task, such as graded pairs")
-    result.add_argument(
+    group.add_argument("--static", action="store_true", help="train a static model: one vector per token")
+    group.add_argument("--search", action="store_true", help="train for search, with queries made from the corpus")
+    group = result.add_argument_group("evaluation")
+    group.add_argument("--dev", metavar="TASK", help="choose models on this task, such as graded pairs")
+    group.add_argument(
         "--task", dest="tasks", metavar="TASK", action="append", default=[], help="report this task, too; repeatable"
     )
-    result.add_argument("--run", default="distilled", help="name of the run")
+    add_shared(group, "--allow-worse")
+    group = result.add_argument_group("run")
+    group.add_argument("--run", default="distilled", help="name of the run; default: distilled")
+    add_shared(group, "--storage", "--set", "--plan", "--verbose")
+    add_shared(result.add_argument_group("cluster"), "--address", "--take-over")
     return result
 
 

@@ -1,21 +1,21 @@
 """Compare models with each other and with lexical baselines, on your own files or on the tasks of a config.
 
-    raysed evaluate --model MODEL --task pairs.csv --task my-retrieval/ --task labelled.tsv
-    raysed evaluate --model runs/quickstart/model --model bundled:encoder
-    raysed evaluate --model MODEL --config minilm3-cpu
+    raysed evaluate --models MODEL --task pairs.csv --task my-retrieval/ --task labelled.tsv
+    raysed evaluate --models runs/quickstart/model bundled:encoder
+    raysed evaluate --models MODEL --config minilm3-cpu
 
 A model is a directory or hub id of a sentence-transformers model or a plain transformer. The embedding of a plain
-transformer is the mean over tokens and --layers. A config contributes `evaluation`, `encoder.max_length`,
-`encoder.layers`, `resources` and `seed`.
+transformer is the mean over tokens and --pool-layers. A config contributes `evaluation`, `encoder.max_length`,
+`encoder.pool_layers`, `resources` and `seed`.
 """
 
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from raysed.cli import check_output, write_output
-from raysed.commands import parser_of
+from raysed.commands import parser_of, refuse_renamed
 from raysed.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,19 +27,15 @@ AFTER_STOP = "Run the same command again to start over."
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     result = parser_of(__doc__, "--set")
-    result.add_argument(
-        "--model",
-        dest="models",
-        metavar="MODEL",
-        action="append",
-        required=True,
-        help="directory or hub id; repeatable",
-    )
+    several: dict[str, Any] = {"nargs": "+", "action": "extend", "required": True}
+    result.add_argument("--models", metavar="MODEL", help="directories or hub ids", **several)
     task = "graded pairs, labelled texts, a directory in BEIR's layout, or a .txt of unlabelled sentences, "
     task += "instead of the tasks of a config; repeatable"
-    result.add_argument("--task", dest="tasks", metavar="FILE-OR-DIRECTORY", action="append", default=[], help=task)
+    result.add_argument("--task", dest="tasks", metavar="TASK", action="append", default=[], help=task)
     result.add_argument("--config", help="a name from raysed/configs/ or a YAML file; quickstart if no task is given")
-    result.add_argument("--layers", help="average this many last layers of plain transformers, or first_last")
+    layers = "average this many last layers of plain transformers, or first_last"
+    result.add_argument("--pool-layers", metavar="LAYERS", help=layers)
+    refuse_renamed(result, {"--model": "--models", "--layers": "--pool-layers"})
     result.add_argument("--output", type=Path, help="write all scores to this JSON file")
     return result
 
@@ -66,7 +62,7 @@ def job(arguments: argparse.Namespace) -> None:
         raise UserError(f"{', '.join(texts)}: only {len(sentences)} usable sentences; at least 2 are needed")
     evaluation = Evaluation.load(config.evaluation, config.seed) if arguments.tasks else load_evaluation(config)
     for name in arguments.models:
-        check_layers(name, config.encoder.layers, asked_for="layers" in config.encoder.model_fields_set)
+        check_layers(name, config.encoder.pool_layers, asked_for="pool_layers" in config.encoder.model_fields_set)
     models = [score_model(name, evaluation, sentences, config) for name in dict.fromkeys(arguments.models)]
     baselines, tasks = score_baselines(evaluation), config.evaluation.report_tasks()
     for text in describe(baselines, models, evaluation, tasks):
@@ -81,9 +77,9 @@ def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
     """Return the settings, and files of unlabelled sentences; `--task` replaces the tasks of a config."""
     from raysed.config import find_config, load_config
 
-    overrides = [*arguments.overrides, *([f"encoder.layers={arguments.layers}"] if arguments.layers else [])]
+    layers = [f"encoder.pool_layers={arguments.pool_layers}"] if arguments.pool_layers else []
     path = find_config(arguments.config or "quickstart") if arguments.config or not arguments.tasks else None
-    config = load_config(path, overrides)
+    config = load_config(path, [*arguments.overrides, *layers])
     if not arguments.tasks:
         return config, []
     from raysed.score.tasks import with_tasks

@@ -1,7 +1,7 @@
 """Survey your own text and write a first config for it, with a comment on every setting.
 
-    raysed init tickets.txt
-    raysed init data/tickets/*.jsonl --teachers A B --pairs dev.csv test.csv --encoder MODEL --output tickets.yaml
+    raysed init --corpus tickets.txt
+    raysed init --corpus data/tickets/*.jsonl --teachers A B --dev dev.csv --task test.csv --output tickets.yaml
 
 It describes the files, warns of problems, and prints the commands to run next. It trains nothing, and reads at most
 about 200,000 rows.
@@ -10,9 +10,10 @@ about 200,000 rows.
 import argparse
 import shlex
 from pathlib import Path
+from typing import Any
 
 from raysed.cli import check_output, write_output
-from raysed.commands import parser_of
+from raysed.commands import parser_of, refuse_renamed
 from raysed.errors import UserError
 from raysed.store.text import printable, shortened
 
@@ -24,11 +25,15 @@ _SHOWN_CHARACTERS = 90
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     result = parser_of(__doc__)
-    result.add_argument("corpus", nargs="+", metavar="CORPUS", help="files, directories, patterns or URIs of sentences")
+    several: dict[str, Any] = {"nargs": "+", "action": "extend"}
+    corpus = "files, directories, patterns or URIs of sentences"
+    result.add_argument("--corpus", metavar="SOURCE", help=corpus, required=True, **several)
     result.add_argument("--column", help="read sentences from this column; default: sentence or text")
-    result.add_argument("--teachers", nargs="+", default=[], metavar="MODEL", help="distil these models")
-    pairs = "graded sentence pairs; the first file chooses models, others are only reported"
-    result.add_argument("--pairs", nargs="+", default=[], metavar="FILE", help=pairs)
+    result.add_argument("--teachers", metavar="MODEL", help="distil these models", default=[], **several)
+    result.add_argument("--dev", metavar="TASK", help="choose models on these graded pairs")
+    task = "report these graded pairs, too; repeatable"
+    result.add_argument("--task", dest="tasks", metavar="TASK", action="append", default=[], help=task)
+    refuse_renamed(result, {"SOURCE": "--corpus", "--pairs": "--dev (the first file) and --task (each other)"})
     encoder = "start training from this model; default: half of the first teacher's layers"
     result.add_argument("--encoder", metavar="MODEL", help=encoder)
     result.add_argument(
@@ -57,7 +62,7 @@ def job(arguments: argparse.Namespace) -> None:
 
     encoder = {"path": arguments.encoder} if arguments.encoder else default_learner(arguments.teachers)
     corpus = {"source": arguments.corpus, "column": arguments.column}
-    config = make_config({"corpus": corpus, "encoder": {**encoder, "layers": 1}})
+    config = make_config({"corpus": corpus, "encoder": {**encoder, "pool_layers": 1}})
     survey = survey_corpus(in_passages(config.corpus))
     report, files = survey.report, survey.files
     _show("corpus", files[0] if len(files) == 1 else f"{len(files):,} files, starting with {files[0]}")
@@ -69,13 +74,16 @@ def job(arguments: argparse.Namespace) -> None:
     for place, sentence in enumerate(survey.sample[:: max(1, len(survey.sample) // _SAMPLES)][:_SAMPLES]):
         _show("" if place else "samples", shortened(sentence, _SHOWN_CHARACTERS))
     pairs = {}
-    for source in arguments.pairs:
-        task = pairs[source] = load_task(source, TaskConfig(source=source, score_range=None), "--pairs")
+    options = dict.fromkeys(arguments.tasks, "--task")
+    if arguments.dev:
+        options = {arguments.dev: "--dev", **options}
+    for source, option in options.items():
+        task = pairs[source] = load_task(source, TaskConfig(source=source, score_range=None), option)
         gold_P = gold_of(task)
         scores = f"{task.pairs:,} with scores from {gold_P.min():g} to {gold_P.max():g}, {task.dropped:,} without"
         _show("pairs", f"{source}: {scores}")
 
-    result = draft(survey, config.corpus, pairs, arguments.teachers, config.encoder, str(output))
+    result = draft(survey, config.corpus, pairs, bool(arguments.dev), arguments.teachers, config.encoder, str(output))
     _show("tokens", str(result.lengths))
     _show("encoder", config.encoder.path)
     if not (arguments.encoder or arguments.teachers):

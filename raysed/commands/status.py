@@ -6,7 +6,7 @@
     raysed status NAME --storage s3://bucket/runs
 
 It reads only the run directory, so it works on any machine that reaches the storage, even after the job has ended.
-The exit code is the run's state: 0 complete, 1 failed, 3 running, 4 stopped or gone; 2: no such run.
+The exit code is the run's state: 0 complete, 1 failed, 5 running, 4 stopped or gone; 2: no such run.
 """
 
 import argparse

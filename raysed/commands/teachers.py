@@ -1,7 +1,7 @@
 """Compare models as teachers, alone and together, on your own files, before you distil them.
 
-    raysed teachers A B C --task pairs.tsv --task my-retrieval/ --task labelled.tsv --dev pairs-dev.tsv
-    raysed teachers A vectors.parquet --corpus tickets.txt
+    raysed teachers --teachers A B C --task pairs.tsv --task my-retrieval/ --task labelled.tsv --dev pairs-dev.tsv
+    raysed teachers --teachers A vectors.parquet --corpus tickets.txt
     raysed teachers --config tickets-small.yaml
 
 It scores every teacher alone, all together, all except one, and the best subset on the dev task. Without labels, it
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysed.cli import check_output, write_output
-from raysed.commands import parser_of
+from raysed.commands import parser_of, refuse_renamed
 from raysed.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,12 +36,13 @@ _LABELS_ADVICE = (
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     result = parser_of(__doc__, "--set")
-    many: dict[str, Any] = {"action": "append", "default": []}
-    result.add_argument("teachers", nargs="*", metavar="MODEL", help="models, or .parquet files of embeddings")
+    several: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
+    result.add_argument("--teachers", metavar="MODEL", help="models, or .parquet files of embeddings", **several)
+    refuse_renamed(result, {"MODEL": "--teachers"})
     task = "graded pairs, labelled texts, a directory in BEIR's layout, or a .txt of sentences; repeatable"
-    result.add_argument("--task", dest="tasks", metavar="FILE-OR-DIRECTORY", help=task, **many)
+    result.add_argument("--task", dest="tasks", metavar="TASK", action="append", default=[], help=task)
     result.add_argument("--dev", metavar="TASK", help="choose the best subset on this task; default: all tasks")
-    result.add_argument("--corpus", metavar="SOURCE", help="sentences without labels; repeatable", **many)
+    result.add_argument("--corpus", metavar="SOURCE", help="sentences without labels", **several)
     result.add_argument("--config", help="config for the teachers, tasks and combination that are not given here")
     result.add_argument("--output", type=Path, help="write all numbers to this JSON file")
     return result

@@ -275,7 +275,7 @@ def find_sources(config: CorpusConfig) -> list[Source]:
     for item in items:
         if item.startswith("bundled:") and item != BUNDLED:
             raise UserError(f"{item} is unknown; the bundled corpus is {BUNDLED}", setting=_SETTING)
-        hub = Hub(item, config.name, config.split, streaming=True)
+        hub = Hub(item, config.config_name, config.split, streaming=True)
         named = find(str(bundled.CORPUS) if item == BUNDLED else item, _SETTING, "sentences", hub, several=True)
         if item == BUNDLED:
             named = [replace(named[0], name=BUNDLED)]

@@ -140,7 +140,7 @@ class Rows:
 
 def read_source(config: PairSource | TaskConfig, schema: Schema, split: str = "train") -> Rows:
     """Read a file (only its rows of `config.split`, if set), or that split of a hub dataset (default: `split`)."""
-    hub = Hub(config.source, config.name, config.split or split)
+    hub = Hub(config.source, config.config_name, config.split or split)
     (source,) = find(config.source, schema.setting, schema.kind, hub)
     if config.split is None or source is hub:
         return read(source, schema)

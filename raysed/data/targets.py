@@ -91,7 +91,7 @@ class TargetBatches(Batches):
         if held_out:
             self._group_rows = self._group_rows - _held_out_rows(self._group_rows)
         if not self._group_rows.sum():
-            raise UserError("one sentence is too few to hold some out; add text, or set sed.keep to last")
+            raise UserError("one sentence is too few to hold some out; add text, or set sed.checkpoint to last")
         super().__init__(int(self._group_rows.sum()), batch_size, seed, rank, world)
         self._is_shared, self._window = world > 1, window
         self._offset = np.asarray(offset, np.float32)

@@ -239,8 +239,9 @@ class Member(Artefact):
     ):
         kind, title, halving = last_stage(node), f"member {index:02d} of {node}", None
         keep = kind.keeps(block, has_dev=dev is not None)
-        neutral = {"train": [], "keep": keep}
-        block = block.model_copy(update={name: value for name, value in neutral.items() if hasattr(block, name)})
+        neutral = {"train": [], "checkpoint": keep, "copy": keep}
+        known = type(block).model_fields
+        block = block.model_copy(update={name: value for name, value in neutral.items() if name in known})
         every = getattr(block, "evaluate_every", None) or members.evaluate_every
         inputs: dict[str, Any] = {"encoder": encoder, "start": start, **tables}
         settings = {"stage": kind.name, kind.name: block, "seed": seed, "precision": members.precision}
@@ -313,7 +314,7 @@ class Learner(Artefact):
 
     Args:
         stage: of the run; all its learners train at the same time.
-        sed: settings, with `keep` and `target` as this recipe resolves them.
+        sed: settings, with `checkpoint` and `target` as this recipe resolves them.
         search: the corpus and the `candidates` for its queries; empty without `search`.
         base: embeddings of the evaluation by the untrained encoder, if training starts from that.
     """
@@ -335,12 +336,12 @@ class Learner(Artefact):
     ):
         # Both are already part of the fingerprint, through the inputs.
         block = sed.model_copy(update={"target_precision": "fp32", "start": "encoder"})
-        settings = {"sed": block, "keep": sed.keep, "seed": seed}
+        settings = {"sed": block, "keep": sed.checkpoint, "seed": seed}
         inputs = {"encoder": encoder, "start": start, "targets": targets, **search}
         untracked: dict[str, Any] = {"options": sed}
         if base:
             untracked["base"] = base
-        (inputs if sed.keep == BEST_ON_DEV else untracked)["dev"] = dev
+        (inputs if sed.checkpoint == BEST_ON_DEV else untracked)["dev"] = dev
         name, title = f"{recipe}/learners/{index:02d}", f"learner {index:02d} of {recipe}"
         execution = GangTraining(LearnerTrainer, memory, {"node": recipe, "lower_bound": None, "seed": index})
         super().__init__(name, title, stage, learner, inputs, settings, untracked, execution)

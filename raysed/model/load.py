@@ -116,9 +116,9 @@ def load_model(
     """Load a model by directory, hub id, `package:NAME/DIR` or `bundled:encoder`.
 
     `layers` and `max_length` apply to plain transformers only. `place` names the setting or option in error messages
-    (None: `--model`).
+    (None: `--models`).
     """
-    place = place or f"--model {name}"
+    place = place or f"--models {name}"
     directory = model_directory(name, place)
     try:
         _check_kind(directory, name)
@@ -149,7 +149,7 @@ def check_layers(name: str, layers: Layers, asked_for: bool) -> None:
     except LOAD_ERRORS:  # loading will report it; or the transformer is in a subdirectory
         return
     if count is not None:
-        _check_depth(layers, count, f"--model {name}")
+        _check_depth(layers, count, f"--models {name}")
 
 
 def _check_kind(directory: Path, name: str) -> None:
@@ -171,7 +171,7 @@ def _check_depth(layers: Layers, count: int, place: str) -> None:
     try:
         blocks_of(layers, count)
     except UserError as error:
-        raise UserError(f"{error}; choose fewer with --layers or encoder.layers", setting=place) from None
+        raise UserError(f"{error}; choose fewer with --pool-layers or encoder.pool_layers", setting=place) from None
 
 
 def _load_modules(directory: Path, token_budget: int | None, device: str) -> NativeModel | LibraryModel:

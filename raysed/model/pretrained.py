@@ -301,8 +301,8 @@ def check_encoder(config: EncoderConfig) -> int:
         count = len(kept)
     if config.static:
         return 1
-    if isinstance(config.layers, int) and not 1 <= config.layers <= count:
-        raise UserError(f"encoder.layers is {config.layers}, but {config.path!r} has {count} layers")
+    if isinstance(config.pool_layers, int) and not 1 <= config.pool_layers <= count:
+        raise UserError(f"encoder.pool_layers is {config.pool_layers}, but {config.path!r} has {count} layers")
     return count
 
 

@@ -90,7 +90,8 @@ class Teacher(ABC):
     def _digest(self, files: Iterable[Path]) -> str:
         """Return a digest of files, prompts and settings, except `path` and `name`."""
         digests = {str(path.relative_to(self._directory)): digest_of(path) for path in files}
-        settings = self.config.model_dump(mode="json", exclude={"path", "name", "query_prompt", "document_prompt"})
+        but = {"path", "name", "query_prompt", "document_prompt"}
+        settings = self.config.model_dump(mode="json", exclude=but, by_alias=True)
         return stable_hash([digests, settings, self.prompts])
 
     @property

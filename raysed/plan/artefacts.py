@@ -88,7 +88,7 @@ def scored_models(plan: Plan, state: State) -> list[ScoredModel]:
     for of in (of for recipe in plan.recipes() for of in plan.scored.get(recipe, [])):
         entry = state.entry(of.embeddings)
         poolings = tuple(k for k in of.poolings if entry and str(k) not in entry.meta.get("failed", {}))
-        if plan.config.encoder.layers not in poolings:
+        if plan.config.encoder.pool_layers not in poolings:
             continue
         weights, is_collapsed = of.model, False
         if isinstance(of.model, OutcomeMember):

@@ -72,7 +72,7 @@ def check(config: Config) -> Job:
         sources = _look(watched["corpus"], "corpus.source", corpus_fingerprint, config.corpus)
         corpus = {**sources, **config.corpus.identity(), "seed": config.seed}
         corpus |= _look(watched["corpus"], "search.source", queries_fingerprint, config.search)
-    settings = config.encoder.model_dump(mode="json", exclude={"path", "layers", "trust_remote_code"})
+    settings = config.encoder.model_dump(mode="json", exclude={"path", "pool_layers", "trust_remote_code"})
     encoder = {**_look(watched["encoder"], "encoder.path", model_identity, config.encoder), **settings}
     if config.encoder.static:  # its vectors depend on the text, but not on queries
         encoder["corpus"] = {key: value for key, value in corpus.items() if key != "queries"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import product
 from typing import TYPE_CHECKING
 
 from raysed.config import MEMBERS, PYTHON
@@ -25,11 +26,13 @@ def check_settings(config: Config) -> list[Recipe]:
 
 
 def check_depths(config: Config, layers: int) -> None:
-    """Refuse to pool more layers than the encoder has; `encoder.layers` is checked with the encoder."""
+    """Refuse to pool more layers than the encoder has; `encoder.pool_layers` is checked with the encoder."""
     encoder = "encoder.static" if config.encoder.static else repr(config.encoder.path)
-    for depth in config.evaluation.layers:
+    for depth in config.evaluation.pool_layers:
         if isinstance(depth, int) and not 1 <= depth <= layers:
-            raise UserError(f"evaluation.layers has {depth}, but {encoder} has {layers} layer{'s' * (layers != 1)}")
+            raise UserError(
+                f"evaluation.pool_layers has {depth}, but {encoder} has {layers} layer{'s' * (layers != 1)}"
+            )
 
 
 def check_width(config: Config, width: int) -> None:
@@ -53,20 +56,19 @@ def _of_export(config: Config, recipes: list[Recipe]) -> Iterator[str]:
     for name in export.formats:
         if encoder.static is not None:
             yield f"export.formats has {name}, which is for transformers, but encoder.static makes a table; remove one"
-        if encoder.layers != 1:
+        if encoder.pool_layers != 1:
             yield (
-                f"export.formats has {name}, which gives the last layer only, but encoder.layers is {encoder.layers}; "
-                "set encoder.layers: 1, or leave export.formats out"
+                f"export.formats has {name}, which gives the last layer only, but encoder.pool_layers is "
+                f"{encoder.pool_layers}; set encoder.pool_layers: 1, or leave export.formats out"
             )
 
 
 def _of_dev(config: Config, recipes: list[Recipe]) -> Iterator[str]:
     if config.evaluation.dev is not None:
         return
-    for stage in stages():
-        block = getattr(config, stage)
-        if getattr(block, "keep", None) == "best_on_dev":
-            yield f"{stage}.keep: best_on_dev needs evaluation.dev; set it, or leave {stage}.keep out"
+    for stage, name in product(stages(), ("checkpoint", "copy")):
+        if getattr(getattr(config, stage), name, None) == "best_on_dev":
+            yield f"{stage}.{name}: best_on_dev needs evaluation.dev; set it, or leave {stage}.{name} out"
     if config.calibration.natsv_k == "dev":
         yield "calibration.natsv_k: dev needs evaluation.dev; set it, or give a number"
     if config.combination.leave_out:

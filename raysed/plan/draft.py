@@ -78,6 +78,7 @@ def draft(
     survey: Survey,
     corpus: CorpusConfig,
     pairs: Mapping[str, StsTask],
+    has_dev: bool,
     teachers: Sequence[str],
     encoder: EncoderConfig,
     output: str,
@@ -85,7 +86,8 @@ def draft(
     """Write a configuration for what the survey found.
 
     Args:
-        pairs: graded pairs by source; choices are made on the first, the others are reported.
+        pairs: graded pairs by source.
+        has_dev: choices are made on the first of them, and the others are reported.
         teachers: if empty, members are trained.
         output: name of the file, for its comments.
     """
@@ -117,6 +119,7 @@ def draft(
         layers=1 if is_bundled else min(2, shape_of(encoder).layers),
         lengths=lengths,
         tasks=tasks,
+        has_dev=has_dev,
         sed={"batch": batch, "epochs": epochs, "updates": updates, "every": every},
         # One pass over the corpus, within bounds; an update draws 30 sentences: two, each with 14 negatives.
         ct_steps=min(_CT_STEPS[1], max(_CT_STEPS[0], 50 * round(count / 30 / 50))),

@@ -51,7 +51,7 @@ class Plan:
         self.job, self.config, self.shape = job, config, shape_of(config.encoder)
         self.graph, self.scored, self.centres = Graph(), defaultdict[str, list[ScoredModel]](list), {}
         self.encoder = ExternalInput(job.inputs["encoder"], config.encoder, job.watched["encoder"])
-        self._poolings = tuple(dict.fromkeys([*config.evaluation.layers, config.encoder.layers]))
+        self._poolings = tuple(dict.fromkeys([*config.evaluation.pool_layers, config.encoder.pool_layers]))
         # One of each set of recipes that differ only in calibration.
         self._distilling = list({recipe.uncalibrated: recipe for recipe in job.recipes if recipe.distils}.values())
         self._is_combined = any(recipe.ensemble == TEACHERS for recipe in self._distilling)
@@ -86,7 +86,7 @@ class Plan:
         if config.evaluation.dev is not None:
             own = Evaluation([evaluation.tasks[config.evaluation.dev]])
             rows = evaluation.rows_of(own)
-            dev = DevTask(own, tokens and tokens.take(rows), rows, config.encoder.layers, self._prompts)
+            dev = DevTask(own, tokens and tokens.take(rows), rows, config.encoder.pool_layers, self._prompts)
             self.dev = ExternalInput(dev.identity, dev)
 
     # training data
@@ -170,7 +170,7 @@ class Plan:
                 self._embed(node, "member", index, member, f"member {index:02d} of {node}")
             if count > 1:
                 healthy, what = OutcomeMember(found[node], None, "healthy"), f"the mean weights of {node}"
-                name, layers = soup_of(node), [config.encoder.layers]
+                name, layers = soup_of(node), [config.encoder.pool_layers]
                 soup = EvaluationEmbeddings(name, what, self.encoder, healthy, self.sentences, layers, may_fail=True)
                 self.graph.add(soup)
                 if last_stage(node).labels is None and self.job.needs_corpus:
@@ -211,7 +211,7 @@ class Plan:
             self.centres[node] = f"{node}-{SED}/targets"
             return
         inputs = {"encoder": self.encoder, "model": members, "corpus": self.table[CORPUS]}
-        settings, name = {"layers": self.config.encoder.layers}, f"{node}/centre"
+        settings, name = {"layers": self.config.encoder.pool_layers}, f"{node}/centre"
         made = Artefact(name, f"mean vector of {node}", "evaluation", centre, inputs, settings, execution=Short())
         self.centres[node] = self.graph.add(made).name
 
@@ -259,7 +259,7 @@ class Plan:
         for recipe, index in ((recipe, index) for recipe in self._distilling for index in range(sed.learners)):
             is_grid = any(stages()[name].is_grid for name in recipe.members)
             own = None if recipe.ensemble == TEACHERS else last_stage(recipe.ensemble).target
-            block = {"keep": "best_on_dev" if is_grid else sed.keep, "target": sed.target or own or "mean"}
+            block = {"checkpoint": "best_on_dev" if is_grid else sed.checkpoint, "target": sed.target or own or "mean"}
             learner = Learner(
                 recipe.uncalibrated,
                 index,
@@ -276,7 +276,7 @@ class Plan:
             )
             learners[self.graph.add(learner)] = recipe, index
         for learner, (recipe, index) in learners.items():  # when all are there, so that they train together
-            of, layers = recipe.uncalibrated, {"layers": config.encoder.layers}
+            of, layers = recipe.uncalibrated, {"layers": config.encoder.pool_layers}
             self._embed(of, "learner", index, learner, learner.title)
             if index == 0:
                 inputs = {"corpus": self.table[CORPUS], "targets": targets[recipe.ensemble], "model": learner}
@@ -312,7 +312,7 @@ class Plan:
         dev = self.dev if "natsv" in recipe.calibration and config.calibration.natsv_k == "dev" else None
         for of, fit in ((of, fit) for of in of_models for fit in range(fits)):
             # Side tables show only the first fit.
-            main, model = config.encoder.layers, of.model
+            main, model = config.encoder.pool_layers, of.model
             poolings = of.poolings if fit == 0 else (main,)
             if isinstance(model, OutcomeMember):  # no collapsed members: equal vectors cannot be calibrated
                 model = OutcomeMember(model.outcome, model.index, "sound")

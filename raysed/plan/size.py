@@ -156,7 +156,8 @@ def _steps(
         part, sizes = 1.0, rows
         if stage.name != SED:
             part, sizes = config.members.share, {**rows, CORPUS: rows.get(MEMBERS_CORPUS, rows.get(CORPUS, 0))}
-        read, holds_out = stage.rows_read(settings, part, sizes), getattr(settings, "keep", "") == BEST_ON_HELD_OUT
+        read = stage.rows_read(settings, part, sizes)
+        holds_out = getattr(settings, "checkpoint", "") == BEST_ON_HELD_OUT
         if node == f"{TEACHERS}-{SED}" and CANDIDATES in rows:  # see `CandidateBatches`
             per_query = 2 + config.search.negatives
             held = int(held_out_queries(rows[CANDIDATES]).sum()) if holds_out else 0

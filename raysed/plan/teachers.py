@@ -54,7 +54,7 @@ def add_teachers(plan: Plan) -> dict[int, Artefact]:
 
 def add_teacher(plan: Plan, index: int, make: Any, inputs: Mapping[str, Any]) -> Artefact:
     """Add the embeddings of the evaluation by one teacher."""
-    layers, name = plan.config.encoder.layers, f"{TEACHERS}/embeddings/{index:02d}"
+    layers, name = plan.config.encoder.pool_layers, f"{TEACHERS}/embeddings/{index:02d}"
     title, label = f"embeddings by {plan.job.teachers[index].title}", f"{TEACHERS}/members/{index:02d}"
     model = ExternalInput(label, label)
     plan.scored[TEACHERS].append(ScoredModel(TEACHERS, "member", index, name, (layers,), model=model))
@@ -82,7 +82,7 @@ def combine_teachers(plan: Plan, embedded: tuple[Artefact, ...], means: Mapping[
         made = Artefact(name, title, stage, candidates, given, settings, **about, lines=lines)
         plan.table["candidates"] = add(made)
     if not job.unscored:
-        kept = {"targets": targets, "embeddings": embedded}, {"layers": config.encoder.layers}
+        kept = {"targets": targets, "embeddings": embedded}, {"layers": config.encoder.pool_layers}
         title = "embeddings by all teachers together"
         add(Artefact(COMBINED_EMBEDDINGS, title, stage, combined_embeddings, *kept))
     return targets
@@ -100,7 +100,7 @@ def _score_teachers(plan: Plan, embedded: tuple[Artefact, ...]) -> Artefact | No
     inputs = {"embeddings": embedded, "sentences": plan.sentences, "choice": choice}
     tasks = plan.job.evaluation.tasks
     ways = {name: getattr(tasks[name], "aggregation", None) for name in evaluation.report_tasks()}
-    settings |= {"tasks": ways, "layers": plan.config.encoder.layers}
+    settings |= {"tasks": ways, "layers": plan.config.encoder.pool_layers}
     made = TEACHER_SCORES, "scores of the teachers, alone and together", "teachers", worth_of_teachers
     plan.graph.add(Artefact(*made, inputs, settings, execution=execution, lines=partial(_teacher_lines, plan)))
     return choice

@@ -71,7 +71,7 @@ def _export(run: RunResults) -> None:
     from raysed.model.library import export_model, parity  # takes seconds
 
     config, chosen, model = run.config, run.choice.model, run.exported_model
-    about: dict[str, Any] = {"layers": config.encoder.layers, "max_length": config.encoder.max_length}
+    about: dict[str, Any] = {"layers": config.encoder.pool_layers, "max_length": config.encoder.max_length}
     about |= {"calibration": model.calibration, "prompts": run.prompts}
     sentences, dev = run.evaluation.sentences, run.evaluation.tasks.get(config.evaluation.dev)
     tolerance = _PARITY if model.calibration is None else _CALIBRATED_PARITY

@@ -77,7 +77,7 @@ class RunResults:
 
     def embeddings(self, model: ScoredModel, layers: Layers | None = None) -> Embeddings:
         """Return a model's embeddings of the tasks' sentences, by default at the headline pooling."""
-        return load_embeddings(self.storage.fetch(model.embeddings), layers or self.config.encoder.layers)
+        return load_embeddings(self.storage.fetch(model.embeddings), layers or self.config.encoder.pool_layers)
 
     def models_of(self, recipe: str) -> list[ScoredModel]:
         """Return the models of a recipe that have not collapsed."""
@@ -96,7 +96,7 @@ class RunResults:
     @cached_property
     def _scores(self) -> tuple[ScoreTable, dict[Group, list[Outcomes]]]:
         """All scores without intervals, and the outcomes of the headline tasks by group."""
-        tasks, main = self.config.evaluation.report_tasks(), self.config.encoder.layers
+        tasks, main = self.config.evaluation.report_tasks(), self.config.encoder.pool_layers
         rows: list[Row] = []
         headline: dict[Group, list[Outcomes]] = {}
         for row, outcomes in self._scored():
@@ -116,7 +116,7 @@ class RunResults:
         return ScoreTable(rows, tasks, main, labels, fitted_on=fitted_on, measure=measure, sizes=sizes), headline
 
     def _scored(self) -> Iterator[tuple[Row, Outcomes]]:
-        evaluation, main = self.evaluation, self.config.encoder.layers
+        evaluation, main = self.evaluation, self.config.encoder.pool_layers
         self.begin("words alone")
         for name, scores in evaluation.score_baselines().items():
             yield Row(name, "baseline", 0, None, 0, scores.metrics), scores.outcomes
@@ -146,7 +146,7 @@ class RunResults:
                 for index, value in enumerate(bound["scores"]):
                     is_pairs = task.kind == "pairs"
                     metrics = {grid["criterion"]: value, "pairs": task.task.pairs} if is_pairs else {task.main: value}
-                    about = (grid["recipe"], "grid", index, bound["lower_bound"], self.config.encoder.layers)
+                    about = (grid["recipe"], "grid", index, bound["lower_bound"], self.config.encoder.pool_layers)
                     yield Row(*about, {grid["task"]: metrics}), {}
 
     def _combined(self, recipe: str) -> Embeddings | None:
@@ -157,7 +157,7 @@ class RunResults:
         name = self.facts.together
         if not members or name is None or (len(members) == 1 and self.meta(name)["kept"] == 1):
             return None
-        return load_embeddings(self.storage.fetch(name), self.config.encoder.layers)
+        return load_embeddings(self.storage.fetch(name), self.config.encoder.pool_layers)
 
     def _resampled(self, scores: ScoreTable, outcomes: Mapping[Group, Sequence[Outcomes]]) -> Draws:
         """Return resampled headline scores of each group's mean, of its best model, and of the exported model."""
@@ -197,14 +197,14 @@ class RunResults:
         """Load a model, with its calibration at the headline pooling."""
         calibration = None
         if parse_recipe(model.recipe).calibration:
-            place = self.storage.fetch(model.embeddings) / f"layers-{self.config.encoder.layers}"
+            place = self.storage.fetch(model.embeddings) / f"layers-{self.config.encoder.pool_layers}"
             calibration = load_calibration(place)
         start = load_start(self.config.encoder, model.weights and self.storage.fetch(model.weights))
         for files in () if model.weights else self.job.watched["encoder"]:
             files.check()
         encoder, budget = self.config.encoder, self.config.resources.encode_token_budget
         about = {"token_budget": budget, "calibration": calibration}
-        return NativeModel(*start, encoder.layers, encoder.max_length, **about)
+        return NativeModel(*start, encoder.pool_layers, encoder.max_length, **about)
 
     @cached_property
     def prompts(self) -> Prompts:

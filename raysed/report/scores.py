@@ -15,7 +15,7 @@ from raysed.score.intervals import Difference, interval
 from raysed.score.lexical import BM25, TF_IDF, WORD_OVERLAP
 from raysed.score.tasks import main_score, mean_score
 
-AVERAGE = "sts-avg"
+AVERAGE = "mean"
 """Name of the headline mean among the tasks of a summary."""
 NO_LABELS = "none"
 KIND_NAMES = dict(

@@ -51,7 +51,7 @@ def _located(config: EncoderConfig) -> str:
 
 def model_directory(name: str, place: str | None = None) -> Path:
     """Return the local directory of a model, downloading it if `name` is a hub id; errors name the setting `place`."""
-    place = place or f"--model {name}"
+    place = place or f"--models {name}"
     try:
         path = Path(_located(EncoderConfig(path=name))).expanduser()
         if path.is_dir():

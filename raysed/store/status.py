@@ -31,7 +31,7 @@ _LOCAL_EVERY_S, _REMOTE_EVERY_S = 5.0, 30.0
 _MAX_MISSED = 6
 """A job that misses this many writes in a row is considered gone."""
 AT_WORK = ("starting", "running")
-CODES = {"complete": 0, "failed": 1, "starting": 3, "running": 3, "stopped": 4}
+CODES = {"complete": 0, "failed": 1, "starting": 5, "running": 5, "stopped": 4}
 """Exit codes of `raysed status`; 2 is a user's mistake, as everywhere."""
 _UNKNOWN = "state unknown (no readable status.json, which Ray programs do not write)"
 _NO_LONGER = 4  # exit code of a run without a job that works on it

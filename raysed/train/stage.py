@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from raysed.model.shape import Shape
 
 BEST_ON_DEV, BEST_ON_HELD_OUT, CLOSEST = "best_on_dev", "best_on_held_out", "closest"
-"""Values of `keep`, besides the last weights of the default candidate."""
+"""Values of `checkpoint` and `ct.copy`, besides the last weights of the default candidate."""
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,8 @@ class Stage:
         return getattr(settings, "criterion", "spearman")
 
     def keeps(self, settings: Any, has_dev: bool) -> str:
-        """Return which weights become the member; see `keep` in the stage's settings."""
-        return BEST_ON_DEV if self.is_grid else getattr(settings, "keep", "last")
+        """Return which weights become the member; see `checkpoint` in the stage's settings."""
+        return BEST_ON_DEV if self.is_grid else getattr(settings, "checkpoint", "last")
 
     def rows_per_update(self, settings: Any) -> int:
         """Return the rows (sentences or pairs) of a batch."""

@@ -80,7 +80,7 @@ def test_each_learner_is_a_run_with_its_settings_and_its_path_as_checkpoint(ray_
     assert starts(marks) == {"ct-sed-00": [9, 9], "mlm-sed-00": [9]}
     assert rows == [("ct-sed/00", 9, 59)]
     config, result = results["ct-sed"]
-    assert (config["run"], config["seed"], config["sed"]["keep"]) == ("the/run", 0, Config().sed.keep)
+    assert (config["run"], config["seed"], config["sed"]["checkpoint"]) == ("the/run", 0, Config().sed.checkpoint)
     with result.checkpoint.as_directory() as directory:
         assert str(tmp_path / "run/ct-sed/00") in Path(directory, "learner.json").read_text()
     assert (tmp_path / "run/train/ct-sed-00").is_dir(), "a run is named after its learner"

@@ -148,10 +148,10 @@ def test_bundled_corpus(tmp_path, monkeypatch):
 
 def test_hub_dataset_is_streamed(hub):
     calls = hub(datasets.Dataset.from_dict({"id": [1, 2, 3], "text": ["one", None, "two"]}).to_iterable_dataset())
-    sentences, report = read("org/wiki-2.0", name="en", split="validation")
+    sentences, report = read("org/wiki-2.0", config_name="en", split="validation")
     assert sentences == ["one", "two"] and report.empty == 1
     assert calls[-1] == (("org/wiki-2.0", "en"), {"split": "validation", "streaming": True})
-    (source,) = corpus_fingerprint(config("org/wiki-2.0", name="en"))["sources"]
+    (source,) = corpus_fingerprint(config("org/wiki-2.0", config_name="en"))["sources"]
     assert source == {"hub": "org/wiki-2.0", "name": "en", "split": "train"}
 
 

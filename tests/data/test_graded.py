@@ -95,7 +95,7 @@ def test_hub_dataset_is_read_by_column(hub):
     """A missing score is dropped; name and split reach the library, which is asked for `test` by default."""
     for column in ("score", "label", "similarity_score"):
         calls = hub(datasets.Dataset.from_dict({"sentence1": ["a", "b"], "sentence2": ["c", "d"], column: [2.5, None]}))
-        task = load("someone/pairs", name="en", split="validation")
+        task = load("someone/pairs", config_name="en", split="validation")
         assert (task.subsets["all"][:2], task.dropped) == ((["a"], ["c"]), 1)
     load("someone/pairs")
     assert calls == [

@@ -192,7 +192,7 @@ def test_a_hub_dataset_is_read_with_its_class_names(hub):
     calls = hub(with_classes(names, [1, 0, 2, -1], premise=[*"abcd"], hypothesis=[*"xyzw"]))
     rows = nli("nyu/sets")
     assert labelled(rows) == {("a", "x"): 1, ("b", "y"): 2, ("c", "z"): 0}
-    nli({"source": "nyu/sets", "name": "mnli", "split": "validation"})
+    nli({"source": "nyu/sets", "config_name": "mnli", "split": "validation"})
     assert calls == [(("nyu/sets", None), {"split": "train"}), (("nyu/sets", "mnli"), {"split": "validation"})]
     hub(datasets.Dataset.from_dict({"sentence1": [*"abc"], "sentence2": [*"xyz"], "label": [0, 1, 2]}))
     assert nli("some/set").labels.tolist() == [1, 2, 0], "the usual order"

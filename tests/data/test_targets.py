@@ -127,7 +127,7 @@ def test_a_large_table_holds_out_a_part_of_all_of_it_and_one_row_is_too_few(tmp_
     held = targets._held_out_rows(np.full(4000, 4096))
     assert held.sum() == 2000 and held.max() == 1 and np.ptp(held.reshape(40, 100).sum(1)) <= 1
     write_targets(tmp_path, 1, 1)
-    with pytest.raises(UserError, match=r"^one sentence is too few to hold some out; add text, or set sed\.keep"):
+    with pytest.raises(UserError, match=r"^one sentence is too few to hold some out; add text, or set sed\.checkpoint"):
         TargetBatches(tmp_path, 1, seed=0, held_out=True)
 
 

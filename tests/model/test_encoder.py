@@ -406,8 +406,8 @@ def test_model_kwargs_that_do_not_fit_are_refused(tiny_encoder_dir, kwargs):
 
 def test_settings_beyond_the_encoder_are_refused(make_transformer, tiny_tokenizer, tiny_encoder_dir, tmp_path):
     """RoBERTa counts positions from its padding id + 1, so two of its 42 hold no token."""
-    with pytest.raises(UserError, match=r"^encoder\.layers is 4, but .* has 3 layers$"):
-        check_encoder(EncoderConfig(path=str(tiny_encoder_dir), layers=4, max_length=20))
+    with pytest.raises(UserError, match=r"^encoder\.pool_layers is 4, but .* has 3 layers$"):
+        check_encoder(EncoderConfig(path=str(tiny_encoder_dir), pool_layers=4, max_length=20))
     make_transformer("roberta").save_pretrained(tmp_path)
     tiny_tokenizer.save_pretrained(tmp_path)
     load_encoder(EncoderConfig(path=str(tmp_path), max_length=40))
@@ -498,7 +498,7 @@ def test_kept_layers_are_those_of_the_whole_encoder_and_are_saved_as_a_model(
     tokens = tokenize(tiny_tokenizer, ["the cat sat on a big tree", "she ran"], 16)
 
     def load(**settings):
-        config = EncoderConfig(path=str(tmp_path / "whole"), max_length=16, layers=1, **settings)
+        config = EncoderConfig(path=str(tmp_path / "whole"), max_length=16, pool_layers=1, **settings)
         encoder, tokenizer = load_encoder(config)
         assert check_encoder(config) == shape_of(config).layers == encoder.transformer.config.num_hidden_layers
         return encoder, tokenizer, encode(encoder, tokens)[0]

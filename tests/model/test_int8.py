@@ -36,6 +36,6 @@ def test_what_cannot_be_quantized_says_why(tiny_encoder_dir, tmp_path):
     SentenceTransformer(modules=[table]).save_pretrained(str(tmp_path / "table"))
     found = load_teacher(TeacherConfig(path=str(tmp_path / "table"))).write_int8(["a cat"] * 200, tmp_path)
     assert found["reason"] and found["reason"] in int8_summary("X", found)
-    layers = TeacherConfig(path=str(tiny_encoder_dir), max_length=20, layers=2)
+    layers = TeacherConfig(path=str(tiny_encoder_dir), max_length=20, pool_layers=2)
     assert "last layer" in load_teacher(layers).write_int8(["a cat"] * 200, tmp_path)["reason"]
     assert not list(tmp_path.glob("*.xml"))

@@ -124,7 +124,7 @@ def test_an_encoder_that_cannot_be_written_is_refused_and_another_is_not(
     make_encoder, tiny_tokenizer, tmp_path, monkeypatch
 ):
     save_encoder(make_encoder("bert", BLOCKS), tiny_tokenizer, tmp_path)
-    saved = EncoderConfig(path=str(tmp_path), layers=1, max_length=MAX_LENGTH)
+    saved = EncoderConfig(path=str(tmp_path), pool_layers=1, max_length=MAX_LENGTH)
     check_formats([], saved)
     check_formats(["onnx", "int8"], saved)
     broken = "transformers.models.bert.modeling_bert.BertModel.forward"
@@ -301,7 +301,7 @@ def test_a_directory_that_lacks_something_is_refused(looked_up, without_torch):
         with pytest.raises(UserError, match=problem):
             asked(place, **settings)
 
-    refused(path, r"gives its last layer only, but layers is 2; leave layers out", layers=2)
+    refused(path, r"gives its last layer only, but pool_layers is 2; leave it out", pool_layers=2)
     (path / "model.onnx").rename(path / "a.onnx")
     shutil.copy(path / "a.onnx", path / "b.onnx")
     refused(path, r"has several ONNX files; name one of them, such as .*a\.onnx")

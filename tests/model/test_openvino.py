@@ -149,7 +149,7 @@ def test_what_is_missing_or_cannot_be_written_is_said(make_encoder, tiny_tokeniz
     find, absent = importlib.util.find_spec, []
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in absent else find(name))
     save_encoder(make_encoder("bert", BLOCKS), tiny_tokenizer, tmp_path)
-    saved = EncoderConfig(path=str(tmp_path), layers=1, max_length=MAX_LENGTH)
+    saved = EncoderConfig(path=str(tmp_path), pool_layers=1, max_length=MAX_LENGTH)
     for package, name in (("openvino", "openvino"), ("nncf", "openvino_int8"), ("onnxruntime", "onnx")):
         absent[:] = [package]
         remedy = rf"run pip install 'raysed\[{name.partition('_')[0]}\]', or leave export\.formats out"

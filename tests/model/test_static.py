@@ -125,8 +125,8 @@ def settings(path: Path, **encoder) -> dict:
     return {
         "recipes": ["teachers-sed"],
         "teachers": [{"path": str(path), "max_length": 20}],
-        "encoder": {"path": str(path), "layers": 1, "static": {}, **encoder},
-        "evaluation": {"layers": [1]},
+        "encoder": {"path": str(path), "pool_layers": 1, "static": {}, **encoder},
+        "evaluation": {"pool_layers": [1]},
     }
 
 
@@ -152,8 +152,11 @@ def test_the_start_is_written_as_the_parts_say(tiny_encoder_dir, tmp_path, make_
     ("changes", "message"),
     [
         ({"recipes": ["ct-sed"], "teachers": []}, r"recipe 'ct-sed' trains members, which cannot be static"),
-        ({"evaluation": {"layers": [1, 2]}}, r"evaluation\.layers has 2, but encoder\.static has 1 layer$"),
-        ({"layers": 2}, r"encoder\.layers is 2, but encoder\.static has no layers to choose from; set it to 1"),
+        ({"evaluation": {"pool_layers": [1, 2]}}, r"evaluation\.pool_layers has 2, but encoder\.static has 1 layer$"),
+        (
+            {"pool_layers": 2},
+            r"encoder\.pool_layers is 2, but encoder\.static has no layers to choose from; set it to 1",
+        ),
         ({"static": {"width": 17}}, r"encoder\.static\.width is 17, but .* has a width of 16; set at most that$"),
     ],
 )

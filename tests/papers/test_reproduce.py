@@ -234,10 +234,14 @@ SETTINGS = {
     },
     # BSL sections 3.2 and 4, appendix A
     ("bsl-table-1", "bsl-bert"): {
-        **{"recipes": ["base", "mlm", "bsl"], "encoder.path": "google-bert/bert-base-uncased", "encoder.layers": 1},
+        **{
+            "recipes": ["base", "mlm", "bsl"],
+            "encoder.path": "google-bert/bert-base-uncased",
+            "encoder.pool_layers": 1,
+        },
         **{"bsl.batch_size": 64, "bsl.expansion": 8, "bsl.epochs": 1, "bsl.predictor": "paper", "bsl.steps": None},
         **{"bsl.learning_rate": 5e-4, "bsl.momentum": 0.999, "bsl.views": ["files"]},
-        **{"bsl.keep": "best_on_dev", "evaluation.dev": "stsb-dev", "members.count": 1, "encoder.max_length": 64},
+        **{"bsl.checkpoint": "best_on_dev", "evaluation.dev": "stsb-dev", "members.count": 1, "encoder.max_length": 64},
         "evaluation.aggregation": "all",
     },
     ("bsl-table-1", "bsl-sroberta"): {

@@ -312,7 +312,7 @@ def test_pairs_have_pair_features(senteval):
 
 def test_the_command_scores_any_models(senteval, quick, undone, monkeypatch, tmp_path, capsys):
     output = tmp_path / "scores.json"
-    words = [str(senteval), "--task", "SST2", "--task", "TREC", "--model", "bundled:encoder", "--output", str(output)]
+    words = [str(senteval), "--task", "SST2", "--task", "TREC", "--models", "bundled:encoder", "--output", str(output)]
     assert main_of(papers.transfer.job, papers.transfer.parser(), arguments=words) == 0
     (row,) = json.loads(output.read_text())["transfer"]
     assert row["model"] == "bundled:encoder" and list(row["scores"]) == ["SST2", "TREC"]

@@ -47,7 +47,7 @@ def config(**changes):
     settings = {
         "encoder": {"path": "encoder", "max_length": 16},
         "corpus": {"source": "corpus.txt"},
-        "evaluation": {"tasks": {"mine": "pairs.tsv"}, "dev": "mine", "layers": [1, 2]},
+        "evaluation": {"tasks": {"mine": "pairs.tsv"}, "dev": "mine", "pool_layers": [1, 2]},
     }
     return make_config({**settings, **changes})
 
@@ -89,7 +89,7 @@ def test_inputs_are_known_by_content_and_not_by_place(inputs):
     (inputs / "moved").mkdir()
     for name in ("encoder", "pairs.tsv"):
         shutil.move(inputs / name, inputs / "moved" / name)
-    tasks = {"tasks": {"mine": "moved/pairs.tsv"}, "dev": "mine", "layers": [1]}
+    tasks = {"tasks": {"mine": "moved/pairs.tsv"}, "dev": "mine", "pool_layers": [1]}
     moved = config(encoder={"path": "moved/encoder", "max_length": 16}, evaluation=tasks)
     assert check(moved).inputs == before
 
@@ -143,8 +143,8 @@ def test_the_corpus_is_looked_at_only_where_it_is_needed(inputs, recipes, fit_on
 
 STATIC = {
     "recipes": ["base"],
-    "encoder": {"path": "encoder", "max_length": 16, "layers": 1, "static": {"width": 8}},
-    "evaluation": {"tasks": {"mine": "pairs.tsv"}, "dev": "mine", "layers": [1]},
+    "encoder": {"path": "encoder", "max_length": 16, "pool_layers": 1, "static": {"width": 8}},
+    "evaluation": {"tasks": {"mine": "pairs.tsv"}, "dev": "mine", "pool_layers": [1]},
 }
 DISTILLED = {"recipes": ["teachers-sed"], "teachers": [{"path": "teacher", "max_length": 16}]}
 EMBEDDED = {"recipes": ["teachers-sed"], "teachers": ["vectors.parquet"]}
@@ -325,8 +325,8 @@ def save_teacher(name: str, tokenizer, path: Path, **settings) -> None:
 
 def distilling(*teachers: str, **encoder):
     blocks = [{"path": path, "max_length": 16} for path in teachers]
-    encoder = {**default_learner(teachers), "max_length": 16, "layers": 1, **encoder}
-    tasks = {"tasks": {"mine": "pairs.tsv"}, "dev": "mine", "layers": [1]}
+    encoder = {**default_learner(teachers), "max_length": 16, "pool_layers": 1, **encoder}
+    tasks = {"tasks": {"mine": "pairs.tsv"}, "dev": "mine", "pool_layers": [1]}
     return config(teachers=blocks, encoder=encoder, recipes=["teachers-sed"], evaluation=tasks)
 
 

@@ -19,7 +19,7 @@ TAUGHT = {**PLAIN, "recipes": ["teachers-sed"], "teachers": ["one", "other"]}
 PER_TASK = {**PLAIN, "flow.per_task": True, "flow.fit_on": "tasks"}
 MEMBERS = {**PLAIN, "recipes": ["ct-sed"]}
 TURNED = {**TAUGHT, "combination.turn": True}
-ONNX = {**PLAIN, "recipes": ["base"], "encoder.layers": 1}
+ONNX = {**PLAIN, "recipes": ["base"], "encoder.pool_layers": 1}
 NO_DEV, WIDTHS, FOLD, NLL = {"evaluation.dev": None}, {"sed.widths": [8]}, {"sed.head": "fold"}, {"sed.loss": "nll"}
 
 
@@ -45,9 +45,9 @@ def config(settings: dict[str, Any]) -> Config:
         (PER_TASK, {"export.recipe": "base-flow"}, r"one for each task; export base$"),
         ({**TAUGHT, "recipes": ["teachers", "teachers-sed"]}, {"export.recipe": "teachers"}, r"name teachers-sed$"),
         (ONNX, {"encoder.static": {}, "export.formats": ["onnx"]}, r"^export\.formats has onnx, .*static makes"),
-        (ONNX, {"encoder.layers": 2, "export.formats": ["int8"]}, r"^export\.formats has int8, .*layers is 2; set"),
-        (MEMBERS, {"ct.keep": "best_on_dev", **NO_DEV}, r"^ct\.keep: best_on_dev needs evaluation\.dev; "),
-        (MEMBERS, {"sed.keep": "best_on_dev", **NO_DEV}, r"^sed\.keep: best_on_dev needs evaluation\.dev"),
+        (ONNX, {"encoder.pool_layers": 2, "export.formats": ["int8"]}, r"^export\.formats has int8, .*is 2; set"),
+        (MEMBERS, {"ct.copy": "best_on_dev", **NO_DEV}, r"^ct\.copy: best_on_dev needs evaluation\.dev; "),
+        (MEMBERS, {"sed.checkpoint": "best_on_dev", **NO_DEV}, r"^sed\.checkpoint: best_on_dev needs evaluation\.dev"),
         (MEMBERS, {"calibration.natsv_k": "dev", **NO_DEV}, r"^calibration\.natsv_k: dev needs evaluation"),
         (MEMBERS, WIDTHS, r"^recipe 'ct-sed': sed\.widths orders the targets of teachers, .*-sed$"),
         (
@@ -99,8 +99,8 @@ def test_settings_that_do_not_go_together(right, wrong, message):
         {"recipes": ["teachers-sed-sn"], "sed.head": "drop", "sed.loss": ["contrastive", "nll"]},
         {"sed.loss": ["unit_mse", "nll"], "sed.head": "drop", "combination.weights": [1, 2]},
         {
-            "ct.keep": "best_on_dev",
-            "sed.keep": "best_on_dev",
+            "ct.copy": "best_on_dev",
+            "sed.checkpoint": "best_on_dev",
             "calibration.natsv_k": "dev",
             "recipes": ["teachers-sed", "ct"],
         },
@@ -136,29 +136,28 @@ def test_shorter_embeddings_are_shorter():
 
 @pytest.mark.parametrize(("layers", "wrong"), [([1, 4], "4, but 'bundled:encoder' has 3 layers$"), ([0], "0, but ")])
 def test_depths_that_the_encoder_does_not_have(layers, wrong):
-    with pytest.raises(UserError, match=f"^evaluation.layers has {wrong}"):
-        check_depths(config({"evaluation.layers": layers}), 3)
-    check_depths(config({"evaluation.layers": [1, "first_last"]}), 4)
+    with pytest.raises(UserError, match=f"^evaluation.pool_layers has {wrong}"):
+        check_depths(config({"evaluation.pool_layers": layers}), 3)
+    check_depths(config({"evaluation.pool_layers": [1, "first_last"]}), 4)
 
 
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
         (
-            ["ensemble_then_distill.py", "--storage", "runs", "--set", "flow.fit_on=nli"],
+            ["jobs/ensemble_then_distill.py", "--storage", "runs", "--set", "flow.fit_on=nli"],
             "flow.fit_on is nli, but nli.train names no sentence pairs;",
         ),
         (
-            ["evaluate.py", "--model", "bundled:encoder", "--set", "encoder.layers=none"],
-            "setting encoder.layers: ",
+            ["-m", "raysed", "evaluate", "--models", "bundled:encoder", "--set", "encoder.pool_layers=none"],
+            "setting encoder.pool_layers: ",
         ),
     ],
     ids=["run", "evaluate"],
 )
 def test_a_mistake_in_the_settings_costs_no_heavy_import(tmp_path, command, sentence):
-    job, *options = command
-    command = [sys.executable, "-X", "importtime", str(ROOT / "jobs" / job), *options]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    words = [sys.executable, "-X", "importtime", *(str(ROOT / word) if "jobs/" in word else word for word in command)]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and f"error: {sentence}" in done.stderr
     imported = set(re.findall(r"^import time:.*\| +([\w.]+)$", done.stderr, flags=re.MULTILINE))
     assert {"yaml", "raysed.config"} <= imported, "the list is read"

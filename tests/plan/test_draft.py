@@ -31,12 +31,12 @@ def encoder_of(tmp_path) -> Callable[..., EncoderConfig]:
         for name, changes in (("config.json", sizes), ("tokenizer_config.json", {"model_max_length": limit})):
             known = json.loads((path / name).read_text())
             (path / name).write_text(json.dumps({**known, **changes}))
-        return EncoderConfig(path=str(path), layers=1)
+        return EncoderConfig(path=str(path), pool_layers=1)
 
     return encoder
 
 
-BUNDLED = EncoderConfig(layers=1)
+BUNDLED = EncoderConfig(pool_layers=1)
 
 
 def survey(count: int, tokens: int = 20, complete: bool = True, sample=None) -> Survey:
@@ -54,10 +54,10 @@ PAIRS = {"data/dev.csv": task(300), "other/dev.csv": task(150, 2)}
 
 
 def written(
-    found: Survey, pairs=None, teachers=(), encoder=BUNDLED, source=("data/tickets.txt",), column=None
+    found: Survey, pairs=None, teachers=(), encoder=BUNDLED, source=("data/tickets.txt",), column=None, has_dev=True
 ) -> Draft:
     corpus = CorpusConfig(source=list(source), column=column)
-    return draft(found, corpus, pairs or {}, teachers, encoder, "raysed.yaml")
+    return draft(found, corpus, pairs or {}, has_dev, teachers, encoder, "raysed.yaml")
 
 
 # -- what the files hold ---------------------------------------------------------------------------------------------
@@ -144,8 +144,15 @@ def test_what_is_written_loads_and_goes_together(tmp_path, encoder_of, count, pa
     assert config == made.config
     assert recipes == (["teachers-sed"] if teachers else ["base-whiten", "base-flow", "ct-sed-flow"])
     assert [teacher.path for teacher in config.teachers] == teachers
-    assert config.encoder.layers == (2 if layers == 6 and not teachers else 1)
+    assert config.encoder.pool_layers == (2 if layers == 6 and not teachers else 1)
     assert config.evaluation.dev == ("dev" if pairs else "everyday-dev")
+
+
+@pytest.mark.parametrize("teachers", [[], ["A"]], ids=len)
+def test_without_a_dev_task_no_labels_choose(teachers):
+    config = written(survey(3000), PAIRS, teachers, has_dev=False).config
+    assert config.evaluation.dev is None and len(config.evaluation.report_tasks()) == 2
+    assert config.sed.checkpoint == ("best_on_held_out" if teachers else "last") and config.ct.copy in (None, "closest")
 
 
 @pytest.mark.parametrize("count", [2, 300, 3000, 9000, 10**7])

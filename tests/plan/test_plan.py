@@ -24,7 +24,7 @@ def settings(tiny_encoder_dir, tmp_path_factory):
         "recipes": RECIPES,
         "encoder": {"path": str(tiny_encoder_dir), "max_length": 16},
         "teachers": [{"path": str(tiny_encoder_dir), "max_length": 16}, "members:ct"],
-        "evaluation": {"tasks": {"mine": str(pairs), "other": "bundled:test"}, "dev": "mine", "layers": [1]},
+        "evaluation": {"tasks": {"mine": str(pairs), "other": "bundled:test"}, "dev": "mine", "pool_layers": [1]},
         "members": {"count": 2},
         "nli": {"train": str(nli)},
         "sts": {"train": str(pairs), "lower_bounds": [0.0, 0.5], "models": 1},
@@ -117,11 +117,11 @@ def test_embeddings_are_made_again_for_other_tasks_and_for_another_order(setting
 
 CHOOSING = [
     (
-        {"ct": {"keep": "best_on_dev"}, "nli": {"keep": "best_on_dev"}, "calibration": {"natsv_k": "dev"}},
+        {"ct": {"copy": "best_on_dev"}, "nli": {"checkpoint": "best_on_dev"}, "calibration": {"natsv_k": "dev"}},
         {"ct/members/00", "nli/members/01", "base-natsv/calibrations/00"},
     ),
     (
-        {"ct": {"keep": "closest"}, "sed": {"keep": "best_on_dev"}, "combination": {"leave_out": True}},
+        {"ct": {"copy": "closest"}, "sed": {"checkpoint": "best_on_dev"}, "combination": {"leave_out": True}},
         {"ct-sed/learners/00", "teachers-sed/targets"},
     ),
 ]
@@ -159,7 +159,7 @@ def test_what_follows_from_queries_in_the_corpus_depends_on_their_words(tiny_enc
         return {"corpus": {"source": str(tmp_path / query / "corpus.jsonl")}, "search": {"column": "queries"}}
 
     teacher = {"path": str(tiny_encoder_dir), "max_length": 16}
-    settings = {"recipes": ["teachers-sed"], "encoder": {**teacher, "layers": 1}, "teachers": [teacher]}
+    settings = {"recipes": ["teachers-sed"], "encoder": {**teacher, "pool_layers": 1}, "teachers": [teacher]}
     changed = changed_by({**settings, **asking("one")}, asking("two"))
     made = {"teachers-sed/targets", "teachers-sed/candidates", "teachers-sed/learners/00"}
     assert changed >= {"corpus", *made} and any(name.startswith("teachers/rows/") for name in changed)

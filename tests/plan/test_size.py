@@ -47,10 +47,10 @@ def test_the_shape_of_the_bundled_encoder_is_that_of_its_weights():
 def test_shapes_follow_the_settings():
     whole = shape_of(Config().encoder)
     for encoder, layers in (({"keep_layers": [0, 2]}, 2), ({"model_kwargs": {"num_hidden_layers": 1}}, 1)):
-        shape = shape_of(make_config({"encoder": {"layers": 1, **encoder}}).encoder)
+        shape = shape_of(make_config({"encoder": {"pool_layers": 1, **encoder}}).encoder)
         assert shape.layers == layers and shape.products == whole.products * layers / whole.layers
     for static, width in (({}, whole.width), ({"width": 16}, 16)):
-        shape = shape_of(make_config({"encoder": {"layers": 1, "static": static}}).encoder)
+        shape = shape_of(make_config({"encoder": {"pool_layers": 1, "static": static}}).encoder)
         assert shape.layers == 0 and shape.parameters == shape.vocabulary * width
 
 
@@ -211,6 +211,6 @@ def test_the_sentences_of_the_corpus_are_counted(tmp_path):
     assert shown.startswith("plan of quickstart for 1 node") and "4 CPUs" in shown.splitlines()[0]
     assert re.search(r"^storage: about [\d.]+ [MG]B: ", shown, re.MULTILINE)
     assert int(updates) == 640 // config.sed.batch_size * config.sed.epochs
-    shown = show_plan(load_config(find_config("quickstart"), [*given, "sed.keep=best_on_held_out"]), HERE)
+    shown = show_plan(load_config(find_config("quickstart"), [*given, "sed.checkpoint=best_on_held_out"]), HERE)
     (updates,) = re.findall(r"ct-sed +\d+ learners? +([\d,]+)", shown)
     assert int(updates) == int(608 // config.sed.batch_size * config.sed.epochs), "a twentieth is held out"

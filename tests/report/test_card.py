@@ -37,7 +37,7 @@ def rows_below(card: str, heading: str) -> dict[str, list[str]]:
 def test_its_rows_say_what_it_is_worth(real_card, finished_run):
     """The model, its start, and what costs less; with the numbers of the report."""
     report = json.loads((finished_run / "report.json").read_text())
-    means = {entry["recipe"]: entry["mean"] for entry in report["summary"] if entry["task"] == "sts-avg"}
+    means = {entry["recipe"]: entry["mean"] for entry in report["summary"] if entry["task"] == "mean"}
     rows = rows_below(real_card, "Scores")
     wanted = {"this model": means["ct-sed-flow"], "start (base)": means["base"], "TF-IDF": means["tf-idf"]}
     assert list(rows)[:2] == ["this model", "start (base)"]
@@ -104,7 +104,7 @@ def card(path, text="ct-sed", calibration=None, is_static=False, facts=None, pro
 
 
 def test_it_says_what_was_done(tmp_path):
-    text = card(tmp_path, encoder={"path": "prajjwal1/bert-tiny", "layers": "first_last"})
+    text = card(tmp_path, encoder={"path": "prajjwal1/bert-tiny", "pool_layers": "first_last"})
     for part in (
         "9 copies of prajjwal1/bert-tiny",
         "9 averaged, 1 left out",

@@ -72,7 +72,7 @@ def test_differences_come_with_their_intervals():
     assert last == f"No clear effect: {unclear}."
     table = headline_table(scored(rows, draws=draws)).plain().splitlines()
     assert "95 %" in table[0] and "61.0 to 71.0" in table[2]
-    assert entry(scored(rows, draws=draws).summary, "base", "base", "sts-avg")["low"] == pytest.approx(61.0, abs=0.01)
+    assert entry(scored(rows, draws=draws).summary, "base", "base", "mean")["low"] == pytest.approx(61.0, abs=0.01)
 
 
 def test_there_are_at_most_five_findings_and_collapsed_members_are_one_of_them():

@@ -43,7 +43,7 @@ def test_a_click_sorts_a_table_by_number_and_another_one_turns_it_round(page, re
       return {falling: order("mean"), said: heads[column("mean")].ariaSort, rising: order("mean"),
               unknown: order("std"), text: order("recipe"), left: heads[column("mean")].hasAttribute("aria-sort")};
     """)
-    means = sorted((entry["mean"] for entry in report["summary"] if entry["task"] == "sts-avg"), reverse=True)
+    means = sorted((entry["mean"] for entry in report["summary"] if entry["task"] == "mean"), reverse=True)
     assert found["falling"] == [f"{mean:.2f}" for mean in means]
     assert found["said"] == "descending" and not found["left"]
     assert found["rising"] == found["falling"][::-1]
@@ -96,7 +96,7 @@ def test_charts_show_their_values_without_pointing_and_fit_the_page(page, report
       return [[...drawing.querySelectorAll("text")].map(text => text.textContent),
               drawing.getBoundingClientRect().width, document.querySelector("main").getBoundingClientRect().width];
     """)
-    means = {f"{entry['mean']:.1f}" for entry in report["summary"] if entry["task"] == "sts-avg"}
+    means = {f"{entry['mean']:.1f}" for entry in report["summary"] if entry["task"] == "mean"}
     assert means <= set(texts) and "members (3) of ct" in texts and 300 < width < page_width
 
 

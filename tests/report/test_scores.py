@@ -18,17 +18,17 @@ def test_summary_equals_the_statistics_module_on_random_scores():
     scores = np.random.default_rng(0).normal(70, 3, 7)
     rows = [row("ct", "member", score, i) for i, score in enumerate(scores)]
     summary = scored([*rows, row("ct", "member", 99.0, layers=1), row("base", "base", 66.0)]).summary
-    found = entry(summary, "ct", "member", "sts-avg")
+    found = entry(summary, "ct", "member", "mean")
     expected = [statistics.stdev(scores), statistics.fmean(scores), max(scores)]
     assert [found["std"], found["mean"], found["max"]] == pytest.approx(expected) and found["n"] == 7
     assert entry(summary, "ct", "member", "sts12")["mean"] == pytest.approx(statistics.fmean(scores) - 1)
-    alone = {"recipe": "base", "kind": "base", "task": "sts-avg", "max": 66.0, "mean": 66.0, "std": 0.0, "n": 1}
-    assert entry(summary, "base", "base", "sts-avg") == alone
+    alone = {"recipe": "base", "kind": "base", "task": "mean", "max": 66.0, "mean": 66.0, "std": 0.0, "n": 1}
+    assert entry(summary, "base", "base", "mean") == alone
 
 
 def test_grid_models_are_summarised_by_lower_bound_and_kept_out_of_the_headline():
     rows = [row("sts", "grid", 80 + 10 * b + i, i, lower_bound=b) for b in (0.0, 0.5) for i in range(2)]
-    bounds = [e for e in scored(rows).summary if e["task"] == "sts-avg"]
+    bounds = [e for e in scored(rows).summary if e["task"] == "mean"]
     assert [(e["lower_bound"], e["mean"], e["n"]) for e in bounds] == [(0.0, 80.5, 2), (0.5, 85.5, 2)]
     assert scored(rows).groups == {}
 
@@ -39,7 +39,7 @@ def test_a_row_without_a_headline_task_has_no_average():
     del missing.metrics["sts13"]
     broken.metrics["sts13"]["spearman"] = math.nan
     summary = scored([missing, broken]).summary
-    assert "sts-avg" not in {e["task"] for e in summary}
+    assert "mean" not in {e["task"] for e in summary}
     assert entry(summary, "base", "base", "sts12")["n"] == 2
 
 

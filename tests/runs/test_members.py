@@ -35,7 +35,7 @@ def settings(storage: Path, **changes) -> dict:
         "recipes": RECIPES,
         "corpus": {"source": "bundled:everyday", "sentences": 200},
         "encoder": {"path": "bundled:raw", "keep_layers": [0, 2]},
-        "evaluation": {"tasks": small_tasks(), "layers": [2]},
+        "evaluation": {"tasks": small_tasks(), "pool_layers": [2]},
         "export": {"allow_worse": True},  # a few updates gain nothing
         "members": {"count": 2, "evaluate_every": 4, "checkpoint_every": 4, "precision": "fp32"},
         "mlm": {"batch_size": 20, "learning_rate": 1e-4},
@@ -192,7 +192,7 @@ def test_members_are_not_lost_to_a_calibration_that_fails(finished, tmp_path, mo
     monkeypatch.setattr(raysed.make.scores, "fit_calibration", failing)
     changes = {
         "recipes": ["sts", "sts-sn"],
-        "evaluation": {"tasks": small_tasks(), "layers": [1]},
+        "evaluation": {"tasks": small_tasks(), "pool_layers": [1]},
     }
     said = run(tmp_path, **changes)
     assert "left out: sts-sn/calibrations/01: no fit with 1 pooled layers: the rows are planted" in said

@@ -41,8 +41,8 @@ def settings(tmp_path_factory):
         "encoder": {"model_kwargs": {"num_hidden_layers": 1}, "layers": 1},
         "corpus": {"source": str(directory / "passages.jsonl")},
         "search": SEARCH,
-        "evaluation": {"tasks": TASKS, "dev": "dev", "layers": [1]},
-        "sed": {"loss": ["unit_mse", "scores"], "learning_rate": 1e-3, "epochs": 0.3, "keep": "best_on_held_out"},
+        "evaluation": {"tasks": TASKS, "dev": "dev", "pool_layers": [1]},
+        "sed": {"loss": ["unit_mse", "scores"], "learning_rate": 1e-3, "epochs": 0.3, "checkpoint": "best_on_held_out"},
         "export": {"allow_worse": True},
         "resources": {"encode_precision": "fp32", "engine": "local"},
     }

@@ -18,7 +18,7 @@ def test_a_table_learns_and_is_exported(tmp_path):
     tasks = small_tasks()
     options = {
         "teachers": ["bundled:encoder"],
-        "sentences": "bundled:everyday",
+        "corpus": "bundled:everyday",
         "static": True,
         "dev": tasks["everyday-dev"],
         "tasks": [tasks["everyday-test"]],

@@ -40,7 +40,7 @@ def settings(tiny_encoder_dir, tmp_path):
             "teachers": ["bundled:encoder", {"path": str(tiny_encoder_dir), "max_length": 20}],
             "encoder": {"model_kwargs": {"num_hidden_layers": 1}, "layers": 1},
             "corpus": {"sentences": 300},
-            "evaluation": {"tasks": TASKS, "dev": "dev", "layers": [1]},
+            "evaluation": {"tasks": TASKS, "dev": "dev", "pool_layers": [1]},
             "sed": {"loss": "unit_mse", "learning_rate": 1e-3, "epochs": 2, "evaluate_every": 5},
             "combination": {"turn": False},
             "resources": {"encode_precision": "fp32", "engine": "local"},  # to equal plain definitions anywhere
@@ -260,8 +260,8 @@ def test_the_exported_learner_can_be_cut_short(settings, tmp_path):
 def test_a_head_leads_into_the_space_of_a_wider_teacher_and_folds(settings, tiny_encoder_dir, tmp_path):
     """Dev scores, the report and the export are of the vectors after the head; folding changes no dot product."""
     transformers = pytest.importorskip("sentence_transformers")
-    encoder = {"path": str(tiny_encoder_dir), "max_length": 20, "layers": 1}
-    sed = {**settings()["sed"], "loss": "unit_mse", "keep": "best_on_dev", "epochs": 4}
+    encoder = {"path": str(tiny_encoder_dir), "max_length": 20, "pool_layers": 1}
+    sed = {**settings()["sed"], "loss": "unit_mse", "checkpoint": "best_on_dev", "epochs": 4}
     made = settings(combination={}, encoder=encoder, teachers=["bundled:encoder"], export={"recipe": "teachers-sed"})
     own, searched = {}, {}
     directory = tmp_path / "runs/taught"
@@ -292,8 +292,8 @@ def test_a_head_leads_into_the_space_of_a_wider_teacher_and_folds(settings, tiny
 def test_heads_that_are_dropped_leave_a_learner_of_its_own_width(settings, tiny_encoder_dir, tmp_path):
     """They start as the turn that brings the untouched learner closest to both teachers; nothing shows them later."""
     transformers = pytest.importorskip("sentence_transformers")
-    encoder = {"path": str(tiny_encoder_dir), "max_length": 20, "layers": 1}
-    sed = {**settings()["sed"], "head": "drop", "loss": ["nll", "contrastive"], "keep": "best_on_held_out"}
+    encoder = {"path": str(tiny_encoder_dir), "max_length": 20, "pool_layers": 1}
+    sed = {**settings()["sed"], "head": "drop", "loss": ["nll", "contrastive"], "checkpoint": "best_on_held_out"}
     teachers = ["bundled:encoder", {"path": str(tiny_encoder_dir), "max_length": 20}]
     recipes = {"recipes": ["teachers-sed", "teachers-sed-whiten"], "export": {"recipe": "teachers-sed"}}
     made = settings(combination={}, encoder=encoder, sed=sed, teachers=teachers, **recipes)

@@ -42,7 +42,7 @@ def settings(storage: Path, **changes) -> dict:
         "export": {"recipe": changes.get("recipes", ["nli-contrastive"])[-1]},  # a few updates gain nothing
         "corpus": {"source": "bundled:everyday", "sentences": SENTENCES},
         "encoder": ONE_LAYER,
-        "evaluation": {"tasks": small_tasks(), "layers": [1]},
+        "evaluation": {"tasks": small_tasks(), "pool_layers": [1]},
         "members": {"count": 2, "evaluate_every": 5, "checkpoint_every": 5},
         "nli": {"train": str(nli), "batch_size": 4},
         "views": {"files": str(views)},

@@ -28,7 +28,7 @@ def tasks(tmp_path, sentences) -> Path:
         rows = [f"all\t{rng.uniform(0, 5):.2f}\t{a}\t{b}" for a, b in zip(rng.permutation(sentences[:-1]), sentences)]
         Path(file).write_text("\n".join(["subset\tscore\tsentence1\tsentence2", *rows]) + "\n")
     config = {
-        "encoder": {"max_length": 12, "layers": 2},
+        "encoder": {"max_length": 12, "pool_layers": 2},
         "evaluation": {"tasks": files, "dev": "first"},
         "resources": {"gpu": False},
     }
@@ -63,7 +63,7 @@ def table(text: str, title: str) -> dict[str, dict[str, float]]:
 
 def test_several_models_are_in_the_tables(call, exports, tiny_encoder_dir, tasks, tmp_path):
     chosen = [str(exports["2"]), str(exports["flow"]), str(tiny_encoder_dir)]
-    words = [word for name in chosen for word in ("--model", name)]
+    words = ["--models", *chosen]
     out = call("--config", tasks, *words, "--output", tmp_path / "o.json")
     similarity = table(out, "second")
     assert list(similarity) == ["word overlap", "TF-IDF", *chosen]
@@ -96,7 +96,7 @@ def test_queries_and_documents_have_their_prompts(call, exports, sentences, tmp_
     expected = pytest.approx(task.metrics(task.outcome(x_UD))["ndcg@10"], abs=1e-3)
     assert task.metrics(task.outcome(model.encode(task.sentences)))["ndcg@10"] != expected
     output = tmp_path / "o.json"
-    call("--model", path, "--task", search, "--output", output)
+    call("--models", path, "--task", search, "--output", output)
     assert json.loads(output.read_text())["models"][-1]["metrics"]["search"]["ndcg@10"] == expected
     words = [str(path), str(exports["2"]), "--task", str(search), "--output", str(output), "--set", PRECISE]
     teachers.job(teachers.parser().parse_args(words))
@@ -124,7 +124,7 @@ def test_files_need_no_config(call, tmp_path):
     (tmp_path / "alone.txt").write_text("\n".join(texts))
     sources = [pairs, topics, found, tmp_path / "alone.txt"]
     words = [word for source in sources for word in ("--task", source)]
-    out = call("--model", "bundled:encoder", *words, "--output", tmp_path / "o.json")
+    out = call("--models", "bundled:encoder", *words, "--output", tmp_path / "o.json")
     scores = out[out.index("models ") :]
     header = scores.splitlines()[0].split()
     assert header == ["models", "mean", "mine", "topics", "topics-clusters", "search"]

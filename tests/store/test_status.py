@@ -301,10 +301,10 @@ def test_a_job_is_refused_where_another_is_at_work_unless_it_takes_over(tmp_path
 
 
 def test_the_exit_code_is_the_state(tmp_path):
-    codes = {"complete": 0, "failed": 1, "starting": 3, "running": 3, "stopped": 4}
+    codes = {"complete": 0, "failed": 1, "starting": 5, "running": 5, "stopped": 4}
     for (state, code), age in itertools.product(codes.items(), (0, 500)):
         tell_of(tmp_path, "mine", state, age)
-        is_gone = code == 3 and age
+        is_gone = code == 5 and age
         assert describe(Storage(str(tmp_path), "mine"))[1] == (4 if is_gone else code)
 
 

@@ -39,7 +39,7 @@ def test_the_start_passes_what_is_said_of_tokens_through_all_layers(tmp_path):
     vectors_VD = np.random.default_rng(0).normal(size=(95, bundled_encoder.WIDTH)).astype(np.float32)
     bundled_encoder.write_start(trained(SENTENCES), vectors_VD, tmp_path)
     vectors_VD = torch.from_numpy(vectors_VD)
-    encoder, tokenizer = load_encoder(EncoderConfig(path=str(tmp_path), max_length=48, layers=3))
+    encoder, tokenizer = load_encoder(EncoderConfig(path=str(tmp_path), max_length=48, pool_layers=3))
     encoder.eval()
     ids = tokenizer("aei and")["input_ids"]
     special_2D = encoder.transformer.get_input_embeddings().weight[[2, 3]]

@@ -170,7 +170,7 @@ def test_without_labels_the_model_is_kept_that_changed_cosines_less(make_encoder
         flat.add(make_table(40, longest=9))
     settings, start = CtConfig(steps=3), Start(make_encoder("bert", layers=1), None, {"corpus": tmp_path}, 5)
     assert STAGE.keeps(settings, has_dev=True) == "best_on_dev"
-    assert set_up(STAGE, CtConfig(keep="best_on_dev"), MembersConfig(), start).plan.keep == "best"
+    assert set_up(STAGE, CtConfig(copy="best_on_dev"), MembersConfig(), start).plan.keep == "best"
     run = set_up(STAGE, settings, MembersConfig(), start)
     models = run.objective.candidates()
     before, likeness = cosines(models["first"], run.plan.sample), {}

@@ -38,7 +38,7 @@ class ModelTeacher(Teacher):
         config, place = self.config, f"teachers: {self.config.path!r}"
         options = {"token_budget": self.token_budget, "device": self.device, "place": place}
         prompts = {**self.prompts, **({"": ""} if config.prompt else {})}  # replaces the model's default
-        model = replace(load_model(config.path, config.layers, config.max_length, **options), prompts=prompts)
+        model = replace(load_model(config.path, config.pool_layers, config.max_length, **options), prompts=prompts)
         if not isinstance(model, NativeModel) or (self.int8 and use_int8(model, self.int8)):
             return model
         if uses_bf16(self.precision, model.encoder):

@@ -175,8 +175,9 @@ class OnnxModel(Teacher):
 
     def check(self) -> None:
         """Load it and embed a short and a long sentence in one batch."""
-        if self.config.layers != 1:
-            raise self._refused(f"gives its last layer only, but layers is {self.config.layers}; leave layers out")
+        if self.config.pool_layers != 1:
+            problem = f"gives its last layer only, but pool_layers is {self.config.pool_layers}; leave it out"
+            raise self._refused(problem)
         pair = self._tokens([SAMPLE_TEXTS[1], "word " * min(self._model.max_length, _LONGEST_TRIED)])
         if not np.isfinite(self._model.embed(pair, _MAX_TRY_S)).all():
             raise self._refused("has embeddings that are not finite")

@@ -152,7 +152,8 @@ class Classification(LabelledTask):
             return False
         if os.path.isdir(os.path.expanduser(config.source)) or ending(config.source) == ".txt":
             return False
-        (source,) = find(config.source, setting, "a task", Hub(config.source, config.name, config.split or "test"))
+        hub = Hub(config.source, config.config_name, config.split or "test")
+        (source,) = find(config.source, setting, "a task", hub)
         if isinstance(source, Hub):
             return bool(config.columns.text or config.columns.label)
         names = column_names(source)

@@ -67,7 +67,7 @@ def _places(config: TaskConfig, setting: str) -> dict[str, str]:
 def _read(key: str, place: str, config: TaskConfig, setting: str) -> Rows:
     (kind, wanted, optional, text, bare), name = _COLUMNS[key], setting if key == "source" else f"{setting}.{key}"
     needed = " and ".join(choices[0][0] for choices in wanted.values())
-    (source,) = find(place, name, kind, Hub(place, config.name, config.split or "test"))
+    (source,) = find(place, name, kind, Hub(place, config.config_name, config.split or "test"))
     layout = {"bare": bare, "loose": bool(bare), "blanks": bool(bare)}
     return read(source, Schema(name, kind, wanted, needed, optional, text, **layout))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from bisect import bisect_left
 from collections.abc import Callable
 from copy import deepcopy
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from raysed.model.shape import Shape
 
 
+warnings.filterwarnings("ignore", 'Field name "copy" in "CtConfig" shadows', UserWarning)  # pydantic's old method
+
+
 class CtConfig(Block):
     """Contrastive Tension (defaults of SED appendix B.2; those missing there are from the released code)."""
 
@@ -42,7 +46,7 @@ class CtConfig(Block):
     """Updates at which the rate changes."""
     learning_rates: list[Rate] = [1e-5, 8e-6, 6e-6, 4e-6, 2e-6]
     """Rates, one more than boundaries."""
-    keep: Literal["closest", "best_on_dev"] | None = None
+    copy: Literal["closest", "best_on_dev"] | None = Field(None, serialization_alias="keep")
     """Copy to keep. `closest`: the one whose cosines between corpus sentences changed less during training.
     `best_on_dev`: the better one at its best evaluation (released code). `null`: `best_on_dev` with a dev task, else
     `closest`."""
@@ -81,7 +85,7 @@ class ContrastiveTension(EncoderObjective):
         self.eval()
 
     def candidates(self) -> dict[str, nn.Module]:
-        """Return both copies; `ct.keep` chooses one."""
+        """Return both copies; `ct.copy` chooses one."""
         return {"first": self.first, "second": self.second}
 
     def loss(self, batch: PairBatch) -> torch.Tensor:
@@ -132,7 +136,7 @@ class _Ct(Stage):
         return Size(trained=2)
 
     def keeps(self, settings: CtConfig, has_dev: bool) -> str:
-        return settings.keep or (BEST_ON_DEV if has_dev else CLOSEST)
+        return settings.copy or (BEST_ON_DEV if has_dev else CLOSEST)
 
     def objective(self, settings: CtConfig, start: Start) -> ContrastiveTension:
         return ContrastiveTension(start.encoder, settings.dropout)

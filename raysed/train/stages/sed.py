@@ -109,7 +109,7 @@ class SedConfig(TuningConfig):
     """Learners, with different seeds and the same targets."""
     start: Literal["encoder", "mlm"] = "encoder"
     """Where learners start: the pre-trained `encoder` (paper), or `mlm`, the first member after that stage."""
-    keep: Literal["last", "best_on_dev", "best_on_held_out"] = "last"
+    checkpoint: Literal["last", "best_on_dev", "best_on_held_out"] = Field("last", serialization_alias="keep")
     """`last`: the final weights. `best_on_dev`: those of the best evaluation, with early stopping; always for `sts`
     (SED section 5.5). `best_on_held_out`: those with the lowest loss on a held-out 5 % of the corpus (at most 2,000
     sentences), with early stopping and without labels."""
@@ -135,13 +135,13 @@ class SedConfig(TuningConfig):
     checkpoint_every: Annotated[int, NO_EFFECT] = Field(500, ge=1)
     """As `members.checkpoint_every`."""
     evaluate_every: int = Field(500, ge=1)
-    """Updates between evaluations. With `sed.keep: last`, they are only reported."""
+    """Updates between evaluations. With `sed.checkpoint: last`, they are only reported."""
     max_retries: Annotated[int, NO_EFFECT] = Field(2, ge=0)
     """Restarts of a failed learner, as `members.max_retries`."""
 
     def identity(self) -> dict[str, Any]:
-        """Leave out settings that have no effect with this `keep` and `loss`."""
-        unused = {"evaluate_every", "patience"} if self.keep == "last" else set()
+        """Leave out settings that have no effect with this `checkpoint` and `loss`."""
+        unused = {"evaluate_every", "patience"} if self.checkpoint == "last" else set()
         unused |= set() if "scores" in self.losses else {"temperature"}
         return {name: value for name, value in super().identity().items() if name not in unused}
 
@@ -248,7 +248,7 @@ class _Sed(Stage):
         if settings.target == "centred_mean":
             offset = np.load(directory_of(data["targets"]) / MEAN)
         options = settings.batch_size, start.seed, start.rank, start.world, offset
-        holds_out = settings.keep == BEST_ON_HELD_OUT
+        holds_out = settings.checkpoint == BEST_ON_HELD_OUT
         if "candidates" in data:
             return CandidateBatches(data["corpus"], data["candidates"], *options, held_out=holds_out)
         return TargetBatches(data["targets"], *options, held_out=holds_out)
