@@ -183,7 +183,7 @@ class EncoderConfig(Block):
     """Layers to keep: a list, counted from 0, such as `[0, 2, 5]`; or a number or `half`, spread evenly, best for a
     teacher's own layers (docs/distill.md). `null`: all."""
     trust_remote_code: bool = False
-    """Allow code that comes with the model to run. See docs/security.md."""
+    """Allow code that comes with the model to run. See SECURITY.md."""
     max_length: int = Field(75, ge=3)
     """Tokens per sentence, including special tokens (CT: 75). The rest is cut off and reported."""
     layers: Layers = 2

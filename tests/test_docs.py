@@ -17,7 +17,7 @@ from raysed.recipe import member_stages, parse_recipe
 from settings_page import settings
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted({*ROOT.glob("*.md"), *plain.PAGES})
 CONFIGS = {path.stem for path in ROOT.glob("raysed/configs/*.yaml")}
 JOBS = sorted(ROOT.glob("jobs/*.py"))
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")

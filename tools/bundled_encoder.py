@@ -4,7 +4,7 @@
 
 A lower-case WordPiece tokenizer is trained on the sentences. A BERT whose token embeddings are what the teachers say of
 each token alone is written with it, in Hugging Face layout, to runs/bundled-encoder-start, unless that is there. A run
-of `teachers-sed` then trains it. See docs/bundled-encoder.md.
+of `teachers-sed` then trains it. See raysed/bundled/README.md.
 """
 
 import argparse

@@ -2,9 +2,9 @@
 
     python3 tools/plain.py
 
-Commands are the shell and Python blocks of README.md and docs/, the docstrings of jobs/ and the files in examples/: new
-ones run without a line here. What they name (`A`, `tickets.txt`, `my-search/`) lies in the directory where they run:
-text of the package, small models of random weights, and the package's encoder with three more layers of such.
+Commands are the shell and Python blocks of `PAGES`, the docstrings of jobs/ and the files in examples/: new ones run
+without a line here. What they name (`A`, `tickets.txt`, `my-search/`) lies in the directory where they run: text of the
+package, small models of random weights, and the package's encoder with three more layers of such.
 """
 
 import csv
@@ -22,6 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build/plain"
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "papers/README.md", ROOT / "raysed/bundled/README.md"]
 INSTALLS = {"plain": ".", "all": ".[all]"}
 """By environment, what is installed."""
 AT_A_TIME = 2  # commands
@@ -83,7 +84,7 @@ def shell_commands(text: str) -> list[str]:
 def commands() -> dict[str, list[str]]:
     """Return the commands of each file that shows some, in its order."""
     found: dict[str, list[str]] = {}
-    for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]:
+    for path in PAGES:
         lines = found[path.relative_to(ROOT).as_posix()] = []
         for _, language, text in re.findall(r"^( *)```(sh|python)\n(.*?)^\1```", path.read_text(), re.S | re.M):
             lines += shell_commands(text) if language == "sh" else [f"python - <<'END'\n{text}END"]
