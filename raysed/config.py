@@ -191,7 +191,7 @@ class EncoderConfig(Block):
     Training pools the last (SED section 5.1)."""
     static: StaticConfig | None = None
     """Makes the learner of `teachers` a table of token vectors: `{}`, or the settings below. See
-    docs/distill.md#the-smallest-learner."""
+    docs/distill.md#static-models."""
 
     @field_validator("model_kwargs")
     @classmethod
@@ -392,10 +392,11 @@ class MembersConfig(Block):
     evaluate_every: int = Field(500, ge=1)
     """Updates between evaluations on the dev task."""
     checkpoint_every: Annotated[int, NO_EFFECT] = Field(500, ge=1)
-    """Updates between checkpoints, the most a crash costs; on a GPU, more where writing takes long (docs/gpu.md)."""
+    """Updates between checkpoints, the most a crash costs; on a GPU, more where writing takes long
+    (docs/performance.md#gpus)."""
     precision: Precision = "auto"
     """`bf16` (autocast; weights stay fp32), `fp32`, or `auto`: `bf16` on GPUs with hardware support (A100, L4, later)
-    and on CPUs where it is measured to be faster, once for each machine and model (docs/speed.md)."""
+    and on CPUs where it is measured to be faster, once for each machine and model (docs/performance.md#settings)."""
 
     @model_validator(mode="after")
     def _enough_for_the_minimum(self) -> "MembersConfig":
@@ -541,12 +542,12 @@ class CombinationConfig(Block):
     how: Literal["concatenated", "mean"] = "concatenated"
     """`concatenated`: unit vectors side by side; the target's cosines are the teachers' mean. `mean`: the plain mean
     (SED), for copies of one encoder. Targets wider than the learner are reduced to principal directions. See
-    docs/distill.md#combining."""
+    docs/methods.md#combining-teachers."""
     weights: list[Annotated[float, Field(gt=0)]] | None = None
     """One weight per teacher. `null`: equal."""
     balance: Literal["none", "centred"] = "none"
     """`centred`: centre each teacher's unit vectors and scale them to equal total variance (PHI-S). For teachers with
-    high cosines (docs/distill.md#balance)."""
+    high cosines (docs/methods.md#balance)."""
     leave_out: bool = False
     """Distil only the smallest set of teachers that no larger one beats by 0.1 on the dev task. Tries all sets of up to
     6 teachers; of more, adds one by one."""
@@ -624,7 +625,7 @@ class ResourcesConfig(Block):
     """CPUs per member. `null`: one, or more with fewer members than cores; without Ray, all."""
     gpus_per_member: Annotated[float | None, NO_EFFECT] = Field(None, gt=0)
     """GPUs per member, a fraction or whole number. `null`: as many members per GPU as fit in 85 % of its memory
-    (docs/size.md)."""
+    (docs/performance.md#if-it-does-not-fit)."""
     concurrent_members: Annotated[int | None, NO_EFFECT] = Field(None, ge=1)
     """Most members at once on Ray. `null`: as many as fit."""
     gpu: Annotated[bool | None, NO_EFFECT] = None
@@ -640,7 +641,7 @@ class ResourcesConfig(Block):
     encode_precision: EncodePrecision = "auto"
     """As `members.precision`, for teachers' embeddings, also in `raysed teachers`, with weights in bf16, too. Means and
     scores use fp32. `int8`: on CPUs, OpenVINO embeds the corpus with the models in `teachers`, quantized on 300 of its
-    sentences; needs `pip install 'raysed[openvino]'` (docs/speed.md)."""
+    sentences; needs `pip install 'raysed[openvino]'` (docs/performance.md#settings)."""
     wait_minutes: Annotated[float, NO_EFFECT] = Field(10.0, ge=0)
     """Longest wait for an autoscaling cluster. If it has enough, the wait ends two minutes after its last new node."""
     silence_seconds: Annotated[float, NO_EFFECT] = Field(300.0, gt=0)
@@ -668,7 +669,7 @@ class _Common(Block):
     password, key or token are refused everywhere."""
     seed: int = Field(0, ge=0)
     """Seed of all draws and trainings. It gives the same files on one machine, up to rounding on GPUs
-    (docs/faults.md)."""
+    (docs/failures.md#is-the-result-the-same)."""
     recipes: list[str] = ["ct-sed-flow"]
     """What to make. Stages that recipes share run once."""
     teachers: Annotated[
