@@ -122,7 +122,7 @@ def make_directory(path: Path) -> None:
     sentences = bundled.corpus()[:150]
     for name in ("data/tickets", "text", "SentEval/data/downstream/TREC", "my-search/qrels"):
         (path / name).mkdir(parents=True)
-    for name in ("tickets.txt", "text/1.txt"):
+    for name in ("tickets.txt", "questions.txt", "text/1.txt"):
         (path / name).write_text("".join(f"{sentence}\n" for sentence in sentences))
     for name in ("tickets.jsonl", "data/tickets/1.jsonl"):
         (path / name).write_text("".join(json.dumps({"text": sentence}) + "\n" for sentence in sentences))
