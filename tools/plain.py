@@ -43,7 +43,6 @@ LEFT_OUT = {
     r"examples/mteb_scores\.py": "it needs mteb and the hub",
     r"^python examples/write_queries\.py (?!--help)": "it needs a server; tests/test_examples.py runs it",
     r"^python -m papers\.views ": "it needs WordNet or translation models; tests/papers/ runs it",
-    r"^nvidia-cuda-mps-control": "it needs a GPU",
 }
 """Why commands that match do not run."""
 SUBSTITUTES = {
