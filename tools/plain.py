@@ -22,7 +22,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build/plain"
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "papers/README.md", ROOT / "raysed/bundled/README.md"]
+PAGES = [
+    ROOT / "README.md",
+    *sorted(ROOT.glob("docs/*.md")),
+    ROOT / "papers/README.md",
+    ROOT / "raysed/bundled/README.md",
+]
 INSTALLS = {"plain": ".", "all": ".[all]"}
 """By environment, what is installed."""
 AT_A_TIME = 2  # commands

@@ -16,7 +16,14 @@ ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = ROOT / "tools/site/mkdocs.yml"
 PAGES = {
     path.relative_to(ROOT).as_posix()
-    for pattern in ("*.md", "docs/*.md", "benchmarks/*.md", "benchmarks/*/README.md")
+    for pattern in (
+        "*.md",
+        "docs/*.md",
+        "papers/*.md",
+        "raysed/bundled/*.md",
+        "benchmarks/*.md",
+        "benchmarks/*/README.md",
+    )
     for path in ROOT.glob(pattern)
 }
 needs_mkdocs = pytest.mark.skipif(

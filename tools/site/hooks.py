@@ -9,7 +9,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
 STYLE = Path(__file__).with_name("site.css")
-PAGES = ("*.md", "docs/*.md", "benchmarks/**/*.md")
+PAGES = ("*.md", "docs/*.md", "papers/*.md", "raysed/bundled/*.md", "benchmarks/**/*.md")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
