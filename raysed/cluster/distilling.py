@@ -93,12 +93,14 @@ def _fit(
     """Train a learner once there is a slot."""
     with slots:
         for attempt in range(_MAX_CONTROLLERS):
+            if interrupts.received_signal() is not None:  # while it waited
+                return
             try:
                 _trainer(job, run, share, prepared, events, attempt).fit()
                 return
             except BaseException as error:  # handed to the main thread
                 errors[job.name] = error
-                if not isinstance(error, ray.train.ControllerError) or interrupts.received_signal() is not None:
+                if not isinstance(error, ray.train.ControllerError):
                     return
                 log.warning("%s: Ray Train failed; restarting it: %s", job.name, last_line(error))
 

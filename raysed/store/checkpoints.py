@@ -58,14 +58,14 @@ class Checkpoints:
         return count
 
     def fail(self, job: str, **failure: Any) -> None:
-        """Record why no other start in this job would mend the training."""
+        """Record an error of one of several workers, for the next start of the training in this job."""
         with suppress(UserError):
             self._storage.plain.write(self._failure, json.dumps({"job": job, **failure}).encode())
 
-    def failure(self, job: str) -> dict[str, Any] | None:
+    def failure(self, job: str) -> dict[str, Any]:
         """Return what `fail` has recorded in this job."""
         found = self._storage.read_json(self._failure)
-        return found if found.pop("job", None) == job else None
+        return found if found.pop("job", None) == job else {}
 
     def newest(self) -> tuple[int, Path] | None:
         """Return the step and directory of the newest intact checkpoint with the same dependencies, or None."""

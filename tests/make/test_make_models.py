@@ -140,12 +140,15 @@ def test_other_failures_are_raised_until_there_are_no_retries_left(tmp_path):
 
 def test_an_error_of_one_among_several_workers_may_be_the_loss_of_another(tmp_path):
     """As of a node; so it is no verdict on the training, whose next start counts."""
-    task, storage = broken(tmp_path, RuntimeError("Connection closed by peer"), max_retries=0)
+    task, storage = broken(tmp_path, RuntimeError("CUDA out of memory"), max_retries=0)
     context = Context(world=2)
-    with pytest.raises(RuntimeError, match="Connection closed"):
+    with pytest.raises(RuntimeError, match="out of memory"):
         train(task, Broken, storage, context)
-    assert not task.checkpoints(storage).failure(context.job)
-    assert "lost 1 times" in train(task, Broken, storage, context).failure
+    task = replace(task, settings={"error": RuntimeError("Connection closed by peer")})
+    with pytest.raises(RuntimeError, match="Connection closed"):
+        train(task, Broken, storage, replace(context, rank=1))
+    last = "lost 1 times without a new checkpoint in between; the last error was: CUDA out of memory"
+    assert last in train(task, Broken, storage, context).failure
 
 
 def test_a_member_whose_worker_is_lost_again_and_again_is_given_up(tmp_path):
@@ -161,7 +164,7 @@ def test_a_member_whose_worker_is_lost_again_and_again_is_given_up(tmp_path):
 def test_the_failure_of_one_worker_ends_all_that_train_the_model(tmp_path):
     """It raises, as the others may wait for it; all start again, and rank 0 tells them what the first has recorded."""
     task, storage = broken(tmp_path, UserError("no space left"), max_retries=5)
-    sent = [(0, None)]
+    sent = [(0, {})]
 
     def send(value):
         sent[0] = value
