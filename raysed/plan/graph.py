@@ -57,7 +57,7 @@ class Plan:
         self._is_combined = any(recipe.ensemble == TEACHERS for recipe in self._distilling)
         self._prepare_evaluation()
         self._start = self._tables()
-        self._base = self._embed(BASE, "base", 0, self._start, "the untouched encoder")
+        self._base = self._embed(BASE, "base", 0, self._start, "the original encoder")
         teachers = add_teachers(self)
         for recipe in self._calibrations_of_base():
             self._calibrate(recipe, may_fail=recipe.calibration not in {r.calibration for r in job.recipes})

@@ -26,7 +26,7 @@ _FURTHER_STEPS = 4
 """Steps besides models and sections: lexical baselines, intervals, export, charts."""
 _PARITY_SENTENCES = 64
 _RANGE_SENTENCES = 256
-"""Sentences of the corpus, for the ranges of 8-bit activations."""
+"""Corpus sentences that set the ranges of 8-bit activations."""
 _PARITY, _CALIBRATED_PARITY = 1e-4, 1e-3
 """Whitening amplifies the rounding of weak directions, 100-fold or more if fitted on few sentences."""
 
@@ -34,7 +34,7 @@ _PARITY, _CALIBRATED_PARITY = 1e-4, 1e-3
 def publish(
     job: Job, storage: Storage, models: Sequence[ScoredModel], facts: Facts, write_line: Callable[[str], None]
 ) -> None:
-    """Score all models, export one unless that is refused, write the report and summarise it."""
+    """Score all models, export one unless refused, write the report and summarise it."""
     emit(stage="report")
     count = len(models) + sum(section.data is not None for section in all_sections())
     with steps("score and report", count + _FURTHER_STEPS) as begin:
@@ -67,7 +67,7 @@ def publish_failure(settings: Mapping[str, Any], storage: Storage, error: Except
 
 
 def _export(run: RunResults) -> None:
-    """Write `model/`; compare its vectors with the model in memory before publishing it."""
+    """Publish `model/` after comparing its vectors with those of the model in memory."""
     from raysed.model.library import export_model, parity  # takes seconds
 
     config, chosen, model = run.config, run.choice.model, run.exported_model
