@@ -1,4 +1,4 @@
-"""What the report needs to know about a run's models once they are made."""
+"""What the report needs to know about a run's finished models."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ScoredModel:
         kind: `base`, `member` or `learner`.
         embeddings: artefact with one file per pooling.
         weights: artefact of the encoder, None for the pre-trained one; known after the run.
-        left_out: whether it has collapsed: it is scored, but nothing else is made from it.
+        left_out: whether it has collapsed; it is scored, but not used otherwise.
     """
 
     recipe: str
@@ -57,10 +57,10 @@ class ScoredModel:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the stages know apart from scores.
+    """Results of the stages other than scores.
 
     Attributes:
-        members_corpus: facts about the members' corpus, where the learners' is only a part of it.
+        members_corpus: facts about the members' corpus, if learners read only a part of it.
         together: artefact of the combined external teachers; None if they were not combined or scored.
         soups, centres: artefacts by ensemble, see `soup_of` and `Plan.centres`.
         worth: scores of the teachers alone and together, with their names; None if not scored.
@@ -103,10 +103,10 @@ def scored_models(plan: Plan, state: State) -> list[ScoredModel]:
 
 
 def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
-    """Return what the report says apart from scores."""
+    """Collect the facts for the report."""
     job, config = plan.job, plan.config
     outcomes = {n: state.entry(outcome_of(n)) for depth in member_nodes(job.recipes) for n in depth}
-    corpus, apart, taught = map(state.entry, (CORPUS, MEMBERS_CORPUS, f"{TEACHERS}-{SED}/targets"))
+    corpus, members_corpus, targets = map(state.entry, (CORPUS, MEMBERS_CORPUS, f"{TEACHERS}-{SED}/targets"))
     left_out = {name: why for entry in outcomes.values() for name, why in entry.meta["left_out"].items()}
     worth = state.entry(TEACHER_SCORES)
     left_out |= teachers_left_out(job, worth)
@@ -117,11 +117,11 @@ def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
     left_out |= {name: why for name, (why, _) in state.failures.items() if "/calibrations/" in name}
     # Learners reproduce a single teacher's vectors unless these are centred, or a head is folded or dropped.
     is_kept = config.sed.target in (None, "mean") and config.sed.head in (None, "keep")
-    shares_space = taught and taught.meta.get("shared") and is_kept
+    shares_space = targets and targets.meta.get("shared") and is_kept
     return Facts(
         cluster=cluster,
         corpus=corpus.meta if corpus else {},
-        members_corpus=apart.meta if apart else {},
+        members_corpus=members_corpus.meta if members_corpus else {},
         left_out=left_out,
         members={node: [name for name, _ in state.listed(outcome_of(node))] for node in outcomes},
         grids=[entry.meta["grid"] for entry in outcomes.values() if "grid" in entry.meta],

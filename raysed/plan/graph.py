@@ -1,4 +1,4 @@
-"""Build the graph of everything that a run makes from its checked configuration."""
+"""Build the graph of a run's artefacts from its checked configuration."""
 
 import logging
 from collections import defaultdict
@@ -12,18 +12,12 @@ from raysed.make.fidelity import learner_fidelity
 from raysed.make.inputs import Sentences
 from raysed.make.models import EnsembleOutcome, GridOutcome, Learner, Member
 from raysed.make.scores import EvaluationEmbeddings, FittedCalibration, centre
-from raysed.make.targets import (
-    MeanTargets,
-    mean_of_members,
-)
+from raysed.make.targets import MeanTargets, mean_of_members
 from raysed.make.text import RewrittenViews, labelled_pairs, sentence_table, small_corpus, static_start, view_table
 from raysed.model.pretrained import text_tokenizer
 from raysed.model.prompts import learner_prompts
 from raysed.model.shape import shape_of
-from raysed.plan.artefacts import (
-    ScoredModel,
-    soup_of,
-)
+from raysed.plan.artefacts import ScoredModel, soup_of
 from raysed.plan.check import Job
 from raysed.plan.requirements import CORPUS, MEMBERS_CORPUS, corpora, models_of, trainings_of, trains_on_corpus
 from raysed.plan.size import largest_need
@@ -37,13 +31,13 @@ log = logging.getLogger(__name__)
 
 
 class Plan:
-    """All that a run makes, in the order of `raysed.pipeline`.
+    """The artefacts of a run, in the order of `raysed.pipeline`.
 
     Attributes:
         encoder, sentences, dev: inputs that most artefacts have.
-        table: what is read or trained on, by name.
+        table: tables to train on, by name.
         scored: models that may be scored, by recipe.
-        centres: by ensemble, the artefact that has its mean vector over the corpus, in a file `MEAN`.
+        centres: by ensemble, the artefact with its mean vector over the corpus, in a file `MEAN`.
     """
 
     def __init__(self, job: Job):
@@ -81,7 +75,7 @@ class Plan:
             tokens = tokenizer(evaluation.sentences, evaluation.roles)
         sentences = Sentences(evaluation, tokens, self._prompts)
         prompts = self._prompts if any(role in self._prompts for role in evaluation.roles) else {}
-        # Rows of embeddings follow the order of the tasks, which dicts do not tell.
+        # Rows of embeddings follow the order of the tasks, which equal dicts need not share.
         self.sentences = ExternalInput([self.job.inputs["tasks"], list(evaluation.tasks), prompts], sentences)
         if config.evaluation.dev is not None:
             own = Evaluation([evaluation.tasks[config.evaluation.dev]])
@@ -92,7 +86,7 @@ class Plan:
     # training data
 
     def _tables(self) -> Artefact | None:
-        """Add what is read; return the tokenizer and vectors that a static learner starts from."""
+        """Add the tables; return the tokenizer and vectors that a static learner starts from."""
         job, config, add, self.table = self.job, self.config, self.graph.add, dict[str, Artefact]()
         source = ExternalInput(job.inputs["corpus"], watched=job.watched["corpus"])
         inputs, settings = {"encoder": self.encoder, "source": source}, {"corpus": config.corpus, "seed": config.seed}
@@ -206,7 +200,7 @@ class Plan:
         return self.graph.add(member)
 
     def _centre(self, node: str, members: OutcomeMember) -> None:
-        """Note where the mean vector of an ensemble is: with its targets, or an artefact of its own."""
+        """Record which artefact has the mean vector of an ensemble: its targets, or one added here."""
         if node in self._means():
             self.centres[node] = f"{node}-{SED}/targets"
             return
@@ -218,19 +212,19 @@ class Plan:
     # targets and learners
 
     def _nodes_of_teachers(self) -> dict[int, str]:
-        """Return the ensembles of this run that are teachers, by their number."""
+        """Return the ensembles of this run that are teachers, by index."""
         made = {index: teacher for index, teacher in enumerate(self.job.teachers) if teacher.is_made_by_run}
         return {index: node_of(teacher.config, self.job.recipes) for index, teacher in made.items()}
 
     def _means(self) -> list[str]:
-        """Return the ensembles whose mean is a target, or a part of one."""
+        """Return the ensembles whose mean is a target or a part of one."""
         means = [recipe.ensemble for recipe in self._distilling if recipe.members]
         return list(dict.fromkeys([*means, *(self._nodes_of_teachers().values() if self._is_combined else [])]))
 
     def _targets(
         self, members: Mapping[str, Artefact], teachers: dict[int, Artefact], start: Any
     ) -> dict[str, Artefact]:
-        """Add what learners learn from; return it by ensemble."""
+        """Add the learners' targets; return them by ensemble."""
         config, nodes, found = self.config, self._nodes_of_teachers(), {}
         for index, node in nodes.items():
             each = [self.graph.artefacts[f"{node}/embeddings/{i:02d}"] for i in range(models_of(node, config))]
@@ -275,7 +269,7 @@ class Plan:
                 memory=memory,
             )
             learners[self.graph.add(learner)] = recipe, index
-        for learner, (recipe, index) in learners.items():  # when all are there, so that they train together
+        for learner, (recipe, index) in learners.items():  # after all learners, which train together
             of, layers = recipe.uncalibrated, {"layers": config.encoder.layers}
             self._embed(of, "learner", index, learner, learner.title)
             if index == 0:
@@ -288,9 +282,9 @@ class Plan:
     # calibrations
 
     def _calibrations_of_base(self) -> list[Recipe]:
-        """Return the base with every calibration of the run, and whitened: the best row that needs no training.
+        """Return the base with every calibration of the run, and whitened.
 
-        Whitening is left out if nothing else would read the text that it is fitted on.
+        Whitening is left out if nothing else reads the text that it is fitted on.
         """
         calibrations, fit_on = [r.calibration for r in self.job.recipes if r.calibration], self.config.flow.fit_on
         texts = ["-".join([BASE, *calibration]) for calibration in calibrations]

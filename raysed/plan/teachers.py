@@ -1,4 +1,4 @@
-"""The part of the graph that external teachers need: their embeddings, scores and combined targets."""
+"""The graph's part for external teachers: their embeddings, scores and combined targets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 def add_teachers(plan: Plan) -> dict[int, Artefact]:
-    """Add the embeddings of the evaluation by teachers; members of this run follow in `_targets`."""
+    """Add the teachers' embeddings of the evaluation; `Plan` adds those of ensembles of this run."""
     found = {}
     for index, teacher in enumerate(plan.job.teachers):
         if index in plan.job.unscored:
@@ -53,7 +53,7 @@ def add_teachers(plan: Plan) -> dict[int, Artefact]:
 
 
 def add_teacher(plan: Plan, index: int, make: Any, inputs: Mapping[str, Any]) -> Artefact:
-    """Add the embeddings of the evaluation by one teacher."""
+    """Add one teacher's embeddings of the evaluation."""
     layers, name = plan.config.encoder.layers, f"{TEACHERS}/embeddings/{index:02d}"
     title, label = f"embeddings by {plan.job.teachers[index].title}", f"{TEACHERS}/members/{index:02d}"
     model = ExternalInput(label, label)
@@ -89,7 +89,7 @@ def combine_teachers(plan: Plan, embedded: tuple[Artefact, ...], means: Mapping[
 
 
 def _score_teachers(plan: Plan, embedded: tuple[Artefact, ...]) -> Artefact | None:
-    """Add the teachers' scores, alone and together, and the choice of the best on the dev task; return that."""
+    """Add the teachers' scores, alone and together, and the choice of the best on the dev task; return the choice."""
     evaluation, choice = plan.config.evaluation, None
     settings = {"combination": plan.config.combination.only("how", "weights", "balance")}  # they change cosines
     execution = Short(TEACHER_SCORES, on_cpus=True)
