@@ -276,8 +276,7 @@ class Plan:
                 inputs = {"corpus": self.table[CORPUS], "targets": targets[recipe.ensemble], "model": learner}
                 inputs["encoder"] = self.encoder
                 name, title = f"{of}/fidelity/00", f"comparison of {of} with its teachers"
-                made = name, title, "evaluation", learner_fidelity, inputs, layers
-                self.graph.add(Artefact(*made, execution=Short()))
+                self.graph.add(Artefact(name, title, "evaluation", learner_fidelity, inputs, layers, execution=Short()))
 
     # calibrations
 
@@ -298,11 +297,11 @@ class Plan:
         of_models, config = self.scored.get(recipe.uncalibrated, []), self.config
         fits = config.flow.fits if "flow" in recipe.calibration and len(of_models) == 1 else 1
         fit_on, text = config.flow.fit_on, None
-        if fit_on != "tasks":
-            table = CORPUS if fit_on == CORPUS else f"pairs/{fit_on}"
-            external = CorpusConfig(source=fit_on), self.job.watched["fit_on"]
-            text = self.table[table] if fit_on in fitted_on() else None
-            text = text or ExternalInput(self.job.inputs["fit_on"], *external)
+        if fit_on not in fitted_on():
+            source, watched = CorpusConfig(source=fit_on), self.job.watched["fit_on"]
+            text = ExternalInput(self.job.inputs["fit_on"], source, watched)
+        elif fit_on != "tasks":
+            text = self.table[CORPUS if fit_on == CORPUS else f"pairs/{fit_on}"]
         dev = self.dev if "natsv" in recipe.calibration and config.calibration.natsv_k == "dev" else None
         for of, fit in ((of, fit) for of in of_models for fit in range(fits)):
             # Side tables show only the first fit.

@@ -82,9 +82,9 @@ def combine_teachers(plan: Plan, embedded: tuple[Artefact, ...], means: Mapping[
         made = Artefact(name, title, stage, candidates, given, settings, **about, lines=lines)
         plan.table["candidates"] = add(made)
     if not job.unscored:
-        kept = {"targets": targets, "embeddings": embedded}, {"layers": config.encoder.layers}
+        inputs, settings = {"targets": targets, "embeddings": embedded}, {"layers": config.encoder.layers}
         title = "embeddings by all teachers together"
-        add(Artefact(COMBINED_EMBEDDINGS, title, stage, combined_embeddings, *kept))
+        add(Artefact(COMBINED_EMBEDDINGS, title, stage, combined_embeddings, inputs, settings))
     return targets
 
 
@@ -113,8 +113,10 @@ def _rows(plan: Plan, index: int, teacher: Teacher) -> Artefact:
     if precision == "int8" and teacher.is_model:
         inputs, title = {"corpus": plan.table[CORPUS], "teacher": source}, f"8-bit weights of {teacher.title}"
         lines = lambda entry: [int8_summary(teacher.title, entry.meta)]  # noqa: E731
-        made = f"{TEACHERS}/int8/{index:02d}", title, "teachers", teacher_in_int8, inputs
-        int8 = plan.graph.add(Artefact(*made, execution=Short(), lines=lines))
+        name = f"{TEACHERS}/int8/{index:02d}"
+        int8 = plan.graph.add(
+            Artefact(name, title, "teachers", teacher_in_int8, inputs, execution=Short(), lines=lines)
+        )
     return plan.graph.add(TeacherRows(teacher, source, plan.table[CORPUS], precision, int8))
 
 

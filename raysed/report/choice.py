@@ -31,7 +31,6 @@ class Choice:
 
     @property
     def title(self) -> str:
-        """Name in tables and charts."""
         return f"{self.model.recipe} ({'not ' if self.refusal else ''}exported)"
 
     def words(self) -> str:

@@ -27,7 +27,6 @@ class Document:
 
     @classmethod
     def of(cls, run: RunResults) -> "Document":
-        """Compute all sections of a run."""
         data = {}
         for section in (section for section in all_sections() if section.data):
             run.begin(f"section {section.name}")

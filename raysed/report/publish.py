@@ -45,7 +45,7 @@ def publish(
         else:
             _export(run)
         report = Document.of(run)
-        begin("pictures")
+        begin("charts")
 
         def write(path: Path) -> None:
             path.mkdir(parents=True, exist_ok=True)
@@ -71,25 +71,30 @@ def _export(run: RunResults) -> None:
     from raysed.model.library import export_model, parity  # takes seconds
 
     config, chosen, model = run.config, run.choice.model, run.exported_model
-    about: dict[str, Any] = {"layers": config.encoder.layers, "max_length": config.encoder.max_length}
-    about |= {"calibration": model.calibration, "prompts": run.prompts}
     sentences, dev = run.evaluation.sentences, run.evaluation.tasks.get(config.evaluation.dev)
     tolerance = _PARITY if model.calibration is None else _CALIBRATED_PARITY
 
     def write(path: Path) -> None:
-        export_model(model.encoder, model.tokenizer, path, **about)
+        export_model(
+            model.encoder,
+            model.tokenizer,
+            path,
+            layers=config.encoder.layers,
+            max_length=config.encoder.max_length,
+            calibration=model.calibration,
+            prompts=run.prompts,
+        )
         write_card(run, path)
         compared = sentences[:_PARITY_SENTENCES]
         expected_ND = model.embed(compared)
         difference = parity(path, compared, expected_ND, config.encoder.trust_remote_code)
         if not difference < tolerance:
             raise RuntimeError(f"the exported model's vectors differ from the trained model's by {difference:.2g}")
-        if config.export.formats:
+        if formats := config.export.formats:
             texts = run.sample_sentences()
             rows = np.random.default_rng(config.seed).permutation(len(texts))[:_RANGE_SENTENCES]
-            write_formats(path, config.export.formats, [texts[row] for row in rows])
-            about_formats = config.export.formats, sentences, expected_ND, tolerance, dev, run.prompts
-            run.formats[:] = compare_formats(path, *about_formats)
+            write_formats(path, formats, [texts[row] for row in rows])
+            run.formats[:] = compare_formats(path, formats, sentences, expected_ND, tolerance, dev, run.prompts)
 
     run.storage.commit("model", write, run.job.depends, {"recipe": chosen.recipe, "index": chosen.index})
 

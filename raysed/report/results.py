@@ -115,7 +115,7 @@ class RunResults:
 
     def _scored(self) -> Iterator[tuple[Row, Outcomes]]:
         evaluation, main = self.evaluation, self.config.encoder.layers
-        self.begin("words alone")
+        self.begin("lexical baselines")
         for name, scores in evaluation.score_baselines().items():
             yield Row(name, "baseline", 0, None, 0, scores.metrics), scores.outcomes
         yield from self._grid_models()
@@ -124,8 +124,8 @@ class RunResults:
                 self.begin(recipe)
                 for layers in model.poolings:
                     scores = evaluation.score(self.embeddings(model, layers))
-                    about = (recipe, model.kind, model.index, None, layers)
-                    yield Row(*about, scores.metrics, model.left_out), scores.outcomes
+                    row = Row(recipe, model.kind, model.index, None, layers, scores.metrics, model.left_out)
+                    yield row, scores.outcomes
             soup = self.facts.soups.get(recipe)
             combined = {"ensemble": self._combined(recipe)}
             combined |= {"soup": load_embeddings(self.storage.fetch(soup), main)} if soup else {}
@@ -176,10 +176,9 @@ class RunResults:
 
     @cached_property
     def choice(self) -> Choice:
-        """The model to export, and why."""
-        config = self.config
-        about = (config.recipes, config.export, config.evaluation.dev, config.flow.per_task)
-        return choose(self._scores[0], self.models, *about)
+        config, scores = self.config, self._scores[0]
+        dev, per_task = config.evaluation.dev, config.flow.per_task
+        return choose(scores, self.models, config.recipes, config.export, dev, per_task)
 
     @cached_property
     def base_model(self) -> NativeModel:
@@ -201,8 +200,7 @@ class RunResults:
         for files in () if model.weights else self.job.watched["encoder"]:
             files.check()
         encoder, budget = self.config.encoder, self.config.resources.encode_token_budget
-        about = {"token_budget": budget, "calibration": calibration}
-        return NativeModel(*start, encoder.layers, encoder.max_length, **about)
+        return NativeModel(*start, encoder.layers, encoder.max_length, token_budget=budget, calibration=calibration)
 
     @cached_property
     def prompts(self) -> Prompts:

@@ -98,7 +98,6 @@ class ScoreTable:
         return [row for row in at_depth if not row.left_out]
 
     def rows_of(self, group: Group) -> list[Row]:
-        """Return the counted rows of a group."""
         return [row for row in self.counted if (row.recipe, row.kind) == group]
 
     @cached_property
@@ -125,7 +124,6 @@ class ScoreTable:
 
     @cached_property
     def groups(self) -> Groups:
-        """Headline entries by group, in reading order."""
         return self.groups_of(AVERAGE)
 
     def groups_of(self, task: str | None) -> Groups:
@@ -152,11 +150,9 @@ class ScoreTable:
         return max(groups, key=lambda group: self.groups[group]["mean"], default=None)
 
     def row(self, recipe: str, kind: str, index: int) -> Row | None:
-        """Return the counted row of one model."""
         return next((row for row in self.rows_of((recipe, kind)) if row.index == index), None)
 
     def average_of(self, recipe: str, kind: str, index: int) -> float | None:
-        """Return the headline score of one model."""
         row = self.row(recipe, kind, index)
         return row and row.average(self.tasks)
 

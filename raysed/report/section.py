@@ -59,7 +59,6 @@ class Section:
 
     @property
     def anchor(self) -> str:
-        """Id on the page."""
         return self.name.rpartition(".")[2]
 
 

@@ -109,7 +109,6 @@ class Files:
                 self._put(os.path.dirname(there), lambda: self.fs.copy_file(here, there))
 
     def upload(self, directory: Path, name: str) -> None:
-        """Copy a local directory's files to `name`."""
         target = self.path(name)
         self._put(target, lambda: pafs.copy_files(str(directory), target, destination_filesystem=self.fs))
 

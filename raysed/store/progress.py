@@ -90,7 +90,6 @@ class Progress:
             self._write(line, "")
 
     def close(self, note: str = "") -> None:
-        """Print the final line."""
         seconds = time.monotonic() - self._started
         self._write(f"{self._title}: done in {duration(seconds)}{' · ' if note else ''}{note}", "\n")
 

@@ -72,7 +72,6 @@ class Status:
         return not self._has_begun and self._before is not None
 
     def listen(self, facts: dict[str, Any]) -> None:
-        """Record the facts of an `emit`."""
         with self._lock:
             if "stage" in facts:  # progress of the previous stage is out of date
                 self._has_begun = True
@@ -82,7 +81,6 @@ class Status:
                 self._facts.update(facts)
 
     def write(self, **facts: Any) -> None:
-        """Update the content and write the file."""
         with self._lock:
             self._facts.update(facts)
             self._write(json.dumps({**self._facts, "told": time.time()}, indent=1))

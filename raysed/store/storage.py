@@ -249,7 +249,6 @@ class Storage:
     # -- plain files -------------------------------------------------------------------------------------------------
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a small file as UTF-8; see `write_bytes`."""
         self.write_bytes(name, text.encode())
 
     def write_bytes(self, name: str, data: bytes) -> None:
@@ -276,7 +275,6 @@ class Storage:
         return found
 
     def has_files(self, *names: str) -> bool:
-        """Return whether all these files exist."""
         return None not in self.plain.sizes(names)
 
     def clock(self) -> float | None:

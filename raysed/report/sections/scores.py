@@ -39,7 +39,7 @@ def headline_table(scores: ScoreTable) -> Table:
         "fitted on": [scores.fitted_on or "-" if stages_of(recipe)[1] else "-" for recipe, _ in groups],
         "max": [number(entry.get("max")) for entry in groups.values()],
         "mean": [number(entry.get("mean")) for entry in groups.values()],
-        "95 %": [in_words(entry) for entry in groups.values()],
+        "95 %": [f"{entry['low']:.1f} to {entry['high']:.1f}" if "low" in entry else "-" for entry in groups.values()],
         "std": [number(entry.get("std") if entry["n"] > 1 else None) for entry in groups.values()],
         "n": [str(entry["n"]) for entry in groups.values()],
     }
@@ -49,11 +49,6 @@ def headline_table(scores: ScoreTable) -> Table:
     empty = {"labels": {NO_LABELS}, "fitted on": {"-"}, "95 %": {"-"}}
     columns = {head: cells for head, cells in columns.items() if not set(cells) <= empty.get(head, set())}
     return Table(list(columns), list(zip(*columns.values())), names=[":".join(["scores", *group]) for group in groups])
-
-
-def in_words(entry: Mapping[str, Any]) -> str:
-    """Return the interval of a summary entry."""
-    return f"{entry['low']:.1f} to {entry['high']:.1f}" if "low" in entry else "-"
 
 
 def layers_table(scores: ScoreTable) -> Table:
