@@ -85,20 +85,20 @@ class Facts:
 def scored_models(plan: Plan, state: State) -> list[ScoredModel]:
     """Return the models that can be scored, in reading order."""
     found = []
-    for of in (of for recipe in plan.recipes() for of in plan.scored.get(recipe, [])):
-        entry = state.entry(of.embeddings)
-        poolings = tuple(k for k in of.poolings if entry and str(k) not in entry.meta.get("failed", {}))
+    for scored in (scored for recipe in plan.recipes() for scored in plan.scored.get(recipe, [])):
+        entry = state.entry(scored.embeddings)
+        poolings = tuple(k for k in scored.poolings if entry and str(k) not in entry.meta.get("failed", {}))
         if plan.config.encoder.layers not in poolings:
             continue
-        weights, is_collapsed = of.model, False
-        if isinstance(of.model, OutcomeMember):
-            weights = state.listed(of.model.outcome)[of.model.index][0]
-            is_collapsed = weights not in dict(state.listed(of.model.outcome, "healthy"))
-        elif isinstance(of.model, ExternalInput):
-            weights = of.model.value
-        elif of.model:
-            weights = of.model.name
-        found.append(replace(of, poolings=poolings, weights=weights, left_out=is_collapsed))
+        weights, is_collapsed = scored.model, False
+        if isinstance(scored.model, OutcomeMember):
+            weights = state.listed(scored.model.outcome)[scored.model.index][0]
+            is_collapsed = weights not in dict(state.listed(scored.model.outcome, "healthy"))
+        elif isinstance(scored.model, ExternalInput):
+            weights = scored.model.value
+        elif scored.model:
+            weights = scored.model.name
+        found.append(replace(scored, poolings=poolings, weights=weights, left_out=is_collapsed))
     return found
 
 
@@ -110,10 +110,10 @@ def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
     left_out = {name: why for entry in outcomes.values() for name, why in entry.meta["left_out"].items()}
     worth = state.entry(TEACHER_SCORES)
     left_out |= teachers_left_out(job, worth)
-    for of in (of for group in plan.scored.values() for of in group):
-        entry = state.entry(of.embeddings)
+    for scored in (scored for group in plan.scored.values() for scored in group):
+        entry = state.entry(scored.embeddings)
         if entry and (why := poolings_without_fit(entry.meta)):
-            left_out[of.embeddings] = why
+            left_out[scored.embeddings] = why
     left_out |= {name: why for name, (why, _) in state.failures.items() if "/calibrations/" in name}
     # Learners reproduce a single teacher's vectors unless these are centred, or a head is folded or dropped.
     is_kept = config.sed.target in (None, "mean") and config.sed.head in (None, "keep")

@@ -82,7 +82,7 @@ def draft(
     encoder: EncoderConfig,
     output: str,
 ) -> Draft:
-    """Write a configuration for what the survey found.
+    """Write a configuration for a surveyed corpus.
 
     Args:
         pairs: graded pairs by source; the first chooses, the report scores the others.

@@ -66,7 +66,7 @@ class Plan:
                 self._calibrate(recipe, may_fail=True)
 
     def _prepare_evaluation(self) -> None:
-        """Tokenise the sentences of all tasks, and those of the dev task."""
+        """Tokenise the sentences of all tasks, and of the dev task."""
         config, evaluation = self.config, self.job.evaluation
         self._prompts = learner_prompts(config.search, config.encoder)
         tokens, self.dev = None, None
@@ -270,12 +270,12 @@ class Plan:
             )
             learners[self.graph.add(learner)] = recipe, index
         for learner, (recipe, index) in learners.items():  # after all learners, which train together
-            of, layers = recipe.uncalibrated, {"layers": config.encoder.layers}
-            self._embed(of, "learner", index, learner, learner.title)
+            text, layers = recipe.uncalibrated, {"layers": config.encoder.layers}
+            self._embed(text, "learner", index, learner, learner.title)
             if index == 0:
                 inputs = {"corpus": self.table[CORPUS], "targets": targets[recipe.ensemble], "model": learner}
                 inputs["encoder"] = self.encoder
-                name, title = f"{of}/fidelity/00", f"comparison of {of} with its teachers"
+                name, title = f"{text}/fidelity/00", f"comparison of {text} with its teachers"
                 self.graph.add(Artefact(name, title, "evaluation", learner_fidelity, inputs, layers, execution=Short()))
 
     # calibrations
@@ -294,8 +294,8 @@ class Plan:
     def _calibrate(self, recipe: Recipe, may_fail: bool) -> None:
         if recipe.text in self.scored:
             return
-        of_models, config = self.scored.get(recipe.uncalibrated, []), self.config
-        fits = config.flow.fits if "flow" in recipe.calibration and len(of_models) == 1 else 1
+        plain_models, config = self.scored.get(recipe.uncalibrated, []), self.config
+        fits = config.flow.fits if "flow" in recipe.calibration and len(plain_models) == 1 else 1
         fit_on, text = config.flow.fit_on, None
         if fit_on not in fitted_on():
             source, watched = CorpusConfig(source=fit_on), self.job.watched["fit_on"]
@@ -303,19 +303,19 @@ class Plan:
         elif fit_on != "tasks":
             text = self.table[CORPUS if fit_on == CORPUS else f"pairs/{fit_on}"]
         dev = self.dev if "natsv" in recipe.calibration and config.calibration.natsv_k == "dev" else None
-        for of, fit in ((of, fit) for of in of_models for fit in range(fits)):
+        for plain, fit in ((plain, fit) for plain in plain_models for fit in range(fits)):
             # Side tables show only the first fit.
-            main, model = config.encoder.layers, of.model
-            poolings = of.poolings if fit == 0 else (main,)
+            main, model = config.encoder.layers, plain.model
+            poolings = plain.poolings if fit == 0 else (main,)
             if isinstance(model, OutcomeMember):  # no collapsed members: equal vectors cannot be calibrated
                 model = OutcomeMember(model.outcome, model.index, "sound")
-            seed = derive_seed(config.seed, recipe.text, of.index, *([fit] if fit else []))
-            embeddings, index = self.graph.artefacts[of.embeddings], of.index + fit
+            seed = derive_seed(config.seed, recipe.text, plain.index, *([fit] if fit else []))
+            embeddings, index = self.graph.artefacts[plain.embeddings], plain.index + fit
             inputs = {"embeddings": embeddings, "model": model, "sentences": self.sentences}
             inputs |= {"encoder": self.encoder, "text": text} | ({"dev": dev} if dev else {})
             blocks, seeds = (config.flow, config.calibration), (seed, config.seed)
-            made = FittedCalibration(recipe, index, inputs, blocks, seeds, poolings, main, of.poolings, may_fail)
-            scored = ScoredModel(recipe.text, of.kind, index, self.graph.add(made).name, poolings, model=of.model)
+            made = FittedCalibration(recipe, index, inputs, blocks, seeds, poolings, main, plain.poolings, may_fail)
+            scored = ScoredModel(recipe.text, plain.kind, index, self.graph.add(made).name, poolings, model=plain.model)
             self.scored[recipe.text].append(scored)
 
     # for the executor and the report

@@ -83,10 +83,10 @@ def _search_rows(job: Job) -> dict[str, int]:
     """Count the queries for the corpus, and the rows that learners train on."""
     config, answered, texts, queries = job.config, set(), 0, 0
     text = corpora(config, job.recipes)[CORPUS]
-    for ids, _, of in text_chunks(text, config.seed, CorpusReport(), config.search):
-        is_query = of != ids
+    for ids, _, text_ids in text_chunks(text, config.seed, CorpusReport(), config.search):
+        is_query = text_ids != ids
         texts, queries = texts + int((~is_query).sum()), queries + int(is_query.sum())
-        answered.update(of[is_query & (of != UNKNOWN)].tolist())
+        answered.update(text_ids[is_query & (text_ids != UNKNOWN)].tolist())
     # A text without queries counts as one itself, see `make.candidates`.
     return {QUERIES: queries, CANDIDATES: queries + texts - len(answered)}
 

@@ -86,7 +86,7 @@ def gain_sentence(scores: ScoreTable) -> str:
 
 
 def _losses(scores: ScoreTable) -> Iterator[str]:
-    """Yield a sentence on those of several tasks where lexical baselines beat the exported model."""
+    """With several tasks, yield a sentence on those where a lexical baseline beats the exported model."""
     found = []
     for task in scores.tasks if len(scores.tasks) > 1 else ():
         words = {group: entry["mean"] for group, entry in scores.groups_of(task).items() if group[1] == "baseline"}
@@ -109,7 +109,7 @@ class Finding:
 
 
 _Effect = tuple[str, str, Compared, Compared]
-"""Kind, what is compared, and the scores after and before."""
+"""Kind, title, and the scores after and before."""
 
 
 def findings(run: "RunResults") -> list[Finding]:

@@ -168,9 +168,9 @@ class RunResults:
             if scores.exported in rows:
                 chosen[(*group, "exported")] = rows.index(scores.exported)
         groups = {(*group, "mean"): models for group, models in outcomes.items()}
-        groups |= {of: [outcomes[of[:2]][row]] for of, row in chosen.items() if len(outcomes[of[:2]]) > 1}
+        groups |= {key: [outcomes[key[:2]][row]] for key, row in chosen.items() if len(outcomes[key[:2]]) > 1}
         draws = resample(self.evaluation, groups, scores.tasks, seed=derive_seed(self.config.seed, "bootstrap"))
-        return {of: draws[(*of[:2], "mean")] for of in chosen} | draws
+        return {key: draws[(*key[:2], "mean")] for key in chosen} | draws
 
     # -- the exported model ------------------------------------------------------------------------------------------
 

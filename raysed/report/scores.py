@@ -93,7 +93,7 @@ class ScoreTable:
 
     @cached_property
     def counted(self) -> list[Row]:
-        """Rows behind the headline, including those of grids."""
+        """Rows behind the headline, grids included."""
         at_depth = [row for row in self.rows if row.layers == self.main_layers or row.kind == "baseline"]
         return [row for row in at_depth if not row.left_out]
 

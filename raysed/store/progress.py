@@ -42,10 +42,10 @@ def shown(wanted: bool) -> Iterator[None]:
 
 
 def emit(**facts: Any) -> None:
-    """Report where the run is, or what a stage took, to the listeners.
+    """Report a run's position or a stage's work to the listeners.
 
-    Where it is: `stage`; the progress `line`, its `share` (0 to 1) and the seconds `left`. What a stage took:
-    `sentences`. Once: `totals` of trainings by directory.
+    Position: `stage`; the progress `line`, its `share` (0 to 1) and the seconds `left`. Work: `sentences`. Once:
+    `totals` of trainings by directory.
     """
     for listener in _listeners:
         listener(facts)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 _MARKS = r"[\\`\[\]$~]|(?<=\S)\*|\*(?=\S)|(?<!\w)_|_(?!\w)"
-"""Characters that Markdown interprets, depending on what is next to them."""
+"""Characters that Markdown interprets, depending on their neighbours."""
 TEMPLATES = Path(__file__).parents[1] / "templates"
 
 

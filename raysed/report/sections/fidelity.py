@@ -14,7 +14,7 @@ from raysed.store.text import Table
 def _fidelity(run: RunResults) -> list[dict[str, Any]]:
     recipes = dict.fromkeys(recipe.uncalibrated for recipe in run.job.recipes if recipe.distils)
     found = {recipe: run.meta(f"{recipe}/fidelity/00") for recipe in recipes}
-    tables = [{"recipe": recipe, "asked_by": "texts", **of} for recipe, of in found.items() if "searches" in of]
+    tables = [{"recipe": recipe, "asked_by": "texts", **meta} for recipe, meta in found.items() if "searches" in meta]
     for table in tables if run.config.search.enabled else ():
         table["mined"] = dict(run.meta(f"{table['recipe']}/candidates"))
     return tables

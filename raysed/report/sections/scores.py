@@ -120,7 +120,7 @@ def scores_chart(scores: ScoreTable) -> Chart | None:
         axes.set(xlabel=f"{scores.measure}; bar: mean, line: its 95 % interval")
         axes.set(ylim=(len(scores.groups), 0), yticks=[])
 
-    means, counts = ({group: entry[of] for group, entry in scores.groups.items()} for of in ("mean", "n"))
+    means, counts = ({group: entry[key] for group, entry in scores.groups.items()} for key in ("mean", "n"))
     best, base = max(means, key=means.__getitem__), means.get(("base", "base"))
     title = f"Best: {titled(*best, counts[best])} {means[best]:.1f}"
     title += "" if base is None or best == ("base", "base") else f", base encoder {base:.1f}"
