@@ -60,7 +60,7 @@ def test_lower_bounds():
         (
             {0.0: [79.0], 0.5: [80.0], 0.6: [50.0]},
             {"stopped": [0.6], "scheduler": "halving"},
-            "Bounds that fell behind were stopped early: 3,000 updates were made instead of 6,000 (50%).",
+            "Bounds that fell behind were stopped early: the grid took 3,000 updates instead of 6,000 (50%).",
         ),
         ({0.0: [79.0], 0.5: [80.0], 0.6: [50.0]}, {"stopped": [0.6]}, "| stopped after update 1,200 |"),
     ):
@@ -208,7 +208,7 @@ def test_failures_and_formats():
     ):
         assert part in text, part
     assert "| onnx   | onnx/model.onnx | 5.0 MB |       1,234 | 58.00 | 1.0000 |" in text
-    assert "The pairs that ct (exported) on sts12 ranks most differently from people." in text
+    assert "The pairs that ct (exported) on sts12 ranks farthest from the graded order." in text
     assert "| A / B | C | 4.60 | 0.10 | 95 | 5 |" in text
 
 
