@@ -31,9 +31,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """The first page stands alone in its tab, so it has no list of pages."""
+    """The first page stands alone in its tab, so it has no list of pages; the search leaves measurements out."""
     if page.is_homepage:
         page.meta["hide"] = ["navigation"]
+    if page.file.src_uri.startswith("benchmarks/"):
+        page.meta["search"] = {"exclude": True}
     return markdown
 
 
