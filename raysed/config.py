@@ -609,8 +609,7 @@ class ExportConfig(Block):
     formats: list[Format] = []
     """Extra formats for sentence-transformers: `onnx`; `int8` for AVX-512 VNNI or ARM64; `int8_avx2` for older
     processors; `openvino` and `openvino_int8` ([formats](distill.md#onnx-and-openvino)). Need `encoder.pool_layers: 1`
-    and
-    `pip install 'raysed[onnx]'` or `'raysed[openvino]'`."""
+    and `pip install 'raysed[onnx]'` or `'raysed[openvino]'`."""
 
 
 class ResourcesConfig(Block):

@@ -1,5 +1,6 @@
 """raysed from Python: which settings a call makes, and what it gives back."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -274,6 +275,24 @@ def test_secrets_in_what_is_scored_are_not_repeated():
     with pytest.raises(UserError, match="contains a password") as caught:
         api.evaluate("s3://me:hush@bucket/model", {"mine": [*PAIRS, ("A dog.", "A pet.", 2.0)]})
     assert "hush" not in str(caught.value)
+
+
+def test_keys_of_scores_say_what_a_model_is(tmp_path):
+    expected = {
+        ("base", "base"): "base/start",
+        ("base-whiten", "base"): "base-whiten/start",
+        ("teachers", "member"): "teachers/teacher",
+        ("teachers", "ensemble"): "teachers/ensemble",
+        ("ct", "member"): "ct/member",
+        ("teachers-sed", "learner"): "teachers-sed/learner",
+    }
+    groups = [{"recipe": recipe, "kind": kind} for recipe, kind in [*expected, ("sts", "grid")]]
+    summary = [{**group, "task": task, "mean": 50.0} for task in ("mine", "mean") for group in groups]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/report.json").write_text(json.dumps({"summary": summary}))
+    scores = api.Result(Storage(str(tmp_path), "mine")).scores
+    assert scores == {key: {"mean": 50.0, "mine": 50.0} for key in expected.values()}
+    assert all(list(row) == ["mean", "mine"] for row in scores.values())
 
 
 @pytest.mark.slow
