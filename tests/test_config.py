@@ -142,7 +142,7 @@ def test_dump_and_load_round_trip(tmp_path):
     config = make_config(
         {
             "run": "x.1",
-            "encoder": {"layers": "first_last", "model_kwargs": {"num_hidden_layers": 3}},
+            "encoder": {"pool_layers": "first_last", "model_kwargs": {"num_hidden_layers": 3}},
             "evaluation": {"tasks": {"ä": {"source": "ü.tsv", "score_range": [1, 5]}}, "dev": None},
             "ct": {"learning_rates": [1e-5, 3.3e-7, 1e-20, 1 / 3, 1]},
             "members": {"min_members": 2},

@@ -161,8 +161,8 @@ PIVOT = "back_translation --pivot m m --output views.parquet"
     [
         ("evaluate --models m --task pairs.tsv --pool-layers 2", "config.json model.safetensors"),
         ("evaluate --models m --task pairs.tsv", "config.json model.safetensors modules.json"),
-        ("teachers bundled:raw m --task pairs.tsv", "config.json model.onnx modules.json"),
-        ("teachers bundled:raw m --task pairs.tsv", "model.onnx tokenizer_config.json"),
+        ("teachers --teachers bundled:raw m --task pairs.tsv", "config.json model.onnx modules.json"),
+        ("teachers --teachers bundled:raw m --task pairs.tsv", "model.onnx tokenizer_config.json"),
         ("distill --teachers m --learner bundled:encoder --corpus bundled:everyday", "config.json model.safetensors"),
         (PIVOT, "config.json model.safetensors"),
     ],

@@ -271,7 +271,7 @@ def test_the_layout_of_the_first_releases_is_a_start_too(exports, tmp_path):
             file.rename(inner / file.name)
     first, *rest = json.loads((path / "modules.json").read_text())
     (path / "modules.json").write_text(json.dumps([{**first, "path": "0_Transformer"}, *rest]))
-    config = EncoderConfig(path=str(path), max_length=MAX_LENGTH, keep_layers="half", layers=1)
+    config = EncoderConfig(path=str(path), max_length=MAX_LENGTH, keep_layers="half", pool_layers=1)
     assert check_encoder(config) == load_encoder(config)[0].transformer.config.num_hidden_layers == 1
     assert load_model(str(path)).embed(["a cat"]) == pytest.approx(by_library(exports["1"], ["a cat"]), abs=1e-5)
 
@@ -283,7 +283,7 @@ def refusal(name: object, layers: Layers = 1, max_length: int = MAX_LENGTH) -> s
     with pytest.raises(UserError) as caught:
         load_model(str(name), layers, max_length)
     message = str(caught.value)
-    assert message.startswith(f"--model {name}: ") and "\n" not in message
+    assert message.startswith(f"--models {name}: ") and "\n" not in message
     return message
 
 

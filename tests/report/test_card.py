@@ -121,7 +121,7 @@ def test_it_says_what_was_done(tmp_path):
 
 
 def test_it_says_that_only_some_layers_were_taken_and_what_fitted_a_calibration(tmp_path):
-    block = {"path": "prajjwal1/bert-tiny", "keep_layers": "half", "layers": 1}
+    block = {"path": "prajjwal1/bert-tiny", "keep_layers": "half", "pool_layers": 1}
     block["model_kwargs"] = {"cache_dir": "/home/me", "num_hidden_layers": 1}
     search = {"queries": ["crops"], "source": "/home/me/q.txt"}
     given = {"encoder": block, "search": search, "combination": {"balance": "centred"}}

@@ -38,7 +38,7 @@ def settings(tmp_path_factory):
         "storage": str(directory / "runs"),
         "recipes": ["teachers-sed"],
         "teachers": ["bundled:encoder", {"path": "bundled:raw", **PROMPTS}],
-        "encoder": {"model_kwargs": {"num_hidden_layers": 1}, "layers": 1},
+        "encoder": {"model_kwargs": {"num_hidden_layers": 1}, "pool_layers": 1},
         "corpus": {"source": str(directory / "passages.jsonl")},
         "search": SEARCH,
         "evaluation": {"tasks": TASKS, "dev": "dev", "pool_layers": [1]},

@@ -38,7 +38,7 @@ def settings(tiny_encoder_dir, tmp_path):
             "storage": str(tmp_path / "runs"),
             "recipes": ["teachers-sed"],
             "teachers": ["bundled:encoder", {"path": str(tiny_encoder_dir), "max_length": 20}],
-            "encoder": {"model_kwargs": {"num_hidden_layers": 1}, "layers": 1},
+            "encoder": {"model_kwargs": {"num_hidden_layers": 1}, "pool_layers": 1},
             "corpus": {"sentences": 300},
             "evaluation": {"tasks": TASKS, "dev": "dev", "pool_layers": [1]},
             "sed": {"loss": "unit_mse", "learning_rate": 1e-3, "epochs": 2, "evaluate_every": 5},
@@ -171,7 +171,7 @@ def test_another_encoder_to_learn_asks_nobody_twice(settings, tmp_path):
     combined(settings())
     first = [rows_of(directory, kind) for kind in kinds]
     assert [len(rows) for rows in first] == [4, 2]
-    combined(settings(encoder={"model_kwargs": {"num_hidden_layers": 2}, "layers": 1}))
+    combined(settings(encoder={"model_kwargs": {"num_hidden_layers": 2}, "pool_layers": 1}))
     assert [rows_of(directory, kind) for kind in kinds] == first
 
 
