@@ -98,7 +98,8 @@ def test_queries_and_documents_have_their_prompts(call, exports, sentences, tmp_
     output = tmp_path / "o.json"
     call("--models", path, "--task", search, "--output", output)
     assert json.loads(output.read_text())["models"][-1]["metrics"]["search"]["ndcg@10"] == expected
-    words = ["--teachers", str(path), str(exports["2"]), "--task", str(search), "--output", str(output), "--set", PRECISE]
+    words = ["--teachers", str(path), str(exports["2"]), "--task", str(search), "--output", str(output)]
+    words += ["--set", PRECISE]
     teachers.job(teachers.parser().parse_args(words))
     assert json.loads(output.read_text())["worth"]["rows"][0]["tasks"]["search"] == expected
     for given in (path, {"path": str(path)}, model):
