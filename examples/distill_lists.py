@@ -1,15 +1,15 @@
-"""Sentences and pairs that are in memory become a small model: a table of token vectors, in seconds and without labels.
+"""Distil sentences in memory into a static model (one vector per token), in seconds and without labels.
 
     python examples/distill_lists.py
 
-Put your own teachers in, such as "sentence-transformers/all-MiniLM-L6-v2"; `bundled:encoder` comes with the package.
+Use your own teachers, such as "sentence-transformers/all-MiniLM-L6-v2"; `bundled:encoder` comes with the package.
 """
 
 import raysed
 from raysed import bundled
 
 sentences = bundled.corpus()[:3000]  # a list, an iterator, a datasets.Dataset or a data frame
-pairs = [(first, second, score) for score, first, second in bundled.pairs("dev")]  # two sentences, how alike they are
+pairs = [(first, second, score) for score, first, second in bundled.pairs("dev")]  # two sentences, their similarity
 
 result = raysed.distill(
     teachers="bundled:encoder",

@@ -1,9 +1,9 @@
-"""Score a model on tasks of the MTEB leaderboard, by the mteb library itself, which fetches their data from the hub.
+"""Score a model on tasks of the MTEB leaderboard with the mteb library, which fetches their data from the hub.
 
     pip install mteb
     python examples/mteb_scores.py runs/quickstart/model STSBenchmark SICK-R
 
-The model is whatever `SentenceTransformer` loads, such as what raysed exports. A model with a flow has code of its own:
+`SentenceTransformer` must be able to load the model, as it can raysed's exports. A model with a flow contains code:
 set `trust_remote_code=True` for it.
 """
 

@@ -3,7 +3,7 @@
 python examples/ray_template.py --text tickets.txt --encoder models/mine --storage /shared/runs
 ray job submit --working-dir . -- python examples/ray_template.py --text s3://bucket/text.txt --storage s3://bucket/runs
 
-Everything is written into one run. `raysed run` with its `config.yaml` makes the rest, and the report.
+All results are in one run. `raysed run` with its `config.yaml` makes the rest, and the report.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from raysed.ray import MeanOfTeachers, TargetSink, distill_loop, fit_flow, prepa
 
 
 def main(text: str, encoder: str, storage: str, members: int, steps: int, gpus: float) -> None:
-    """Run the pieces one after the other, and print where their results are."""
+    """Run the pieces one after the other, and print the paths of their results."""
     # Workers have other working directories, so paths are made absolute.
     text, encoder = (abspath(path) if exists(path) else path for path in (text, encoder))
     storage = storage if "://" in storage else abspath(storage)
@@ -79,7 +79,7 @@ if __name__ == "__main__":
     parser.add_argument("--text", default="bundled:everyday", help="a file or URI with a sentence per line")
     parser.add_argument("--encoder", default="bundled:raw", help="a directory or hub id")
     parser.add_argument("--storage", default="runs", help="a directory or URI that all machines reach")
-    parser.add_argument("--members", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=300, help="of a member")
-    parser.add_argument("--gpus", type=float, default=0, help="of each worker; a fraction lets workers share a GPU")
+    parser.add_argument("--members", type=int, default=4, help="members to train")
+    parser.add_argument("--steps", type=int, default=300, help="updates per member")
+    parser.add_argument("--gpus", type=float, default=0, help="GPUs per worker; a fraction lets workers share one")
     main(**vars(parser.parse_args()))

@@ -1,4 +1,4 @@
-"""Are two models worth more together than the better one? One of these is a function, as an API would be.
+"""Do two teachers together beat the better one? One of these is a function, as an API would be.
 
 python examples/two_teachers.py
 """
@@ -16,7 +16,7 @@ words = TfidfVectorizer(sublinear_tf=True).fit(sentences)
 
 
 def rare_words(some: Sequence[str]) -> np.ndarray:
-    """Returns one vector per sentence, of the words in it and how rare they are."""
+    """Return a TF-IDF vector per sentence."""
     return words.transform(some).toarray()
 
 
@@ -27,7 +27,7 @@ for teacher in ("bundled:encoder", rare_words):
 result = raysed.distill(
     teachers=["bundled:encoder", rare_words],
     sentences=sentences[:1000],
-    learner="bundled:encoder",  # goes on from what it is, all layers
+    learner="bundled:encoder",  # starts from this model, with all layers
     tasks=pairs,
     run="two-teachers",
     settings={"combination": {"weights": [1.0, 0.2]}, "sed": {"epochs": 1}, "export": {"allow_worse": True}},

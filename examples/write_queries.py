@@ -2,10 +2,10 @@
 
     python examples/write_queries.py docs.jsonl --url http://localhost:8000/v1 --model qwen3-4b
 
-The server is any that speaks OpenAI's API: vLLM, Ollama, llama.cpp, a hosted service. It gets your texts. Its key is
-read from OPENAI_API_KEY. The corpus is .txt with a text per line, or .jsonl, .csv, .tsv or .parquet with a column
-`sentence` or `text`. The output, docs.queries.jsonl, has the same rows with a list `queries`. Answers are kept in a
-file beside it, so after a stop the same command asks only for those that are missing.
+Any server with OpenAI's API works: vLLM, Ollama, llama.cpp, a hosted service. It gets your texts, and the key in
+OPENAI_API_KEY. The corpus is .txt with a text per line, or .jsonl, .csv, .tsv or .parquet with a column `sentence` or
+`text`. The output, docs.queries.jsonl, has the same rows with a list `queries`. docs.queries.answers keeps the answers:
+after a stop, the same command asks only for missing ones.
 """
 
 import argparse
@@ -32,10 +32,10 @@ PROMPT = (
 )
 AT_ONCE, LONGEST_ANSWER_S = 8, 60.0
 TRIES, FIRST_PAUSE_S, LONGEST_PAUSE_S = 4, 1.0, 300.0
-MOST_FAILURES = 5  # in a row; more are not because of the texts
+MOST_FAILURES = 5  # in a row; then the texts are not the cause
 KEY = os.environ.get("OPENAI_API_KEY", "").strip()
 
-opener = OpenerDirector()  # has no handler that follows redirects, which would take the key elsewhere
+opener = OpenerDirector()  # without a handler for redirects, which would send the key elsewhere
 for handler in (ProxyHandler(), HTTPHandler(), HTTPSHandler()):
     opener.add_handler(handler)
 
@@ -56,7 +56,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def post(url: str, body: bytes, put: Callable[[tuple[int, str, str]], None]) -> None:
-    """Put the status of an answer (0: there is none), its text, and the seconds that the server asks to wait."""
+    """Put the status of an answer (0: no answer), its text, and the seconds that the server asks to wait."""
     headers = {"Content-Type": "application/json", "User-Agent": "write-queries"}
     headers |= {"Authorization": f"Bearer {KEY}"} if KEY else {}
     try:
@@ -68,11 +68,11 @@ def post(url: str, body: bytes, put: Callable[[tuple[int, str, str]], None]) -> 
 
 
 def ask(url: str, model: str, text: str) -> tuple[list[str], str]:
-    """Return the queries for a text, and what the server said; try again after what may pass."""
+    """Return the queries for a text, and the server's answer; try again after errors that may pass."""
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": PROMPT + text}]}).encode()
     for attempt in range(TRIES):
-        # The timeout of a socket starts again with each byte of a slow answer. So each request has a thread of its own,
-        # which is left behind when its time is up.
+        # A socket's timeout starts again with each byte of a slow answer. So each request has its own thread, which is
+        # abandoned after the timeout.
         answer: SimpleQueue = SimpleQueue()
         threading.Thread(target=post, args=(url, body, answer.put), daemon=True).start()
         try:
@@ -100,10 +100,10 @@ def queries_in(answer: str) -> list[str]:
 
 
 def ask_all(url: str, model: str, texts: dict[str, str], kept: Path) -> None:
-    """Add the queries for each text, with its key, to a file as soon as they are there."""
+    """Append each text's key and queries to a file as soon as the server answers."""
     failures = 0
     with open(kept, "a", encoding="utf-8", buffering=1) as file, ThreadPool(AT_ONCE) as pool:
-        file.write("\n")  # ends a line that a kill has cut
+        file.write("\n")  # ends a line that a kill cut short
         answers = pool.imap_unordered(lambda key: (key, *ask(url, model, texts[key])), texts)
         for number, (key, queries, said) in enumerate(answers, start=1):
             if queries:
@@ -112,25 +112,25 @@ def ask_all(url: str, model: str, texts: dict[str, str], kept: Path) -> None:
                 print(f"\nno query for {texts[key][:40]!r}: {said}", file=sys.stderr)
             failures = 0 if queries else failures + 1
             if failures == MOST_FAILURES:
-                sys.exit(f"{url} gives no queries. Correct that; then the same command continues.")
+                sys.exit(f"{url} gives no queries. Correct that, then run the same command again to continue.")
             print(f"\r{number:,} of {len(texts):,} texts", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
 
 
 def read_answers(kept: Path) -> dict[str, list[str]]:
-    """Return the queries that are there, by the keys of their texts."""
+    """Return the queries in a file of answers, by the keys of their texts."""
     lines = kept.read_text(encoding="utf-8").splitlines() if kept.exists() else []
     return dict(json.loads(line) for line in lines if line.endswith("]]"))
 
 
 def confirm(texts: list[str], url: str, is_wanted: bool) -> None:
-    """Say what asking about some texts costs, and end the job unless that is wanted."""
+    """Print the cost of asking about texts, and exit unless the user agrees."""
     read = sum(len((PROMPT + text).encode()) for text in texts) // 4
     print(
         f"{len(texts):,} texts go to {url}: about {read:,} tokens to read and {20 * QUERIES * len(texts):,} to write,"
     )
     print("or more if the model reasons.")
-    if not is_wanted and (not sys.stdin.isatty() or input("Go on? [y/N] ").lower() not in ("y", "yes")):
+    if not is_wanted and (not sys.stdin.isatty() or input("Continue? [y/N] ").lower() not in ("y", "yes")):
         sys.exit("Nothing was sent; answer y, or add --yes.")
 
 
@@ -138,16 +138,16 @@ def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("corpus", type=Path)
-    result.add_argument("--url", required=True, help="address that /chat/completions is below")
+    result.add_argument("--url", required=True, help="address of the server, without /chat/completions")
     result.add_argument("--model", required=True)
-    result.add_argument("--column", help="of the text; default: sentence or text")
-    result.add_argument("--texts", type=int, default=1000, help="most texts to ask about, drawn at random")
-    result.add_argument("--yes", action="store_true", help="go on without a question once the cost is said")
+    result.add_argument("--column", help="column of the texts (default: sentence or text)")
+    result.add_argument("--texts", type=int, default=1000, help="ask about at most this many texts, drawn at random")
+    result.add_argument("--yes", action="store_true", help="print the cost and continue without asking")
     return result
 
 
 def main() -> None:
-    """Ask for what is missing, then write the output as a whole."""
+    """Ask for missing queries, then write the output."""
     args = parser().parse_args()
     if not (KEY.isascii() and KEY.isprintable()):
         sys.exit("OPENAI_API_KEY holds characters that no key has.")
@@ -163,7 +163,7 @@ def main() -> None:
     texts = [" ".join(str(row.get(column) or "").split()) for row in rows]
     keys = [hashlib.sha256(json.dumps([args.model, PROMPT, text]).encode()).hexdigest() for text in texts]
     by_key = {key: text for key, text in zip(keys, texts) if text}
-    drawn = sorted(by_key)[: args.texts]  # hashes are in random order, and a larger draw has the same first ones
+    drawn = sorted(by_key)[: args.texts]  # hashes order at random, and a larger draw extends a smaller one
     output = Path(f"{args.corpus.stem}.queries.jsonl")
     kept, part = output.with_suffix(".answers"), output.with_suffix(".part")
     known = read_answers(kept)
@@ -175,9 +175,9 @@ def main() -> None:
     queries = {key: known[key] for key in drawn if key in known}
     if not queries:
         sys.exit("No text has queries.")
-    print(f"{len(queries):,} of {len(drawn):,} texts have queries; the same command asks again for others.")
+    print(f"{len(queries):,} of {len(drawn):,} texts have queries. Run the same command again to ask for others.")
     with open(part, "w", encoding="utf-8") as file:
-        for key, row in zip(keys, rows):  # of equal texts the first has them
+        for key, row in zip(keys, rows):  # of equal texts, the first gets them
             file.write(json.dumps({**row, "queries": queries.pop(key, [])}, default=str) + "\n")
     os.replace(part, output)
     command = ["raysed", "distill", "--search", "--teachers", "MODEL", "--corpus", str(output)]
@@ -190,4 +190,4 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        sys.exit("\nStopped; the same command continues.")
+        sys.exit("\nStopped. Run the same command again to continue.")

@@ -1,4 +1,4 @@
-"""`raysed distill` as a script: one small model of one or several models, on text without labels.
+"""Distil one or several models into one small model; `raysed distill` as a script.
 
 python jobs/distill.py --teachers A B C --corpus tickets.txt
 ray job submit --working-dir . -- python jobs/distill.py --teachers A B --corpus s3://bucket/text --storage s3://bucket/runs

@@ -1,4 +1,4 @@
-"""`raysed run` as a script: trains an ensemble, distils its mean, calibrates the learner, and reports what helped.
+"""Train an ensemble, distil and calibrate it, and report what helped; `raysed run` as a script.
 
 python jobs/ensemble_then_distill.py
 ray job submit --working-dir . -- python jobs/ensemble_then_distill.py --storage s3://bucket/runs

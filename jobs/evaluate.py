@@ -1,4 +1,4 @@
-"""`raysed evaluate` as a script: scores any models side by side.
+"""Compare models side by side; `raysed evaluate` as a script.
 
 python jobs/evaluate.py --model runs/quickstart/model --model bundled:encoder
 """

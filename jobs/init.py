@@ -1,4 +1,4 @@
-"""`raysed init` as a script: looks at your own text and writes a first config for it.
+"""Survey your own text and write a first config for it; `raysed init` as a script.
 
 python jobs/init.py tickets.txt --teachers A B --pairs dev.csv
 """

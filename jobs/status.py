@@ -1,4 +1,4 @@
-"""`raysed status` as a script: says where runs are.
+"""Show the progress of runs; `raysed status` as a script.
 
 python jobs/status.py quickstart
 """

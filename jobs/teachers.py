@@ -1,4 +1,4 @@
-"""`raysed teachers` as a script: compare models as teachers, alone and together.
+"""Compare models as teachers, alone and together; `raysed teachers` as a script.
 
 python jobs/teachers.py A B --task pairs.tsv --task labelled.tsv --dev pairs-dev.tsv
 """

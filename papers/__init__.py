@@ -2,6 +2,6 @@
 
     published -> data -> plan -> run -> compare
 
-Published numbers, runs and places of cells are data (`tables/`), so a table can be checked against its paper without
+Published numbers, runs and places of cells are data (`tables/`), which readers can check against the papers without
 reading code. Our numbers come only from the runs' reports and the measurements kept with them.
 """

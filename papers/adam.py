@@ -25,7 +25,7 @@ _HELD_OUT = 0.05
 def classify(
     train: Labelled, test_ND: np.ndarray, parts: Iterable[tuple[Labelled, Labelled]], dev: Labelled | None = None
 ) -> Classified:
-    """Predict the test rows by a fit on `train` with the best weight decay, see `probes.classify`.
+    """Fit on `train` with the best weight decay, and predict the test rows; see `probes.classify`.
 
     `parts` are pairs: rows to fit, and rows that stop and score the fit. `dev`, or else a random part of `train`, stops
     the last fit.
@@ -43,8 +43,8 @@ def _fit(
 ) -> tuple[torch.Tensor, np.ndarray]:
     """Return the weights [K, D + 1, C] with the best accuracy on `dev` for each of K decays, and that accuracy [K].
 
-    Accuracy is checked every four epochs; a fit ends at its sixth check, in total, without improvement, or after 204
-    epochs. SentEval's seed sets the initial weights and the batches, so all decays share them.
+    Accuracy is checked every four epochs. A fit ends at the sixth check without improvement (not in a row), or after
+    204 epochs. SentEval's seed sets the initial weights and the batches, so all decays share them.
     """
     torch.manual_seed(SEED)
     rng = np.random.RandomState(SEED)
@@ -59,8 +59,8 @@ def _fit(
     weights_KEC, decay_K = start_EC.repeat(len(decays), 1, 1), torch.tensor(decays)[:, None, None]
     mean_KEC, square_KEC, step = torch.zeros_like(weights_KEC), torch.zeros_like(weights_KEC), 0
     best_KEC, best_K = weights_KEC, torch.full((len(decays),), -1.0, dtype=torch.float64)
-    epochs, in_vain_K = 0, torch.zeros(len(decays))
-    while (in_vain_K <= _TENACITY).any() and epochs <= _MOST_EPOCHS:
+    epochs, misses_K = 0, torch.zeros(len(decays))
+    while (misses_K <= _TENACITY).any() and epochs <= _MOST_EPOCHS:
         for _ in range(_EPOCHS_AT_ONCE):
             order = torch.from_numpy(rng.permutation(len(y_N)))
             for rows in order.split(_BATCH):
@@ -75,10 +75,10 @@ def _fit(
                 weights_KEC = weights_KEC.addcdiv(mean_KEC, scale_KEC, value=-_RATE / (1 - _BETAS[0] ** step))
         epochs += _EPOCHS_AT_ONCE
         accuracy_K = (_logits(dev_ND, weights_KEC).argmax(2) == dev_N).double().mean(1)
-        better_K = (accuracy_K > best_K) & (in_vain_K <= _TENACITY)
+        better_K = (accuracy_K > best_K) & (misses_K <= _TENACITY)
         best_KEC = torch.where(better_K[:, None, None], weights_KEC, best_KEC)
         best_K = torch.where(better_K, accuracy_K, best_K)
-        in_vain_K += ~better_K
+        misses_K += ~better_K
     return best_KEC, best_K.numpy()
 
 

@@ -37,7 +37,7 @@ def edit_distance(a: Sequence, b: Sequence) -> int:
     row_M = place_M
     for i, symbol in enumerate(a, start=1):
         kept_M = np.minimum(row_M[1:] + 1, row_M[:-1] + (b_M != symbols[symbol]))
-        # An insertion costs 1 per place, so the best place to come from has the least cost minus place.
+        # An insertion costs 1 per place, so the cheapest predecessor has the least cost minus place.
         row_M = np.minimum.accumulate(np.append(i, kept_M) - place_M) + place_M
     return int(row_M[-1])
 
@@ -45,8 +45,8 @@ def edit_distance(a: Sequence, b: Sequence) -> int:
 def edit_distances(first: Sequence[str], second: Sequence[str]) -> dict[str, np.ndarray]:
     """Return the edit distance of each pair of sentences in `characters` and in `words`, int64 [P] each.
 
-    Words are lower-cased, and punctuation marks count as words. Then the gold scores of STS-B's dev pairs correlate
-    with the distance at -24.0 (in characters -20.2); BERT-flow has -24.6 and does not say what it counts.
+    Words are lower-cased, and punctuation marks count as words. The gold scores of STS-B's dev pairs correlate with
+    this distance at -24.0 (characters: -20.2). BERT-flow prints -24.6, but not what it counts.
     """
     units = {"characters": str, "words": lambda sentence: _WORD.findall(sentence.lower())}
     return {
@@ -79,13 +79,13 @@ def edit_distance_of_run(run: RunResults) -> list[dict[str, Any]]:
 
 
 def frequency_table(embeddings_VD: np.ndarray, counts_V: np.ndarray) -> list[dict[str, Any]]:
-    """Return where word embeddings lie by word frequency (BERT-flow table 1).
+    """Measure norms and distances of word embeddings by word frequency (BERT-flow table 1).
 
     Words with count 0, such as special tokens, are neither ranked nor neighbours.
 
     Returns:
-        For every bin of ranks that the words fill: `ranks` (from, below), mean l2 `norm`, and by number of neighbours
-        the mean `distance` to the nearest other words and the mean of the largest `dot` products with them.
+        For every bin of ranks that the words fill: `ranks` (from, below) and mean l2 `norm`; by number of neighbours,
+        the mean `distance` to the nearest words and the mean of the largest `dot` products.
     """
     used = np.flatnonzero(counts_V)
     x_VD = torch.from_numpy(np.asarray(embeddings_VD[used[np.argsort(-counts_V[used], kind="stable")]], np.float32))
@@ -111,7 +111,7 @@ def frequency_table(embeddings_VD: np.ndarray, counts_V: np.ndarray) -> list[dic
 
 
 def frequency_of_run(run: RunResults) -> list[dict[str, Any]]:
-    """Return the table of the untouched encoder's input embeddings, with counts from the run's corpus."""
+    """Return the table of the original encoder's input embeddings, with counts from the run's corpus."""
     encoder, tokenizer = run.base_model.encoder, run.base_model.tokenizer
     embeddings_VD = encoder.transformer.get_input_embeddings().weight.detach().numpy()
     ids = read_tokens(run.storage.fetch("corpus")).input_ids

@@ -20,11 +20,11 @@ from raysed.store.hub import encoder_path
 
 _SETTING = "--pivot"
 _TOKENIZERS = {"marian": ("sentencepiece", "sacremoses"), "fsmt": ("sacremoses",)}
-"""Types of models with one fixed direction, and their tokenizers' packages; other types need the languages named."""
+"""Types of models with one fixed direction, and their tokenizers' packages. Other types need language names."""
 
 
 def back_translations(pivots: Sequence[tuple[str, str]], max_length: int, device: str = "cpu") -> Maker:
-    """Return a maker with pairs of models, there and back. It draws nothing, and runs in bf16 on a GPU that has it."""
+    """Return a maker that uses pairs of models, there and back. It is greedy, and uses bf16 on a GPU that has it."""
     names = dict.fromkeys(name for pair in pivots for name in pair)
     translators = {name: _translator(EncoderConfig(path=name), max_length, device) for name in names}
 
@@ -66,7 +66,7 @@ def _translator(config: EncoderConfig, max_length: int, device: str) -> Callable
 
 
 def _load_tokenizer(config: EncoderConfig) -> PreTrainedTokenizerBase:
-    """Load a translation model's configuration and tokenizer; raise UserError if it cannot be used."""
+    """Load a translation model's tokenizer; raise `UserError` if the model or tokenizer cannot be used."""
     name, tokenizer = config.path, None
     with views.view_errors(_SETTING, name):
         path = encoder_path(config)

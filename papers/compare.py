@@ -13,7 +13,7 @@ from papers.published import Row
 
 SMALL_NOTE = (
     "Scale small: a small encoder, little data and few updates. These numbers show that the rows "
-    "work; they reproduce nothing, and their differences from the published ones have no meaning."
+    "work; they do not reproduce the paper, and differences from published numbers mean nothing."
 )
 NO_DATA, NO_RESULT = "no data", "no result"
 _COPIED = "*"
@@ -26,11 +26,11 @@ Reports = Mapping[str, tuple[str, Mapping[str, Any]]]
 
 
 def find_values(report: Mapping[str, Any], place: Place) -> dict[int, float]:
-    """Find a number for each of several like models in a report, by index (default 0), without collapsed ones.
+    """Return a number for each matching model in a report, by index (default 0); skip collapsed models.
 
     Args:
         place: `section`, the list of entries; `value`, dotted keys of the number in an entry, filled in from other keys
-            of `place`. All remaining keys but `_DIRECTIVES` must be equal in the entry, unless they are None.
+            of `place`. An entry must equal all other keys, except `_DIRECTIVES` and keys that are None.
 
     >>> report = {"rows": [{"recipe": "ct", "index": 1, "metrics": {"sts12": {"spearman": 70.5}}}]}
     >>> place = {"section": "rows", "value": "metrics.{task}.spearman", "recipe": "ct", "task": "sts12"}
@@ -60,9 +60,9 @@ class CellValues:
 
     Attributes:
         values: by metric, the models' values by index.
-        statistic: what the cell asks for; None: all models are shown, and their mean is compared.
+        statistic: the cell's statistic; None: show all models, and compare their mean.
         partial: missing parts of a mean.
-        reason: why there is nothing.
+        reason: why the cell is empty.
     """
 
     values: dict[str, dict[int, float]] = field(default_factory=dict)
@@ -110,7 +110,7 @@ def _cell_values(plan: Plan, row: Row, places: Sequence[Place], reports: Reports
 
 
 def _values_at(plan: Plan, row: Row, place: Place, reports: Reports) -> tuple[dict[str, dict[int, float]], str]:
-    """Return the values of one place by metric, or why there are none."""
+    """Return the values of one place by metric, or the reason for none."""
     run = plan.same.get(place["run"], "")
     config = plan.configs.get(run)
     if config is None or place.get("task") in plan.missing_tasks or (row.recipe and row.recipe not in config.recipes):
@@ -121,8 +121,8 @@ def _values_at(plan: Plan, row: Row, place: Place, reports: Reports) -> tuple[di
     found = {metric: find_values(report, {**place, "metric": metric}) for metric in plan.table.metrics}
     found = {metric: values for metric, values in found.items() if values}
     # Runs score all transfer tasks that have data.
-    nothing = NO_DATA if place["section"] == "transfer" and report.get("transfer") else NO_RESULT
-    return found, "" if found else nothing
+    reason = NO_DATA if place["section"] == "transfer" and report.get("transfer") else NO_RESULT
+    return found, "" if found else reason
 
 
 @dataclass
@@ -135,7 +135,6 @@ class Comparison:
     reports: dict[str, str]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
         table = self.plan.table
         return {
             **{name: getattr(table, name) for name in ("name", "source", "title", "aggregation", "columns", "metrics")},
@@ -193,7 +192,7 @@ class Comparison:
         return lines
 
     def _other_encoder(self, row: Row, variant: str, cells: Mapping[str, CellValues]) -> str:
-        """Return what stands in for a row's encoder; empty for the published one, or without any number."""
+        """Return the encoder that replaces a row's published one; empty if none does, or without any number."""
         if not (self.request.small or self.request.sets("encoder.path")) or all(c.reason for c in cells.values()):
             return ""
         plan = self.plan
@@ -237,8 +236,8 @@ class Comparison:
         notes += [f"Subsets of a year are put together as `{table.aggregation}`."] if table.aggregation else []
         if any(len(values) > 1 for cell in cells if not cell.statistic for values in cell.values.values()):
             notes.append(
-                "If there are several models, their mean is compared. The best one is the model with the highest "
-                "score shown here, chosen by the test; a published row of a single model may be of that kind."
+                "If there are several models, their mean is compared. The best one has the highest score shown here, "
+                "so it was chosen by the test, as a single published model may have been."
             )
         without = dict.fromkeys(part for cell in cells for part in cell.partial)
         notes += [f"(part): an average without {', '.join(without)}; not compared."] if without else []
@@ -253,7 +252,7 @@ class Comparison:
         return [(variant, cells) for (label, variant), cells in self.cells.items() if label == row.label]
 
     def _rows_without_result(self) -> list[str]:
-        """Return rows with cells that lack an expected result, and the columns unless all do."""
+        """Return the rows without an expected result, and their columns unless all lack it."""
         found = []
         for (label, variant), cells in self.cells.items():
             columns = [column for column, cell in cells.items() if cell.reason == NO_RESULT]

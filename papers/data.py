@@ -1,4 +1,4 @@
-"""Find the data of a table below one directory, and bring it into a form that a run can read."""
+"""Find the data of a table below one directory, and convert it for a run."""
 
 import csv
 import io
@@ -19,10 +19,10 @@ Subsets = dict[str, tuple[Sequence[str], Sequence[str], Sequence[float]]]
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asks for.
+    """The user's choices.
 
     Attributes:
-        output: directory for tables, and for data made for them.
+        output: directory for tables and their data.
         storage: of the runs; None: as in the configs.
         encoder: for the scale `small`; None: the bundled one.
         overrides: `block.key=value` for every run.
@@ -38,12 +38,11 @@ class Request:
 
     @property
     def small(self) -> bool:
-        """Whether rows only have to be shown to work."""
+        """Whether runs only show that the rows work."""
         return self.scale == "small"
 
     @property
     def name(self) -> str:
-        """Name of the output files."""
         return f"{self.table}-small" if self.small else self.table
 
     def sets(self, key: str) -> bool:
@@ -60,7 +59,7 @@ class Finder:
         pairs: pairs to keep of a task at the scale `small`.
 
     Attributes:
-        missing: by name, the places searched in vain.
+        missing: places searched, by name of missing data.
     """
 
     def __init__(self, entries: Mapping[str, Any], pairs: int, request: Request):
@@ -70,7 +69,7 @@ class Finder:
         self._found: dict[str, Any] = {}
 
     def source(self, name: str) -> Any:
-        """Return what a setting can name: a path, or a list of paths; None if missing.
+        """Return a path or a list of paths for a setting; None if missing.
 
         Raises:
             UserError: a file cannot be read or, at the scale `paper`, differs in size from the paper's.
@@ -80,7 +79,6 @@ class Finder:
         return self._found[name]
 
     def task(self, name: str) -> dict[str, Any] | None:
-        """Return the settings of a task; None if it is missing."""
         source = self.source(name)
         return {"source": source, **self._entries[name].get("task", {})} if source else None
 
@@ -94,7 +92,7 @@ class Finder:
         return self._graded(name, path, entry) if path and {"pairs", "subsets"} & set(entry) else path
 
     def _stand_in(self, name: str, entry: Mapping[str, Any]) -> str | None:
-        """Return a substitute that will do at the scale `small`."""
+        """Return a substitute for missing data, at the scale `small`."""
         for place in entry.get("small", []) if self._request.small else []:
             if found := place if place.startswith("bundled:") else self._existing([place]):
                 self.notes.append(f"{name}: {place} stands in for it.")
@@ -105,7 +103,7 @@ class Finder:
         return next((str(self._request.data / p) for p in places if (self._request.data / p).exists()), None)
 
     def _graded(self, name: str, path: str, entry: Mapping[str, Any]) -> str:
-        """Return graded pairs: the file itself if a run can read all of it, else one made from it."""
+        """Return a file of graded pairs: the given one if a run can read all of it, else a converted one."""
         subsets = read_pairs(name, TaskConfig(source=path, **entry.get("task", {})))
         if self._request.small:
             return self._write(name, draw_pairs(subsets, self._pairs))
@@ -131,7 +129,7 @@ class Finder:
         return self._write(name, joined) if "test" in joined else None
 
     def _each(self, name: str, entry: Mapping[str, Any]) -> list[str] | None:
-        """Return all of several files; at the scale `small` those that exist, or else the small ones."""
+        """Return all files of an entry; at the scale `small` those that exist, or else its small ones."""
         found = [self._existing(places) for places in entry["each"]]
         missing = [" or ".join(places) for places, source in zip(entry["each"], found) if not source]
         if self._request.small and not any(found):
@@ -145,7 +143,7 @@ class Finder:
         return None
 
     def _folders(self, name: str, entry: Mapping[str, Any]) -> str | None:
-        """Return the folder in which a pattern finds something."""
+        """Return the first folder with a file that matches its pattern."""
         for folder, pattern in [*entry["folders"], *(entry["small"] if self._request.small else [])]:
             if (self._request.data / folder).is_dir() and any((self._request.data / folder).glob(pattern)):
                 return str(self._request.data / folder)
@@ -164,7 +162,7 @@ class Finder:
         return self._write_text(name, filter(all, pairs))
 
     def _text_of(self, name: str, entry: Mapping[str, Any]) -> str | None:
-        """Write both sentences of all pairs of other data as text, without scores or labels, see `_sentences_of`."""
+        """Write both sentences of all pairs of an entry as text, without scores or labels; see `_sentences_of`."""
         source = self.source(entry["text_of"])
         if not source:
             return self._stand_in(name, entry)
@@ -220,9 +218,7 @@ def read_pairs(name: str, task: TaskConfig) -> Subsets:
         try:
             triple = (cells[first], cells[second], float(cells[score]))
         except (IndexError, ValueError):
-            raise UserError(
-                f"{task.source}, line {number}: no score and two sentences where SentEval has them"
-            ) from None
+            raise UserError(f"{task.source}, line {number}: no score and two sentences in SentEval's columns") from None
         for column, value in zip(columns, triple):
             column.append(value)
     return {"all": columns}
@@ -245,7 +241,7 @@ def draw_pairs(subsets: Subsets, count: int) -> Subsets:
 
 
 def write_pairs(path: Path, subsets: Subsets) -> None:
-    """Write pairs as a table that a task can name."""
+    """Write pairs as a table that a task can read."""
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.write("subset\tscore\tsentence1\tsentence2\n")
         for subset, columns in subsets.items():
@@ -260,7 +256,7 @@ def lines_of(path: str | Path) -> list[str]:
 
 
 def text_of(path: str | Path) -> str:
-    """Return the text of a file in UTF-8 or else Latin-1, as some files of SentEval are."""
+    """Return the text of a file in UTF-8 or else Latin-1, which some files of SentEval use."""
     data = Path(path).read_bytes()
     try:
         return data.decode("utf-8-sig")
@@ -269,7 +265,7 @@ def text_of(path: str | Path) -> str:
 
 
 def _is_readable(path: str) -> bool:
-    """Return whether a task can name the file."""
+    """Return whether a task can read the file."""
     return not (path.endswith(".csv") or Path(path).name.startswith("SICK_") or _arguments(path))
 
 

@@ -1,4 +1,4 @@
-"""The models of a finished run, for what papers measure besides its report."""
+"""The models of a finished run, for measurements besides its report."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -20,10 +20,10 @@ from raysed.store.storage import Storage
 
 
 def finished(config: Config) -> RunResults:
-    """Return the finished run of a config; raise `UserError` if it is not complete with just these settings."""
+    """Return the finished run of a config; raise `UserError` if it is not complete with exactly these settings."""
     plan, storage = Plan(check(config)), Storage(config.storage, config.run)
     if not finished_report(storage, plan.job.depends):
-        raise UserError(f"{storage} is not complete with these settings; complete it with raysed run, then score it")
+        raise UserError(f"{storage} is not complete with these settings; complete it with raysed run first")
     state = State(plan.graph, storage)
     return RunResults(plan.job, state.storage, scored_models(plan, state), facts_of(plan, state, ""))
 
@@ -31,19 +31,19 @@ def finished(config: Config) -> RunResults:
 def models_of(run: RunResults) -> Iterator[tuple[dict[str, Any], NativeModel]]:
     """Yield (report fields, model) for the run's recipes.
 
-    External teachers, collapsed models and flows of single tasks, which embed no other sentences, are left out.
+    It leaves out external teachers, collapsed models, and flows of single tasks, which embed no other sentences.
     """
     config = run.config
     for model in run.models:
         is_of_tasks = config.flow.per_task and parse_recipe(model.recipe).calibration
-        is_asked = model.recipe in config.recipes and model.recipe != TEACHERS
-        if is_asked and not (model.left_out or is_of_tasks):
+        is_listed = model.recipe in config.recipes and model.recipe != TEACHERS
+        if is_listed and not (model.left_out or is_of_tasks):
             about = {"recipe": model.recipe, "kind": model.kind, "index": model.index, "layers": config.encoder.layers}
             yield about, run.load(model)
 
 
 def embed(model: NativeModel | LibraryModel, sentences: Sequence[str]) -> np.ndarray:
-    """Return embeddings [N, D], on a GPU if there is one."""
+    """Return embeddings [N, D], computed on a GPU if available."""
     if not isinstance(model, LibraryModel) and torch.cuda.is_available():
         model.encoder.to("cuda")
     return model.embed(sentences)

@@ -1,4 +1,4 @@
-"""The runs that a table needs, with all settings, and where their reports have the values of its cells."""
+"""The runs of a table with all settings, and the places of its cells in their reports."""
 
 import json
 from collections.abc import Mapping
@@ -22,11 +22,11 @@ class Plan:
 
     Attributes:
         configs: by run, without those left out.
-        same: run to the one whose report it uses, itself or an equal one.
+        same: by run, the run whose report it uses: itself or an equal one.
         missing: missing data, with the places searched.
         missing_tasks: tasks of the table that no run scores.
         further: measurements besides the report, with the data they need, if any.
-        notes: what stands in for what.
+        notes: substitutes for data and encoders.
     """
 
     table: Table
@@ -46,7 +46,6 @@ class Plan:
         return {"": {}} if "layers" in own else self.definition.get("variants", {"": {}})
 
     def run_of(self, row: Row, column: str, variant: Place) -> str:
-        """Return the run that has the value of a cell in a variant."""
         own = self._of_row(row)
         of_cell = own.get("columns", {}).get(column, {})
         candidates = (variant, of_cell, own, self._of_column(column))
@@ -59,7 +58,7 @@ class Plan:
         return list(dict.fromkeys(self.run_of(row, column, variant) for column in columns))
 
     def places(self, row: Row, column: str, variant: Place) -> list[Place]:
-        """Return where the value of a cell is, or all values that it is the mean of."""
+        """Return the place of a cell's value, or of all values whose mean it is."""
         if column == self.table.average:
             others = [other for other in self.table.columns if other != column]
             return [place for other in others for place in self.places(row, other, variant)]
@@ -86,7 +85,7 @@ def make_plan(request: Request) -> Plan:
     """Resolve the settings of every run of a table, and look for its data.
 
     Raises:
-        UserError: for example, at the scale `paper`, data is missing or of another size.
+        UserError: for example, at the scale `paper`, data is missing or differs in size.
     """
     definitions = load_yaml(TABLES / "runs.yaml")
     if request.table in definitions["no_scores"]:
@@ -94,13 +93,13 @@ def make_plan(request: Request) -> Plan:
             f"{request.table} {definitions['no_scores'][request.table]}; it prints no score that could be compared"
         )
     if request.table not in definitions["tables"]:
-        raise UserError(f"{request.table!r} is no table; there are {', '.join(definitions['tables'])}")
+        raise UserError(f"{request.table!r} is no table; name one of {', '.join(definitions['tables'])}")
     plan = Plan(load_published()[request.table], definitions["tables"][request.table])
     finder = Finder(definitions["data"], definitions["small"]["pairs"], request)
     asked = plan.definition.get("further", {})
     plan.further = {what: data and finder.source(data) for what, data in asked.items()}
-    is_all_there = all(plan.further[what] for what, data in asked.items() if data)
-    for name, recipes in _recipes_by_run(plan).items() if is_all_there else ():
+    has_data = all(plan.further[what] for what, data in asked.items() if data)
+    for name, recipes in _recipes_by_run(plan).items() if has_data else ():
         builder = _Builder(name, request, plan, finder, definitions["runs"][name], definitions["small"])
         if config := builder.config(recipes):
             plan.configs[name] = config
@@ -108,14 +107,13 @@ def make_plan(request: Request) -> Plan:
     if plan.missing and not request.small:
         wanted = "; ".join(f"{name} ({places})" for name, places in plan.missing.items())
         raise UserError(
-            f"{request.table} needs data that is not in {request.data}: {wanted}: put it there, or name another --data"
+            f"{request.table} needs data that is not in {request.data}: {wanted}; add it, or name another --data"
         )
     _merge_equal(plan)
     return plan
 
 
 def _recipes_by_run(plan: Plan) -> dict[str, list[str]]:
-    """Return the recipes of each run, in table order."""
     runs: dict[str, list[str]] = {}
     for row in plan.table.rows:
         if not row.copied:
@@ -128,8 +126,6 @@ def _recipes_by_run(plan: Plan) -> dict[str, list[str]]:
 
 @dataclass(frozen=True)
 class _Builder:
-    """Makes the settings of one run."""
-
     name: str
     request: Request
     plan: Plan
@@ -164,7 +160,7 @@ class _Builder:
         return load_config(path, [*_items(settings), *forced])
 
     def _views(self, config: Config, recipes: list[str]) -> dict[str, list[str]]:
-        """Return replacements, at the small scale, for views whose files are missing."""
+        """Return substitutes, at the small scale, for views whose files are missing."""
         found = {}
         stages = [stage for recipe in recipes for stage in parse_recipe(recipe).two_view_stages]
         for stage in dict.fromkeys(stages) if self.request.small else ():
@@ -178,7 +174,7 @@ class _Builder:
         return found
 
     def _data(self, recipes: list[str], config: Config) -> tuple[dict[str, Any], list[str]]:
-        """Return the settings that name data, and the recipes for which all data is there."""
+        """Return the settings that name data, and the recipes that have all their data."""
         found, runnable = {}, list(recipes)
         for key, name in self.run.get("data", {}).items():
             needing = [recipe for recipe in recipes if _needs(key, parse_recipe(recipe), config)]
@@ -188,7 +184,7 @@ class _Builder:
         return {key: source for key, source in found.items() if source}, runnable
 
     def _tasks(self) -> dict[str, dict[str, Any] | None]:
-        """Return the tasks that are there; None for those that the user sets."""
+        """Return the tasks that have data; None for those that the user sets."""
         found = {}
         for name in self._names():
             is_set = self.request.sets(f"evaluation.tasks.{name}")

@@ -38,7 +38,7 @@ class Table:
         metrics: of every cell, in order.
         average: the column that is the mean of all others, if any.
         aggregation: how the subsets of STS years are combined.
-        notes: inconsistencies of the paper, and what it leaves open.
+        notes: the paper's inconsistencies and omissions.
         gains: from the text: `gain` is the mean over all columns of the row `of` minus that of the row `over`.
     """
 

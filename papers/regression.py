@@ -60,7 +60,6 @@ class _Weights:
         self._mean, self._square, self._steps = np.zeros_like(self.values), np.zeros_like(self.values), 0
 
     def step(self, gradient: np.ndarray) -> None:
-        """Update the values in place (Kingma and Ba 2015)."""
         self._steps += 1
         self._mean += 0.1 * (gradient - self._mean)
         self._square += 0.001 * (gradient * gradient - self._square)

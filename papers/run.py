@@ -19,7 +19,7 @@ def _run(config: Config) -> raysed.Result:
 
 
 def measure(config: Config, further: Mapping[str, str | None]) -> dict[str, Rows]:
-    """Return a table's measurements on a finished run besides its report, by their names in `runs.yaml`."""
+    """Measure what a table needs of a finished run besides its report; return it by name in `runs.yaml`."""
     from papers.analysis import edit_distance_of_run, frequency_of_run, qnli_of_run
     from papers.finished import finished
     from papers.transfer import rows_of_run
@@ -43,8 +43,8 @@ def reproduce(
 ) -> Comparison:
     """Do the runs of a table and write `<table>.md` and `<table>.json` to the output directory.
 
-    All settings and inputs are checked before the first run starts. Each run's report, with its further measurements,
-    is kept as `<table>/<run>.json`, because runs that share a directory overwrite each other's report.json.
+    All settings and inputs are checked before the first run starts. `<table>/<run>.json` keeps each run's report and
+    measurements, because runs that share a directory overwrite each other's report.json.
     """
     for config in plan.configs.values():
         check(config)

@@ -52,7 +52,7 @@ class TransferTask:
 
     @property
     def protocol(self) -> str:
-        """How the score is obtained, in words."""
+        """The method in words, for reports."""
         return "; ".join(filter(None, [PROTOCOLS[self.kind], self.note]))
 
 
@@ -100,12 +100,12 @@ def load_tasks(data: Path, names: Sequence[str] | None = None, seed: int = SEED)
     """Read tasks by name, or all that a directory holds.
 
     The directory is laid out like SentEval's `data/downstream`. It, or a directory in it, may instead hold tables:
-    `sick*.tsv` (columns split, relatedness, label, premise, hypothesis; a missing split is drawn from the training rows
-    by `seed`, and the task's note says so) and `stsb-train.tsv`, `stsb-dev.tsv`, `stsb-test.tsv` (columns subset,
-    score, sentence1, sentence2).
+    `sick*.tsv` (columns split, relatedness, label, premise, hypothesis) and `stsb-train.tsv`, `stsb-dev.tsv`,
+    `stsb-test.tsv` (columns subset, score, sentence1, sentence2). `seed` draws missing SICK splits from the training
+    rows, as the task's note says.
 
-    Words are joined by single spaces, an empty sentence becomes ".", and examples are in SentEval's order, by number of
-    words and then label, so that folds are the same as there.
+    Words are joined by single spaces, and an empty sentence becomes ".". Examples are in SentEval's order, by number of
+    words and then label, because folds depend on it.
     """
     for name in names or []:
         if name not in _SOURCES:
@@ -122,7 +122,7 @@ def load_tasks(data: Path, names: Sequence[str] | None = None, seed: int = SEED)
 
 
 def _places(source: Path, name: str) -> list[Path]:
-    """Return the task's SentEval folder, or else its tables; empty if there are none."""
+    """Return the task's SentEval folder, or else its tables, if any."""
     folder, pattern = (source / next(iter(_SOURCES[name].files.values()))).parent, _TABLES.get(name)
     if folder.is_dir():
         return [folder]
@@ -196,7 +196,7 @@ def _split(examples: list[Example]) -> Split:
 
 
 def _check_size(task: TransferTask, where: Path) -> None:
-    """Raise `UserError` if there is too little to make a probe of."""
+    """Raise `UserError` if a split is empty, or a class too small for the folds."""
     for key, split in task.splits.items():
         if not len(split.labels):
             raise UserError(f"{task.name}: {where} has no example for {key}")

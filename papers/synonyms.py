@@ -1,8 +1,8 @@
 """Views: the sentence, and the same with a share of its words replaced by WordNet synonyms (BSL section 4.4).
 
-The paper gives only the share. Here words are drawn from those with a synonym; single letters, function words and names
-(capitalised within a sentence) are left alone. Synonyms come from the word's most frequent sense, over all parts of
-speech, that has another word. They are not inflected.
+The paper gives only the share. Here words are drawn from those with a synonym, except single letters, function words
+and names (capitalised within a sentence). Synonyms come from the word's most frequent sense, over all parts of speech,
+that has another word. They are not inflected.
 """
 
 import re

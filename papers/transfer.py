@@ -1,4 +1,4 @@
-r"""SentEval's transfer tasks: linear probes on frozen embeddings (Conneau and Kiela, LREC 2018).
+"""Score models on SentEval's transfer tasks: linear probes on frozen embeddings (Conneau and Kiela, LREC 2018).
 
 Any models:             python -m papers.transfer SentEval/data/downstream --model MODEL --output scores.json
 All models of a run:    python -m papers.transfer SentEval/data/downstream --run CONFIG --output scores.json
@@ -36,7 +36,7 @@ Classifier = Literal["logistic", "senteval"]
 
 
 def sentences_of(tasks: Iterable[TransferTask]) -> list[str]:
-    """Return the distinct sentences of all tasks in first-seen order: what a model has to embed."""
+    """Return the distinct sentences of all tasks, in first-seen order."""
     splits = [split for task in tasks for split in task.splits.values()]
     return list(dict.fromkeys(sentence for split in splits for side in split.sides for sentence in side))
 
@@ -52,8 +52,8 @@ def score_transfer(
 
     Returns:
         By task: protocol, classifier, dev (the score behind the choice) and accuracy (for MRPC also f1), or pearson and
-        spearman, all x100; for classifiers also C (`senteval`: the weight decay) and whether the last fits converged. A
-        nested task has accuracy and C of each fold, and their mean and deviation.
+        spearman, all x100. Classifiers add C (`senteval`: the weight decay) and whether the last fits converged. A
+        nested task has accuracy and C of each fold, and mean and deviation of the accuracies.
     """
     row = {sentence: i for i, sentence in enumerate(sentences_of(tasks))}
     if embeddings_UD.ndim != 2 or len(embeddings_UD) != len(row):
@@ -64,7 +64,7 @@ def score_transfer(
         for key, split in task.splits.items():
             sides = [embeddings_UD[[row[sentence] for sentence in side]].astype(np.float32) for side in split.sides]
             if not all(np.isfinite(side).all() for side in sides):
-                raise UserError(f"{task.name}: some embeddings are not finite: the model has diverged")
+                raise UserError(f"{task.name}: some embeddings are not finite, because the model has diverged")
             data[key] = Labelled(pair_features(*sides) if len(sides) == 2 else sides[0], split.labels)
         found[task.name] = score_task(task, data, seed, classifier)
     return found
@@ -82,7 +82,7 @@ def pair_features(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
 def score_task(
     task: TransferTask, data: Mapping[str, Labelled], seed: int, classifier: Classifier = "logistic"
 ) -> dict[str, Any]:
-    """Train and test the probes of one task, given as features."""
+    """Train and test the probes of one task on its features."""
     about = {"protocol": task.protocol, **({"classifier": classifier} if task.kind != "regression" else {})}
     if task.kind == "regression":
         predicted_N, dev = regress(data["train"], data["dev"], data["test"].features, seed)
@@ -156,8 +156,8 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("data", type=Path, help="SentEval's data/downstream")
     result.add_argument("--model", dest="models", action="append", default=[], help="directory or hub id; repeatable")
     result.add_argument("--run", help="a config whose run is complete: a name from raysed/configs/ or a YAML file")
-    result.add_argument("--task", dest="tasks", action="append", help="such as MR; repeatable; all that are there")
-    kinds = "logistic: a regression that has converged; senteval: its Adam with early stopping, of published scores"
+    result.add_argument("--task", dest="tasks", action="append", help="such as MR; repeatable (default: all found)")
+    kinds = "logistic: a converged regression; senteval: Adam with early stopping, as in published scores"
     result.add_argument("--classifier", choices=get_args(Classifier), default="logistic", help=kinds)
     result.add_argument("--output", type=Path, required=True, help="JSON file for the scores")
     return result

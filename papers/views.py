@@ -36,25 +36,25 @@ def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("kind", choices=("synonym", "back_translation"))
-    result.add_argument("--config", help="a name from raysed/configs/ or a YAML file, whose corpus is rewritten")
+    result.add_argument("--config", help="config of the corpus: a name from raysed/configs/ or a YAML file")
     result.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="a.b=c", help="override a setting"
     )
-    result.add_argument("--share", type=float, default=0.3, help="share of words that synonym replaces")
+    result.add_argument("--share", type=float, default=0.3, help="share of words to replace by synonyms")
     result.add_argument(
         "--pivot",
         dest="pivots",
         nargs=2,
         action="append",
         metavar=("THERE", "BACK"),
-        help="two translation models; given twice, both views are translations; by default via German and via French",
+        help="translate by these two models; given twice, both views are translations (default: German and French)",
     )
     result.add_argument("--output", type=Path, required=True, help="Parquet file with the columns view1 and view2")
     return result
 
 
 def job(arguments: argparse.Namespace) -> None:
-    """Write the file."""
+    """Write the views."""
     check_output(arguments.output)
     pivots = arguments.pivots or PIVOTS
     if not 0 < arguments.share < 1 or len(pivots) > 2:

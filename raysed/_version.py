@@ -1,3 +1,3 @@
-"""The version, which is also known where raysed is not installed: a cluster gets it with the job."""
+"""The version, also for clusters that get the package with the job instead of installing it."""
 
 __version__ = "0.1.0"

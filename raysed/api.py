@@ -35,7 +35,7 @@ _running = threading.Lock()
 
 
 class Scores(dict[str, dict[str, Any]]):
-    """Scores x100 by name and column, displayed as a table."""
+    """Scores x100 by name and column; prints as a table."""
 
     def __repr__(self) -> str:
         columns = list(dict.fromkeys(column for row in self.values() for column in row))
@@ -54,7 +54,7 @@ def _cell(value: Any) -> str:
 
 
 class Report(dict[str, Any]):
-    """Content of `report.json`, displayed as `report.md`."""
+    """Content of `report.json`; prints as `report.md`."""
 
     def __init__(self, content: Mapping[str, Any], text: str):
         super().__init__(content)
@@ -74,7 +74,7 @@ class Report(dict[str, Any]):
 
 
 class Result:
-    """What a run has produced."""
+    """Report and exported model of a complete run."""
 
     def __init__(self, storage: Storage, trust_remote_code: bool = False):
         self._storage, self._trusts = storage, trust_remote_code
@@ -88,14 +88,14 @@ class Result:
     def path(self) -> str | None:
         """Directory or URI of the exported model; None if the export was refused.
 
-        `SentenceTransformer` and `raysed.evaluate` load it from a local directory. For a refusal,
-        `report["refused"]["why"]` says why; `export.allow_worse` overrides it.
+        `SentenceTransformer` and `raysed.evaluate` load it from a local directory. `report["refused"]["why"]` has the
+        reason for a refusal; `export.allow_worse` overrides it.
         """
         return None if "refused" in self.report else self._storage.uri("model")
 
     @cached_property
     def model(self) -> SentenceTransformer | None:
-        """The exported model, loaded on a GPU if there is one; None if the export was refused."""
+        """The exported model, loaded on a GPU if available; None if the export was refused."""
         from raysed.model.library import load
         from raysed.resources import device_here
 
@@ -103,24 +103,23 @@ class Result:
 
     @property
     def scores(self) -> Scores:
-        """Mean scores of each kind of model, such as `teachers-sed/learner`: the headline `mean`, and each task."""
+        """Scores by recipe and kind of model, such as `teachers-sed/learner`: the headline `mean`, and each task."""
         from raysed.report.scores import AVERAGE
 
-        found = Scores()
+        scores = Scores()
         for entry in self.report["summary"]:
             if entry["kind"] != "grid":
                 task = "mean" if entry["task"] == AVERAGE else entry["task"]
-                found.setdefault(f"{entry['recipe']}/{entry['kind']}", {"mean": None})[task] = entry["mean"]
-        return found
+                scores.setdefault(f"{entry['recipe']}/{entry['kind']}", {"mean": None})[task] = entry["mean"]
+        return scores
 
     def push_to_hub(self, repo_id: str, **options: Any) -> str:
         """Upload the exported model with its model card; return the commit's URL.
 
-        Args:
-            options: for `SentenceTransformer.push_to_hub`, such as `private` and `token`.
+        `options` go to `SentenceTransformer.push_to_hub`, such as `private` and `token`.
 
         Raises:
-            UserError: there is no exported model.
+            UserError: the export was refused.
         """
         if self.model is None:
             raise UserError(f"there is no model to upload: {self.report['refused']['why']}")
@@ -132,9 +131,9 @@ class Result:
 
 @contextmanager
 def _single_run() -> Iterator[None]:
-    """Refuse a second run at a time: a process has one random state, one progress output and one set of teachers."""
+    """Refuse a concurrent run: a process has one random state, one progress output and one set of teachers."""
     if not _running.acquire(blocking=False):
-        raise UserError("another run is at work in this process; wait for it, or use a process for each run")
+        raise UserError("another run is active in this process; wait for it, or use a process for each run")
     try:
         yield
     finally:
@@ -145,12 +144,11 @@ def _single_run() -> Iterator[None]:
 def run(
     config: Config | Mapping[str, Any] | str | os.PathLike, *, take_over: bool = False, verbose: bool = False
 ) -> Result:
-    """Run the stages of a configuration that are not done yet.
+    """Run a configuration; reuse what already exists.
 
     Args:
-        config: settings as a `Config`, a nested mapping, the path of a YAML file, or the name of a config of the
-            package.
-        take_over: on remote storage, end a job that is at work on this run instead of refusing to start.
+        config: a `Config`, a nested mapping, the path of a YAML file, or the name of a config of the package.
+        take_over: on remote storage, end another job on this run instead of refusing to start.
         verbose: print progress and findings.
 
     Raises:
@@ -170,7 +168,7 @@ def run(
 
 
 def run_config(config: Config, verbose: bool, take_over: bool = False, starts_ray: bool = False) -> Result:
-    """Run a configuration; with `starts_ray`, `resources.engine: auto` is Ray wherever it is installed."""
+    """Run a configuration; with `starts_ray`, `resources.engine: auto` means Ray if it is installed."""
     from raysed.plan.consistency import check_settings
 
     check_settings(config)  # before Ray and the heavy libraries, which take seconds
@@ -220,30 +218,29 @@ def distill(
 ) -> Result:
     """Distil one or several models into one small model, on text without labels.
 
-    Sentences and tasks given as objects are written to `given/` in the run's directory, so `storage` must then be
-    local.
+    raysed writes sentences, queries and tasks that you pass as objects to `given/` in the run's directory. `storage`
+    must then be local.
 
     Args:
         teachers: one or several of these: a model by path or hub id (also ONNX); a `.parquet` file of embeddings; a
-            function that returns a vector for each of a list of sentences; an object with such a method `encode`, like
-            a loaded `SentenceTransformer`; a block of settings of `teachers` whose `path` is one of these. Functions
-            and objects make the run work in this process; on a cluster (RAY_ADDRESS) they are refused unless
-            `resources.engine` is `local`.
+            function from a list of sentences to vectors; an object with such a method `encode`, like a loaded
+            `SentenceTransformer`; a block of settings of `teachers` whose `path` is one of these. Functions and objects
+            make the run work in this process. On a cluster (RAY_ADDRESS) they are refused unless `resources.engine` is
+            `local`.
         sentences: a file, pattern, URI or hub dataset; a list of these; or the sentences themselves: a list, an
-            iterator, a `datasets.Dataset` or a data frame. None: `corpus` of `settings`, or else the bundled sentences.
-        learner: encoder to train. None: the first teacher that is a model by path or hub id, except ONNX, with half of
-            its layers (all if `static`); without such a teacher, `bundled:encoder`.
-        keep_layers: layers of the learner to keep, counted from 0, or their number: spread evenly from first to last if
-            the learner is a teacher (1: the last), else the first ones. None: all of a named `learner`, else as above.
-        static: train a table of one vector per token, starting from the learner's output for each token alone. Its
-            default learning rate is 1e-2, its default batch size 256. Excludes `keep_layers`.
-        search: train for search among the sentences, which may be passages: queries are made from them, and the learner
-            ranks texts for each as its teachers do (docs/search.md).
-        queries: queries of your own, given like `sentences`; with them, `search` is on.
-        dev: task that choices are made on, given like one of `tasks`. None: that of the config `distill`.
+            iterator, a `datasets.Dataset` or a data frame. None: `corpus` of `settings`, else the bundled sentences.
+        learner: encoder to train. None: half of the layers of the first transformer among `teachers`, or all of them if
+            `static`. Without a transformer: `bundled:encoder`.
+        keep_layers: layers of the learner to keep, counted from 0, or how many. A number spreads them evenly if the
+            learner is a teacher (1: the last); otherwise it keeps the first ones. None: all of a named `learner`.
+        static: train a static model, one vector per token, starting from the learner's output for each token alone.
+            Defaults: learning rate 1e-2, batch size 256. Excludes `keep_layers`.
+        search: train for search among the sentences, which may be passages: raysed makes queries from them, and the
+            learner ranks texts as its teachers do (docs/search.md).
+        queries: your own queries, passed like `sentences`; they turn `search` on.
+        dev: task that choices are made on, passed like one of `tasks`. None: that of the config `distill`.
         tasks: tasks to report: files, directories, lists of (sentence, sentence, score) or (text, label), datasets,
-            data frames, or a mapping of these by name. Empty: `dev`, or if that is None the tasks of the config
-            `distill`.
+            data frames, or a mapping of these by name. Empty: `dev`, else the tasks of the config `distill`.
         run: name of the run; the same call continues a stopped run.
         storage: directory or URI that holds the run directories.
         settings: further settings, nested as in a config file. They override the arguments above.
@@ -265,7 +262,7 @@ def distill(
     arguments = dict(locals())
     from raysed.model.teachers.python import given_objects
 
-    given_objects.clear()  # which may have those of `distillation`
+    given_objects.clear()  # an earlier `distillation` may have left some
     try:
         return run_config(distillation(**arguments), verbose, take_over)
     finally:
@@ -281,7 +278,7 @@ def distillation(*arguments: Any, **named: Any) -> Config:
     bound.apply_defaults()
     options = SimpleNamespace(**bound.arguments)
     settings: dict[str, Any] = {"run": options.run, "storage": options.storage}
-    make_config(settings)  # before anything is written there
+    make_config(settings)  # check the run's directory before writing there
     defaults, has_dev = load_config(find_config("distill")), options.dev is not None
     blocks = [settings_of(teacher, given_objects) for teacher in _as_list(options.teachers)]
     paths = [block.get("path", "") for block in blocks]
@@ -297,12 +294,12 @@ def distillation(*arguments: Any, **named: Any) -> Config:
         if len(sources) > 1:
             raise UserError("queries: pass one file of queries, or the queries themselves")
         settings["search"] = {"queries": list(get_args(QueryKind)), "source": sources[0] if sources else None}
-        # Without a task to choose on, held-out queries choose the weights.
+        # Without a dev task, held-out queries choose the weights.
         settings["sed"] = {"loss": ["unit_mse", "scores"], **({} if has_dev else {"keep": "best_on_held_out"})}
     if tasks := _sources(options.dev, options.tasks, f"{directory}/tasks"):
         settings["evaluation"] = _on_tasks(tasks, has_dev, defaults)
     if options.static:
-        # Most rows of the table are in few batches, so updates may be large.
+        # Few batches contain any one token, so updates may be large.
         settings["sed"] = {**settings.get("sed", {}), "learning_rate": 1e-2, "batch_size": 256}
     known = defaults.model_dump(mode="json", exclude_unset=True)
     return _with_lengths(merge(known, settings, Config), options.settings or {}, options.verbose)
@@ -316,7 +313,7 @@ def _learner(
 
     encoder: dict[str, Any] = {"path": path} if path else default_learner(teachers)
     if static and keep_layers is not None:
-        raise UserError("keep_layers is for transformers, but static makes a table of vectors; leave one of them out")
+        raise UserError("keep_layers is for transformers, but static trains one vector per token; use only one of them")
     if static:
         return {"path": encoder["path"], "static": {}}
     if isinstance(keep_layers, int) and encoder["path"] not in teachers:
@@ -341,7 +338,7 @@ def _on_tasks(sources: Mapping[str, str], has_dev: bool, defaults: Config) -> di
 
 
 def _with_lengths(own: dict[str, Any], settings: Mapping[str, Any], verbose: bool) -> Config:
-    """Return the config with how much is read of each text, unless `settings` say it."""
+    """Return the config with passages and tokens that fit its texts, unless `settings` define `encoder.max_length`."""
     from raysed.model.teacher import kind_of
     from raysed.plan.draft import survey_corpus
     from raysed.plan.lengths import fit_lengths, in_passages
@@ -352,7 +349,7 @@ def _with_lengths(own: dict[str, Any], settings: Mapping[str, Any], verbose: boo
     try:
         survey, paths = survey_corpus(in_passages(config.corpus), 20_000), [block.path for block in config.teachers]
         found = fit_lengths(survey.sample, survey.report.split > 0, config.corpus, config.encoder, paths)
-    except UserError:  # which the run's own checks find again, and name the setting
+    except UserError:  # the run's own checks find it again, and name the setting
         return config
     (print_text if verbose else log.info)(f"lengths of the first texts: {found}")
     corpus = {"passage_characters": found.passage_characters} if found.passage_characters else {}
@@ -367,8 +364,8 @@ def evaluate(model: Any, tasks: Any) -> Scores:
     """Score a model; return metrics by task, scores x100.
 
     Args:
-        model: a teacher as for `distill`; or a block of settings of `teachers`, such as `{"path": "bert-base-uncased",
-            "layers": 1}`: by default, the last two layers of a plain transformer are averaged.
+        model: a teacher as for `distill`, such as `{"path": "bert-base-uncased", "layers": 1}`. By default, raysed
+            averages the last two layers of a plain transformer.
         tasks: as for `distill`: graded pairs, labelled texts, or directories in BEIR's layout, recognised by their
             content. Labelled texts `NAME` are also scored as a clustering, `NAME-clusters`.
 
@@ -394,9 +391,9 @@ def evaluate(model: Any, tasks: Any) -> Scores:
     with tempfile.TemporaryDirectory() as directory:
         found = tasks_of(_sources(None, tasks, directory))
         if not found:
-            raise UserError("tasks: there is none; pass graded pairs, labelled texts or a directory in BEIR's layout")
+            raise UserError("tasks: none given; pass graded pairs, labelled texts or a directory in BEIR's layout")
         evaluation = Evaluation([load_any_task(name, task, 0, "all") for name, task in found.items()])
-    objects: dict[str, Any] = {}  # of its own: a run may be at work in another thread
+    objects: dict[str, Any] = {}  # not `given_objects`: a run may be at work in another thread
     block = {"layers": EncoderConfig().layers, **settings_of(model, objects)}
     (config,) = make_config({"teachers": [block]}).teachers
     teacher = load_teacher(config, device=device_here())
@@ -412,7 +409,7 @@ def _as_list(teachers: Any) -> list[Any]:
 
 
 def _sources(dev: Any, tasks: Any, directory: str) -> dict[str, str]:
-    """Return where the tasks, and the dev task if any, are read from, by name."""
+    """Return the sources of the tasks, and of the dev task if any, by name."""
     from raysed.data.given import is_path, is_row, source_of
     from raysed.score.tasks import task_name
 
@@ -424,7 +421,7 @@ def _sources(dev: Any, tasks: Any, directory: str) -> dict[str, str]:
         listed = [tasks] if is_one else list(tasks)
         listed = [listed] if listed and is_row(listed[0]) else listed
         for place, task in enumerate(listed, 1):
-            # A task that chooses the model is not scored a second time as one that does not.
+            # The dev task is not reported a second time as another task.
             if not (is_path(task) and is_path(dev) and Path(task) == Path(dev)):
                 given.append((f"task-{place}", task, False))
     found: dict[str, str] = {}

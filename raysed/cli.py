@@ -31,20 +31,20 @@ COMMANDS = {
     "evaluate": "score any models side by side",
     "status": "show the progress of runs",
 }
-"""By name, which is also the module's in `raysed.commands`."""
-_AFTER_STOP = "the same command continues from here"
+"""Help by command, whose name is also that of its module in `raysed.commands`."""
+_AFTER_STOP = "Run the same command again to continue."
 _NO_MODEL = 3
 
 
 def code_of(result: Result) -> int:
-    """Return the exit code of a complete run: 3 if its model is not exported, see `export.allow_worse`."""
+    """Return the exit code of a complete run: 3 if raysed refused to export its model, see `export.allow_worse`."""
     return _NO_MODEL if result.path is None else 0
 
 
 def main() -> int:
     """Run `raysed COMMAND …`; return the exit code."""
     lines = "\n".join(f"  {name:10} {what}" for name, what in COMMANDS.items())
-    usage = f"raysed COMMAND ...\n\ncommands:\n{lines}\n\nraysed COMMAND --help shows its options"
+    usage = f"raysed COMMAND ...\n\ncommands:\n{lines}\n\nsee also raysed COMMAND --help and raysed --version"
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help"):
         print(f"usage: {usage}")
@@ -69,16 +69,16 @@ def main_of(
     after_stop: str = _AFTER_STOP,
     arguments: Sequence[str] | None = None,
 ) -> int:
-    """Run a job; return 0 or its own code (see `code_of`), 1 for a failed run, 2 for a user's mistake.
+    """Run a job; return 0 or the job's own code (see `code_of`), 1 for a failed run, 2 for a user's mistake.
 
-    Ctrl-C gives 130, SIGTERM 143 and a closed terminal 129. `after_stop` tells the user what a stop leaves behind.
+    Ctrl-C gives 130, SIGTERM 143 and a closed terminal 129. `after_stop` tells the user how to go on.
     """
-    if hasattr(sys.stdout, "reconfigure"):  # a question mark stands for what a terminal's encoding lacks
+    if hasattr(sys.stdout, "reconfigure"):  # print a question mark for what the terminal's encoding lacks
         sys.stdout.reconfigure(errors="replace")
     parsed = parser.parse_args(arguments)
 
     def last_words() -> None:
-        print(f"\nstopped; {after_stop}", file=sys.stderr)
+        print(f"\nStopped. {after_stop}", file=sys.stderr)
 
     if getattr(parsed, "address", None):
         os.environ["RAY_ADDRESS"] = parsed.address
@@ -90,14 +90,14 @@ def main_of(
             return job(parsed) or 0
     except (UserError, RunFailed, MemoryError) as error:
         is_mistake = isinstance(error, UserError)
-        # A `UserError` says what to do without memory. Messages may quote a library's, of several lines.
+        # `UserError` tells the user what to do without memory. A message may quote several lines of a library.
         text = str(UserError(first_line(error)) if isinstance(error, MemoryError) else error)
         print(f"{'error' if is_mistake else 'failed'}: {printable(' '.join(text.split()))}", file=sys.stderr)
         return 2 if is_mistake else 1
     except KeyboardInterrupt:
         interrupts.acknowledge()
-        code = 128 + (interrupts.received_signal() or signal.SIGINT)  # a library may have raised another one since
-        atexit.register(os._exit, code)  # skips libraries' exit handlers: interrupted at work, they may hang or crash
+        code = 128 + (interrupts.received_signal() or signal.SIGINT)  # a library may have raised this interrupt
+        atexit.register(os._exit, code)  # skip libraries' exit handlers: after an interrupt they may hang or crash
         with suppress(OSError):  # the terminal may be closed
             last_words()
             print(end="", flush=True)
@@ -107,7 +107,7 @@ def main_of(
 
 
 def check_output(path: Path) -> None:
-    """Raise `UserError` for an `--output` that cannot be written, before any work is done for it."""
+    """Raise `UserError` if `--output` cannot be written, before any work is done for it."""
     try:
         is_new = not path.exists()
         if not (is_new or path.is_file()):

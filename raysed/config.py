@@ -41,7 +41,7 @@ Precision = Literal["auto", "fp32", "bf16"]
 EncodePrecision = Literal[Precision, "int8"]
 TargetPrecision = Literal["fp32", "fp16"]
 Role = Literal["", "query", "document", "prompted query", "prompted document"]
-"""What a text is in a search, which decides its prompt; empty: neither; `prompted`: its task has put one before it."""
+"""A text's role in a search, which decides its prompt; empty: none; `prompted`: its task has added the prompt."""
 Rate = Annotated[float, Field(gt=0)]
 PACKAGE = "package:"
 MEMBERS = "members"
@@ -49,15 +49,15 @@ MEMBERS = "members"
 PYTHON = "python:"
 """Stands for an object of this process in `teachers`, as `raysed.distill` accepts it."""
 CONFIGS = Path(__file__).parent / "configs"
-"""Named configs; part of the package, so that an installed one has them."""
+"""Named configs, installed with the package."""
 
 _LONGEST_NAME, _MAX_NUMBER = 200, 1e18
 MAX_MODELS = 1000
-"""Most models trained alike: each is listed, so a number with too many digits would exhaust memory."""
+"""Most models of a kind: each is listed, so a number with too many digits would exhaust memory."""
 NO_EFFECT = "no effect on results"
-"""Marks a setting that affects how many results there are, where, when or how fast, but not what is in them."""
+"""Marks a setting that affects the number, place or time of results, but not their content."""
 SELECTION_ONLY = "chooses among results"
-"""Marks a setting that decides which trained model is used, but not how it is trained."""
+"""Marks a setting that decides which trained model is used, not how it is trained."""
 
 
 def source_mark(words: Callable[[], Iterable[str]] = tuple) -> AfterValidator:
@@ -104,11 +104,11 @@ class Block(BaseModel):
         return self.model_dump(mode="json", exclude={*self._marked(NO_EFFECT), *self._marked(SELECTION_ONLY)})
 
     def choices(self) -> dict[str, Any]:
-        """Return the settings marked `SELECTION_ONLY`, as JSON, by the names that fingerprints have."""
+        """Return the settings marked `SELECTION_ONLY`, as JSON, under the names that fingerprints use."""
         return self.model_dump(mode="json", include=self._marked(SELECTION_ONLY), by_alias=True)
 
     def only(self, *names: str) -> "Block":
-        """Return the block with these settings; the others have their defaults."""
+        """Return the block with these settings and defaults for the others."""
         return type(self)(**{name: getattr(self, name) for name in names})
 
     @classmethod
@@ -141,7 +141,7 @@ def _absolute(path: str) -> str:
 
 
 class StaticConfig(Block):
-    """A learner that is no transformer: one vector per token, averaged over the sentence."""
+    """A static model: one vector per token, averaged over the sentence."""
 
     width: int | None = Field(None, ge=1)
     """Width of the vectors, at most the encoder's. `null`: the encoder's."""
@@ -180,17 +180,17 @@ class EncoderConfig(Block):
         Annotated[int, Field(ge=1)] | Literal["half"] | list[Annotated[int, Field(ge=0)]] | None,
         AfterValidator(ascending),
     ] = None
-    """Layers to keep: a list, counted from 0, such as `[0, 2, 5]`; or a number or `half`, spread evenly, best for a
-    teacher's own layers (docs/distill.md). `null`: all."""
+    """Layers to keep: a list counted from 0, such as `[0, 2, 5]`; or a number or `half`, spread evenly. Best if the
+    encoder is a teacher (docs/distill.md). `null`: all."""
     trust_remote_code: bool = False
     """Allow code that comes with the model to run. See docs/security.md."""
     max_length: int = Field(75, ge=3)
     """Tokens per sentence, including special tokens (CT: 75). The rest is cut off and reported."""
     layers: Layers = 2
-    """Layers pooled in scores, choices and exports: the last so many, or `first_last` (docs/methods.md#pooling).
-    Training pools the last (SED section 5.1)."""
+    """Layers to average in scores, choices and exports: how many of the last, or `first_last` for the first and the
+    last (docs/methods.md#pooling). Training uses the last (SED section 5.1)."""
     static: StaticConfig | None = None
-    """Makes the learner of `teachers` a table of token vectors: `{}`, or the settings below. See
+    """Distil `teachers` into a static model, one vector per token: `{}`, or the settings below. See
     docs/distill.md#the-smallest-learner."""
 
     @field_validator("model_kwargs")
@@ -203,7 +203,7 @@ class EncoderConfig(Block):
         return options
 
     @model_validator(mode="after")
-    def _layers_are_there(self) -> "EncoderConfig":
+    def _has_layers(self) -> "EncoderConfig":
         if self.keep_layers == []:
             raise ValueError("encoder.keep_layers is empty; name at least one layer")
         if self.model_kwargs.get("num_hidden_layers") == 0:
@@ -233,7 +233,7 @@ class CorpusConfig(Block):
     max_characters: int = Field(2000, ge=1)
     """Skip and count longer lines."""
     passage_characters: int | None = Field(None, ge=50)
-    """Cut longer lines at the ends of sentences into passages of at most so many characters, instead of skipping them.
+    """Cut longer lines at sentence ends into passages of at most this many characters, instead of skipping them.
     `null`: no."""
 
     @model_validator(mode="after")
@@ -256,7 +256,7 @@ class CorpusConfig(Block):
 
 
 class TaskColumns(Block):
-    """Column names of a task, for columns with other than well-known names."""
+    """Column names of a task, if they are not the default ones."""
 
     score: str | None = None
     """Column of the score. `null`: the first of `score`, `similarity_score`, `relatedness_score`, `similarity`,
@@ -267,7 +267,7 @@ class TaskColumns(Block):
     sentence2: str | None = None
     """Column of the second sentence. `null`: `hypothesis`, `sentence2`, and so on."""
     subset: str | None = None
-    """Column that divides pairs into subsets. `null`: `subset`, if there is one."""
+    """Column that divides pairs into subsets. `null`: `subset`, if present."""
     text: str | None = None
     """Column of the text to classify or cluster. `null`: `text`, `sentence`, `utterance` or `title`."""
     label: str | None = None
@@ -300,8 +300,8 @@ class TaskConfig(Block):
     name: str | None = None
     """Configuration of a hub dataset."""
     score_range: tuple[float, float] | None = (0.0, 5.0)
-    """Lowest and highest possible score. Refuses scores outside, and 20 or more that fill less than a third. `null`
-    (not in `sts.train`): any."""
+    """Lowest and highest possible score. Rejects scores outside it, and 20 or more that span less than a third of it.
+    `null` (not in `sts.train`): any."""
     aggregation: Literal["all", "mean", "wmean"] | None = None
     """Overrides `evaluation.aggregation`; use `all` for STS-B, whose subsets are genres."""
 
@@ -327,14 +327,14 @@ def as_blocks(value: Any) -> Any:
 
 
 _COLUMN_NAMES = ("sts-avg", "mean", "max", "std", "n")
-"""Of tables of scores, beside those of tasks."""
+"""Columns of score tables besides the tasks'."""
 
 
 def check_task_name(name: Any) -> None:
-    """Raise `UserError` for a task name that cannot become the name of a directory."""
+    """Raise `UserError` for a task name that cannot name a directory."""
     is_name = isinstance(name, str) and name not in ("", ".", "..") and name.isprintable()
     if not is_name or len(quote(name, safe="")) > _LONGEST_NAME:
-        raise UserError(f"evaluation.tasks has the name {str(name)[:99]!r}; use a short one that can be printed")
+        raise UserError(f"evaluation.tasks has the name {str(name)[:99]!r}; use a short, printable one")
 
 
 class EvaluationConfig(Block):
@@ -346,14 +346,14 @@ class EvaluationConfig(Block):
     }
     """Tasks by name: a source, or the settings below."""
     dev: str | None = "everyday-dev"
-    """Task whose labels decide: weights of `keep: best_on_dev`, lower bound of `sts`, model to export. `null`: no
-    choice uses labels."""
+    """Task whose labels choose the weights of `keep: best_on_dev`, the lower bound of `sts` and the model to export.
+    `null`: no choice uses labels."""
     report: Annotated[list[str] | None, AfterValidator(lambda names: names and each_once(names))] = None
-    """Tasks averaged in the headline number. `null`: all but `evaluation.dev`, if there are others."""
+    """Tasks averaged in the headline number. `null`: all except `evaluation.dev`, unless it is the only one."""
     aggregation: Literal["all", "mean", "wmean"] = "mean"
     """How subsets become one score: `all`, `mean` (SED) or `wmean` (docs/methods.md#evaluation). All are recorded."""
     drop_seen: bool = True
-    """Do not score what a recipe learns from with labels or the dev task contains. `false`: score and count it."""
+    """Leave out of scores what labelled training data or the dev task also contain. `false`: score and count it."""
     layers: list[Layers] = [1, 2, 3]
     """Further poolings to score (SED table 8)."""
 
@@ -365,12 +365,12 @@ class EvaluationConfig(Block):
             check_task_name(name)
             if name in _COLUMN_NAMES:
                 raise ValueError(f"evaluation.tasks has the name {name!r}, a column of the tables; use another")
-        there = f"which is not in evaluation.tasks; name one of {', '.join(self.tasks)}"
+        problem = f"which is not in evaluation.tasks; name one of {', '.join(self.tasks)}"
         if self.dev is not None and self.dev not in self.tasks:
-            raise ValueError(f"evaluation.dev names {self.dev!r}, {there}, or use null for none")
+            raise ValueError(f"evaluation.dev names {self.dev!r}, {problem}, or use null for none")
         for name in self.report or []:
             if name not in self.tasks:
-                raise ValueError(f"evaluation.report names {name!r}, {there}")
+                raise ValueError(f"evaluation.report names {name!r}, {problem}")
         return self
 
     def report_tasks(self) -> list[str]:
@@ -386,16 +386,16 @@ class MembersConfig(Block):
     share: float = Field(1.0, gt=0, le=1)
     """Share of the corpus drawn for each member. Pairs and prepared views are read whole."""
     min_members: int | None = Field(None, ge=1)
-    """Continue with this many if others keep failing; reports list those left out. `null`: all."""
+    """Continue with this many if others keep failing; the report lists those left out. `null`: all must succeed."""
     max_retries: Annotated[int, NO_EFFECT] = Field(2, ge=0)
     """Restarts of a failed member from its newest checkpoint; a new checkpoint resets the count."""
     evaluate_every: int = Field(500, ge=1)
-    """Updates between evaluations on the dev task."""
+    """Steps between evaluations on the dev task."""
     checkpoint_every: Annotated[int, NO_EFFECT] = Field(500, ge=1)
-    """Updates between checkpoints, the most a crash costs; on a GPU, more where writing takes long (docs/gpu.md)."""
+    """Steps between checkpoints, the most a crash costs. On a GPU, more if writing takes long (docs/gpu.md)."""
     precision: Precision = "auto"
-    """`bf16` (autocast; weights stay fp32), `fp32`, or `auto`: `bf16` on GPUs with hardware support (A100, L4, later)
-    and on CPUs where it is measured to be faster, once for each machine and model (docs/speed.md)."""
+    """`bf16` (autocast; weights stay fp32), `fp32`, or `auto`: `bf16` on GPUs with hardware support (A100, L4, later).
+    On CPUs, `auto` measures once per machine and model whether `bf16` is faster (docs/speed.md)."""
 
     @model_validator(mode="after")
     def _enough_for_the_minimum(self) -> "MembersConfig":
@@ -449,10 +449,10 @@ class ViewsConfig(Block):
     mlm_rate: float = Field(0.2, gt=0, lt=1)
     """Share of tokens that `mlm` masks and fills."""
     mlm_model: Source | None = None
-    """Model that fills: a path, hub id or `bundled:raw` (paper: `roberta-base`). `null`: the run's encoder, which must
-    have its head."""
+    """Masked language model: a path, hub id or `bundled:raw` (paper: `roberta-base`). `null`: the run's encoder, if it
+    has the head for it."""
     max_unusable: float = Field(0.5, ge=0, lt=1)
-    """Pairs with an empty view or identical views are left out; above this share the run ends."""
+    """Largest share of pairs with an empty view or identical views, which are left out. Above it the run ends."""
 
     @model_validator(mode="before")
     @classmethod
@@ -477,27 +477,26 @@ class TeacherConfig(Block):
     query_prompt: str | None = None
     """Prefix for each query. `null`: the one in the model's files, else `prompt`."""
     document_prompt: str | None = None
-    """Prefix for each document, likewise."""
+    """Prefix for each document. `null`: see `query_prompt`."""
     layers: Layers = 1
-    """Pooled layers of a plain transformer; sentence-transformers models bring their own."""
+    """As `encoder.layers`. Only for plain transformers: sentence-transformers models come with their pooling."""
     max_length: int = Field(75, ge=3)
-    """Tokens per sentence, including special tokens; same exception."""
+    """Tokens per sentence, including special tokens. Only for plain transformers."""
 
     @property
     def title(self) -> str:
-        """Return the name in reports: by default the path's last part that is not `model` or `encoder`."""
+        """Return the name in reports, by default the path's last part other than `model` and `encoder`."""
         parts = [part for part in re.split(r"[/:]", self.path) if part]
         names = [part for part in parts if part not in ("model", "encoder")] or parts
         return self.name or (self.path if self.is_members else names[-1].removesuffix(".parquet"))
 
     @property
     def is_members(self) -> bool:
-        """Whether it is an ensemble of this run."""
         return self.path.split(":")[0] == MEMBERS
 
 
 def with_unique_titles(teachers: list[TeacherConfig]) -> list[TeacherConfig]:
-    """Name by their paths the teachers that share a title."""
+    """Use the path as the name of each teacher that shares its title with another."""
     titles = [teacher.title for teacher in teachers]
     return [
         teacher.model_copy(update={"name": teacher.path}) if titles.count(teacher.title) > 1 else teacher
@@ -509,29 +508,27 @@ QueryKind = Literal["titles", "crops"]
 
 
 class SearchConfig(Block):
-    """Queries for the texts of the corpus, with which a learner of `teachers` trains for search. See docs/search.md."""
+    """Queries that train a learner of `teachers` for search in the corpus. See docs/search.md."""
 
     queries: Annotated[list[QueryKind], AfterValidator(each_once)] = []
-    """Queries to make from each text: its `titles` (column `title`, or headings of Markdown), and `crops` of 4 to 12
+    """Queries to make from each text: its `titles` (column `title`, or Markdown headings), and `crops` of 4 to 12
     words."""
     column: str | None = None
-    """Column of the corpus with users' own queries for the text: text, or a list."""
+    """Corpus column with users' queries that the text answers: one query, or a list."""
     source: Source | None = None
-    """File of users' queries for which no text is known, with a column `query` or `text`, or one per line."""
+    """File of users' queries without known answers: a column `query` or `text`, or one query per line."""
     negatives: int = Field(2, ge=0, le=64)
-    """Texts per query that are near it, but answer worse than its own."""
+    """Hard negatives per query: texts near the query that answer it worse than its own text."""
     margin: float = Field(0.1, ge=0, lt=1)
-    """A text is no negative if its cosine, by all teachers together, is above 1 - `margin` times that of the query's
-    own text."""
+    """Do not use a text as a negative if the combined teachers put its cosine above 1 - `margin` times that of the
+    query's own text."""
     query_prompt: str | None = None
-    """Prefix for queries, for the learner, kept in the exported model. `null`: that in the files of the model it starts
-    from, else none."""
+    """The learner's prefix for queries, saved in the exported model. `null`: that of the model it starts from."""
     document_prompt: str | None = None
-    """Prefix for documents, likewise."""
+    """The learner's prefix for documents, with the same default."""
 
     @property
     def enabled(self) -> bool:
-        """Whether there are queries."""
         return bool(self.queries or self.column or self.source)
 
 
@@ -548,10 +545,10 @@ class CombinationConfig(Block):
     """`centred`: centre each teacher's unit vectors and scale them to equal total variance (PHI-S). For teachers with
     high cosines (docs/distill.md#balance)."""
     leave_out: bool = False
-    """Distil only the smallest set of teachers that no larger one beats by 0.1 on the dev task. Tries all sets of up to
-    6 teachers; of more, adds one by one."""
+    """Distil only the smallest set of teachers that no larger one beats by 0.1 on the dev task. With up to 6 teachers,
+    raysed tries all sets; with more, it adds one at a time."""
     turn: bool | None = None
-    """Rotate targets towards the untrained learner, which keeps cosines. `null`: yes, except for a single teacher of
+    """Rotate targets towards the untrained learner; cosines do not change. `null`: yes, except for a single teacher of
     the learner's width, with `sed.widths` (principal directions) or `sed.head`."""
 
 
@@ -574,18 +571,18 @@ class FlowConfig(Block):
     epochs: float = Field(1.0, gt=0)
     """Passes over the pairs."""
     batch_size: int = Field(32, ge=2)
-    """Pairs per update. Unpaired sentences are taken two at a time."""
+    """Pairs per optimizer step. Unpaired sentences are taken two at a time."""
     fit_on: Annotated[str, source_mark(fitted_on)] = "corpus"
-    """Text for the flow and affine calibrations: `corpus`; `tasks`, all tasks' sentences, as in the papers (scores too
-    well, SED appendix B.3); `nli` or `sts`, their pairs; or a source like `corpus.source`."""
+    """Text for the flow and affine calibrations: `corpus`; `tasks`, all tasks' sentences, as in the papers (inflates
+    scores, SED appendix B.3); `nli` or `sts`, their pairs; or a source like `corpus.source`."""
     fit_sentences: int | None = Field(10_000, ge=2)
     """Sentences drawn from the corpus or source. `null`: all. Tasks and pairs are used whole."""
     fit_tasks: list[str] | None = None
-    """What `tasks` means, e.g. STS12 to 16. `null`: all tasks."""
+    """Tasks for `flow.fit_on: tasks`, e.g. STS12 to 16. `null`: all."""
     per_task: bool = False
     """Fit separately on each task's sentences (BERT-flow). Needs `flow.fit_on: tasks`; cannot be exported."""
     fits: Annotated[int, NO_EFFECT] = Field(1, ge=1, le=MAX_MODELS)
-    """Flows per model that is alone in its row, such as the base, to show seed effects."""
+    """Flows to fit where a row of the report has one model, such as the base; they show the effect of the seed."""
 
 
 class CalibrationConfig(Block):
@@ -599,13 +596,13 @@ Format = Literal["onnx", "int8", "int8_avx2", "openvino", "openvino_int8"]
 
 
 class ExportConfig(Block):
-    """The model in `model/`."""
+    """The exported model, in `model/`."""
 
     recipe: str | None = None
     """Recipe to export; of several models, the best on the dev task. `null`: the best model; a trained one must beat
-    the untouched encoder under the same calibration. Without a dev task: the last recipe."""
+    the original encoder under the same calibration. Without a dev task: the last recipe."""
     allow_worse: bool = False
-    """Export a model that is 0.1 or more worse on the dev task than the untouched encoder or TF-IDF. `false`: only if
+    """Export a model that is 0.1 or more worse on the dev task than the original encoder or TF-IDF. `false`: only if
     `export.recipe` names it; otherwise the run ends without a model, with exit code 3."""
     formats: list[Format] = []
     """Extra formats for sentence-transformers: `onnx`; `int8` for AVX-512 VNNI or ARM64; `int8_avx2` for older
@@ -614,39 +611,40 @@ class ExportConfig(Block):
 
 
 class ResourcesConfig(Block):
-    """How work is spread over machines; planned from what the cluster has where nothing is set."""
+    """How work is spread over machines. What you do not set is planned from the cluster's resources."""
 
     engine: Annotated[Literal["auto", "ray", "local"], NO_EFFECT] = "auto"
     """`ray`: [the Ray that is named, runs here or is started](cluster.md). `local`: this process, without Ray. `auto`:
-    `raysed run` and `jobs/ensemble_then_distill.py` take Ray if it is installed. Other commands and Python functions
-    take Ray if `RAY_ADDRESS` is set, Python has started it, or `sed.workers` is above 1. Results are the same."""
+    `raysed run` and `jobs/ensemble_then_distill.py` use Ray if it is installed. Other commands and Python functions
+    use it if `RAY_ADDRESS` is set, Python has started it, or `sed.workers` is above 1. Results are the same."""
     cpus_per_member: Annotated[float | None, NO_EFFECT] = Field(None, gt=0)
     """CPUs per member. `null`: one, or more with fewer members than cores; without Ray, all."""
     gpus_per_member: Annotated[float | None, NO_EFFECT] = Field(None, gt=0)
-    """GPUs per member, a fraction or whole number. `null`: as many members per GPU as fit in 85 % of its memory
-    (docs/size.md)."""
+    """GPUs per member, a fraction or whole number. `null`: as many members per GPU as fit in 85 % of its memory, one
+    CPU each (docs/size.md)."""
     concurrent_members: Annotated[int | None, NO_EFFECT] = Field(None, ge=1)
     """Most members at once on Ray. `null`: as many as fit."""
     gpu: Annotated[bool | None, NO_EFFECT] = None
     """`null`: use GPUs if present. `true`: require them, and request them from an autoscaling cluster. `false`: use
     none."""
     accelerator_type: Annotated[str | None, NO_EFFECT] = None
-    """Kind of GPU to use, by Ray's name, such as `A10G`. `null`: any."""
+    """Ray's name for the kind of GPU to use, such as `A10G`. `null`: any."""
     label_selector: Annotated[dict[str, str], NO_EFFECT] = {}
-    """Labels of the nodes to use, as Ray selects them, such as `{market-type: "!spot"}`."""
+    """Ray's label selector for the nodes to use, such as `{market-type: "!spot"}`."""
     encode_token_budget: Annotated[int | None, NO_EFFECT] = Field(None, ge=64)
     """Tokens per pass when embedding, halved if memory runs out. `null`: 2,048 on CPUs, 65,536 on GPUs, at most 8,192
     for dev scores during training."""
     encode_precision: EncodePrecision = "auto"
-    """As `members.precision`, for teachers' embeddings, also in `raysed teachers`, with weights in bf16, too. Means and
-    scores use fp32. `int8`: on CPUs, OpenVINO embeds the corpus with the models in `teachers`, quantized on 300 of its
-    sentences; needs `pip install 'raysed[openvino]'` (docs/speed.md)."""
+    """As `members.precision`, for teachers' embeddings (also in `raysed teachers`), with weights in bf16, too. Means
+    and scores use fp32. `int8`: on CPUs, OpenVINO embeds the corpus with the models in `teachers`, quantized on 300 of
+    its sentences; needs `pip install 'raysed[openvino]'` (docs/speed.md)."""
     wait_minutes: Annotated[float, NO_EFFECT] = Field(10.0, ge=0)
-    """Longest wait for an autoscaling cluster. If it has enough, the wait ends two minutes after its last new node."""
+    """Longest wait for an autoscaling cluster. If a smaller one can do the run, the wait ends two minutes after its
+    last new node."""
     silence_seconds: Annotated[float, NO_EFFECT] = Field(300.0, gt=0)
     """On Ray, restart a worker that has been stopped (SIGSTOP) for this long."""
     stall_seconds: Annotated[float, NO_EFFECT] = Field(1800.0, gt=0)
-    """On Ray, restart a worker without an update for this long. Must exceed the longest evaluation."""
+    """On Ray, restart a worker that makes no step for this long. Must exceed the longest evaluation."""
 
     @model_validator(mode="after")
     def _gpus_can_be_given(self) -> "ResourcesConfig":
@@ -659,7 +657,7 @@ class ResourcesConfig(Block):
 
 
 class _Common(Block):
-    """All settings of a run. `raysed.plan.consistency` checks those of several blocks against each other."""
+    """All settings of a run. `raysed.plan.consistency` checks blocks against each other."""
 
     run: Annotated[str, NO_EFFECT] = Field("quickstart", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
     """Name of the run and its directory: letters, digits, `.`, `_`, `-`."""
@@ -667,10 +665,10 @@ class _Common(Block):
     """Directory or URI (`s3://…`, `gs://…`) that all machines reach. Credentials come from the environment; URIs with a
     password, key or token are refused everywhere."""
     seed: int = Field(0, ge=0)
-    """Seed of all draws and trainings. It gives the same files on one machine, up to rounding on GPUs
+    """Seed of all draws and trainings. On one machine, the same seed gives the same files, up to rounding on GPUs
     (docs/faults.md)."""
     recipes: list[str] = ["ct-sed-flow"]
-    """What to make. Stages that recipes share run once."""
+    """Recipes to run. Stages that they share run once."""
     teachers: Annotated[
         list[TeacherConfig], BeforeValidator(partial(_as_blocks, key="path")), AfterValidator(with_unique_titles)
     ] = []
@@ -691,7 +689,7 @@ class _Common(Block):
 
 @cache
 def _config() -> type[_Common]:
-    """Return the settings of a run: those of all runs, and a block for each stage, defined in the stage's file."""
+    """Return the class of all settings: those above, and a block for each stage, defined in the stage's file."""
     blocks = {name: (stage.Settings, stage.Settings()) for name, stage in stages().items()}
     return create_model("Config", __base__=_Common, __module__=__name__, __doc__=_Common.__doc__, **blocks)
 
@@ -717,7 +715,7 @@ def find_config(name: str, directory: Path = CONFIGS) -> Path:
 
 
 def load_config(path: Path | None, overrides: Iterable[str] = ()) -> "Config":
-    """Read a YAML file and the one it is based on, and apply overrides `block.key=value`."""
+    """Read a YAML file over the one it is based on; apply overrides `block.key=value`."""
     data = read_settings(path, _config(), CONFIGS) if path else {}
     for item in overrides:
         apply_override(data, item)

@@ -1,4 +1,4 @@
-"""Settings as text: YAML files and the files they are based on, overrides, and a sentence about each mistake."""
+"""Read settings from YAML files and overrides, and explain mistakes in one sentence."""
 
 import difflib
 from collections.abc import Mapping
@@ -11,17 +11,14 @@ from pydantic import BaseModel, ValidationError
 from raysed.errors import UserError, first_line, public
 
 SECRET = "secret"
-"""Kind of error about a value that must not be repeated."""
+"""Kind of error whose message must not repeat the value."""
 _LONGEST_TEXT, _MOST_VALUES, _DEEPEST = 200_000, 100_000, 30
 BASED_ON = "based_on"
-"""Key that names another config file, whose settings hold unless this file has its own."""
+"""Key that names another config file, whose settings this file overrides."""
 
 
 def read_settings(path: Path, model: type[BaseModel], named: Path) -> dict[str, Any]:
-    """Read a YAML file over the one that it is based on, which is in the same directory or in `named`.
-
-    Blocks are merged setting by setting. A setting replaces the other file's, even if it is a list or a mapping.
-    """
+    """Read a YAML file over the one that it is based on, which is in the same directory or in `named`; see `merge`."""
     settings = _read_yaml(path)
     if BASED_ON not in settings:
         return settings
@@ -41,7 +38,10 @@ def read_settings(path: Path, model: type[BaseModel], named: Path) -> dict[str, 
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any], block: Any) -> dict[str, Any]:
-    """Return the settings of `above` over those of `below`, setting by setting; `block` is the model of both."""
+    """Return `below` with the settings of `above`, block by block; `block` is the model of both.
+
+    A setting of `above` replaces that of `below`, even if it is a list or a mapping.
+    """
     merged = dict(below)
     for key, value in above.items():
         inner = _block_at(block, [key])
@@ -69,12 +69,12 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses keys that are given twice, and text so deep or repetitive that reading it would never end."""
+    """Refuses repeated keys, and text so deep or repetitive that reading it would never end."""
 
     def __init__(self, text: str):
         super().__init__(text)
         self._depth = 0
-        # By node: values and levels. An alias counts as all that it stands for.
+        # Values and levels by node. An alias counts as its whole content.
         self._sizes: dict[yaml.Node, tuple[int, int]] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
@@ -97,7 +97,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
-        """Refuse a key that is given twice, of which the last one would count."""
+        """Refuse a repeated key; YAML would silently use the last one."""
         node, known = super().compose_mapping_node(anchor), set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in known:
@@ -126,9 +126,9 @@ def apply_override(data: dict[str, Any], item: str) -> None:
         raise UserError(f"--set {_short(item)}: the value is not valid YAML") from None
     *parents, leaf = key.split(".")
     for depth, parent in enumerate(parents):
-        data[parent] = {} if data.get(parent) is None else data[parent]  # a block with nothing but comments
+        data[parent] = {} if data.get(parent) is None else data[parent]  # a block may hold only comments
         if parents[:depth] == ["evaluation", "tasks"] and isinstance(data[parent], str):
-            data[parent] = {"source": data[parent]}  # a task may be a path alone
+            data[parent] = {"source": data[parent]}  # a task may be only a path
         data = data[parent]
         if not isinstance(data, dict):
             raise UserError(f"--set {item!r}: {parent} is a value, not a block of settings")
@@ -136,7 +136,7 @@ def apply_override(data: dict[str, Any], item: str) -> None:
 
 
 def explain(error: ValidationError, data: Mapping[str, Any], model: type[BaseModel]) -> str:
-    """Return one sentence about the first wrong setting; misspelt ones go first."""
+    """Return one sentence about the first wrong setting, misspelt ones first."""
     problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
     keys = _keys(problems[0], data)
     where, kind, value = ".".join(map(str, keys)), problems[0]["type"], problems[0]["input"]
@@ -157,7 +157,7 @@ def explain(error: ValidationError, data: Mapping[str, Any], model: type[BaseMod
 
 
 def _keys(problem: Any, data: Any) -> list[Any]:
-    """Return the path to the setting, without what pydantic adds, such as the branch of a union that it tried."""
+    """Return the path to the setting, without pydantic's additions such as the branch of a union."""
     keys = []
     for part in problem["loc"]:
         if isinstance(data, Mapping) and part in data:
@@ -180,7 +180,7 @@ def _fields(block: Any) -> list[str]:
 
 
 def _block_at(block: Any, keys: list[Any]) -> Any:
-    """Follow keys from a block; return the type there: a block, or something else if there is none."""
+    """Follow keys from a block; return the type there, a block or something else."""
     for key in keys:
         if key in _fields(block):
             block = block.model_fields[key].annotation

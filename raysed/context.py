@@ -1,4 +1,4 @@
-"""Where and how makers compute, and what comes of a training. Nothing here changes a result, or knows Ray."""
+"""The device and services of a maker, and the outcome of a training. Nothing here changes a result or uses Ray."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_RESTARTS = 100
 
 
 def ignore(*arguments: Any) -> None:
-    """Do nothing. Defaults of a context are no lambdas, so that it can be sent to other processes."""
+    """Do nothing. A named function, unlike a lambda, lets `Context` be pickled."""
 
 
 def never() -> bool:
@@ -37,14 +37,14 @@ def identity(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Context:
-    """What a maker, or a worker that trains, knows of the place where it runs.
+    """The device and services that a maker, or one worker of a training, gets from the place where it runs.
 
     Attributes:
         token_budget: tokens per forward pass; None: the device's default.
         precision: of embeddings that become targets.
-        rank: of this worker among the `world` that train one model; rank 0 writes.
-        job: distinguishes the starts of trainings in this job from those in earlier ones.
-        report: takes a history entry of a training: step, total, loss and dev.
+        rank: this worker's number among the `world` that train one model; rank 0 writes.
+        job: distinguishes starts of trainings in this job from earlier ones.
+        report: receives a history entry of a training: step, total, loss and dev.
         warned: whether this machine is about to be preempted.
         broadcast: returns rank 0's value to all workers.
         task, checkpoints, log: of the training in progress, see `training`.
@@ -65,7 +65,7 @@ class Context:
 
     @contextmanager
     def training(self, task: Task, storage: Storage) -> Iterator[Context]:
-        """Yield the context of an artefact's training; on rank 0, its log is open within the block."""
+        """Yield the context for training an artefact; on rank 0, its log is open in the block."""
         with nullcontext() if self.rank else MetricsLog(storage, task.name) as log:
             yield replace(self, task=task, checkpoints=task.checkpoints(storage), log=log)
 
@@ -76,9 +76,9 @@ class Outcome:
 
     Attributes:
         score: on the dev task so far.
-        updates: made in this attempt.
-        failure: an error that no restart would fix; None otherwise.
-        is_mistake: whether the user can fix it.
+        updates: number made in this attempt.
+        failure: message of an error that no restart would fix.
+        is_mistake: whether the user can fix that error.
     """
 
     score: float | None = None
@@ -87,5 +87,4 @@ class Outcome:
     is_mistake: bool = False
 
     def error(self) -> Exception:
-        """Return the failure, to be raised."""
         return (UserError if self.is_mistake else RunFailed)(self.failure)

@@ -1,4 +1,4 @@
-"""The errors that end a job: `UserError`, printed as a sentence, with exit code 2, and `RunFailed` with 1."""
+"""The errors that end a job with one sentence: `UserError` (exit code 2) and `RunFailed` (exit code 1)."""
 
 import os
 import re
@@ -14,7 +14,7 @@ _NO_MEMORY = ("allocate memory", "out of memory", "_STATUS_ALLOC_FAILED", "bad_a
 class UserError(ValueError):
     """A mistake that the user can fix: one sentence that says what would be right, and its place.
 
-    No setting or file is to blame for an error that is raised because memory ran out.
+    If it is raised because memory ran out, the sentence says so and names no setting or file.
 
     >>> error = UserError("there is no such file", setting="corpus.source")
     >>> str(error), str(error.at("flow.fit_on"))
@@ -37,18 +37,17 @@ class UserError(ValueError):
         return ": ".join(filter(None, [self.setting, file, self.problem]))
 
     def at(self, setting: str) -> "UserError":
-        """Return the same error about another setting."""
         return UserError(self.problem, setting, self.file, self.line)
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether an error of a library means that the machine or a GPU ran out of memory."""
+    """Return whether a library's error means that the machine or a GPU ran out of memory."""
     is_named = type(error).__name__.endswith("MemoryError")  # Python's, torch's, numpy's and Arrow's
     return not isinstance(error, UserError) and (is_named or any(words in str(error) for words in _NO_MEMORY))
 
 
 def need(library: str, what: str, extra: str) -> None:
-    """Raise UserError if a library of an extra is not installed.
+    """Raise `UserError` if the library of an extra is not installed.
 
     >>> need("json", "this example", "all")
     """
@@ -61,7 +60,7 @@ class RunFailed(RuntimeError):
 
 
 def call_library(call: Callable[[list[str]], Any], texts: list[str], name: str) -> Any:
-    """Return what another library makes of texts; raise UserError, with a text that fails, for whatever it raises.
+    """Return `call(texts)`; turn any error into a `UserError` that quotes a text that fails.
 
     >>> call_library(lambda texts: [int(text) for text in texts], ["1", "a", "2"], "Python")
     Traceback (most recent call last):
@@ -90,7 +89,7 @@ def first_line(error: BaseException) -> str:
 
 
 def last_line(error: BaseException) -> str:
-    r"""Return the last line of a message, such as a worker's traceback, or the error's name.
+    r"""Return the last line of an error's message, such as a traceback, or its name.
 
     >>> last_line(RuntimeError("Traceback\n  File ...\nValueError: no loss\n")), last_line(KeyError())
     ('ValueError: no loss', 'KeyError')
@@ -103,7 +102,7 @@ def _lines(error: BaseException) -> list[str]:
 
 
 def public(text: str) -> str:
-    """Remove user, password and query, which may hold keys, from URIs in a text: messages end up in logs.
+    """Remove user, password and query from URIs in a text: they may hold keys, and messages end up in logs.
 
     >>> public("s3://key:secret@bucket/a.tsv?token=1 does not exist")
     's3://bucket/a.tsv does not exist'

@@ -1,8 +1,8 @@
-"""What a run makes: artefacts, what each is made from, and the resulting fingerprints.
+"""The artefacts of a run, their inputs and their fingerprints.
 
 A fingerprint derives from the maker's name and version, its settings, the identity of external inputs and the
-fingerprints of other artefacts. What is known only at run time (failed or collapsed members, the winner of a grid) is
-an artefact itself, an outcome: others depend on its content, not on its recipe.
+fingerprints of other artefacts. Facts known only at run time (failed or collapsed members, the winner of a grid) are an
+artefact too, an outcome. Other artefacts depend on an outcome's content, not on how it was made.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from raysed.context import Context
 
 LISTS = "lists"
-"""Key of an outcome's metadata: the artefacts it lists, as pairs of name and fingerprint, by list."""
+"""Key of an outcome's metadata: its lists of artefacts by name, as pairs of name and fingerprint."""
 _STATE = 2  # format of training states, see `raysed.train.state`
 BLOCK_FILE = "block.parquet"
 
@@ -43,29 +43,29 @@ class ExternalInput:
 
 @dataclass(frozen=True)
 class OutcomeMember:
-    """An artefact from the list `among` of an outcome, or all of them without an index.
+    """An artefact from the list `among` of an outcome, or without an index all of that list.
 
-    An outcome lists its models as `all`, those of them that have not collapsed as `healthy`, and those with the place
-    that they have among all, where a collapsed one leaves a gap, as `sound`.
+    An outcome lists its models in three ways: `all`, `healthy` without the collapsed ones, and `sound`, which is `all`
+    with a gap for each collapsed one.
     """
 
     outcome: Artefact
     index: int | None = None
     among: str = "all"
     instead: tuple[Artefact, ...] = ()
-    """Artefacts to take instead, at the positions of those in the list."""
+    """Artefacts to use instead of those at the same positions of the list."""
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Artefacts that an outcome chooses from; some of them may not exist."""
+    """Artefacts that an outcome chooses from; some may not exist."""
 
     artefacts: tuple[Artefact, ...]
 
 
 @dataclass(frozen=True)
 class CandidateResult:
-    """What became of one of `Candidates`: `meta` is None if it does not exist; an `is_mistake` can be fixed."""
+    """One of `Candidates`: `meta` is None if it does not exist; `is_mistake`: whether the user can fix `reason`."""
 
     name: str
     fingerprint: str
@@ -79,12 +79,12 @@ class CandidateResult:
 
 @dataclass(frozen=True)
 class InDriver:
-    """In the run's own process."""
+    """Make it in the run's own process."""
 
 
 @dataclass(frozen=True)
 class Short:
-    """In a worker if that is faster. Artefacts of one `group` are made by the same one; `on_cpus`: without a GPU."""
+    """Make it in a worker if that is faster, with others of the same `group`; `on_cpus`: without a GPU."""
 
     group: str = ""
     on_cpus: bool = False
@@ -92,15 +92,15 @@ class Short:
 
 @dataclass(frozen=True)
 class Training:
-    """By a worker that trains; all trainings of a stage are trials of one experiment.
+    """Train it in a worker; all trainings of a stage are trials of one experiment.
 
     Attributes:
         worker: the training, see `raysed.make.models.Trainer`.
-        memory: returns what it needs, with `gpu` and the `kind` of GPU.
-        updates: returns its updates, given the rows of its `tables`.
+        memory: returns the `raysed.resources.Need`, given `gpu` and the `kind` of GPU.
+        updates: returns the number of updates, given the rows of its `tables`.
         rows_per_update: batch size in sentences or pairs.
-        config: what distinguishes it in tables of results: node, lower_bound, seed.
-        halving: returns the arguments of `raysed.cluster.halving.Halving`, given the updates.
+        config: columns that identify it in tables of results: node, lower_bound, seed.
+        halving: returns the arguments of `raysed.cluster.halving.Halving`, given the number of updates.
     """
 
     worker: type
@@ -114,7 +114,7 @@ class Training:
 
 @dataclass(frozen=True)
 class GangTraining:
-    """By workers that train one model together, see `Training`."""
+    """Train it in workers that share the work, see `Training`."""
 
     worker: type
     memory: Callable[..., Any]
@@ -123,14 +123,14 @@ class GangTraining:
 
 @dataclass(frozen=True)
 class Blocks:
-    """In blocks of the corpus, by actors that hold models; the artefact is its blocks.
+    """Make it from blocks of the corpus, in actors that hold models; the artefact consists of these blocks.
 
     Attributes:
         corpus: the sentence table.
         worker: makes a block from rows of the corpus, see `raysed.cluster.blocks`.
         weights: returns the bytes of the model that an actor holds; None: of the artefact's `teachers`.
         group: artefacts of one group are made in one pass.
-        is_keyed: a block is identified by its text, and not by all that the artefact depends on.
+        is_keyed: whether only its text identifies a block, not all inputs of the artefact.
     """
 
     corpus: Artefact
@@ -146,7 +146,7 @@ Execution = InDriver | Short | Training | GangTraining | Blocks
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Artefact:
-    """Something that a run makes.
+    """A directory that a run makes.
 
     Attributes:
         name: path below the run directory.
@@ -154,7 +154,7 @@ class Artefact:
         make: `make(directory, inputs, settings, context)` fills a directory and returns small facts for the manifest.
         settings: blocks of settings and values that change the result.
         untracked: further inputs, by role, that do not change the result.
-        is_intermediate: make it only if something that needs it is missing.
+        is_intermediate: make it only for a missing artefact that needs it.
         is_outcome: others depend on its content.
         may_fail: the run continues without it.
         lines: yields lines for the user once it exists.
@@ -203,7 +203,7 @@ class Ref:
 
 @dataclass(frozen=True)
 class BlocksRef(Ref):
-    """The blocks of an artefact that is to be completed, which a maker receives as `BlockFiles`."""
+    """The blocks of an unfinished artefact, for the maker that completes it."""
 
     blocks: int
     size: int
@@ -230,30 +230,27 @@ class Task:
     inputs: Mapping[str, Any]
     """By role: artefacts as `Ref`, values as they are or as `RemoteValue`, and lists of these."""
     watched: Sequence[Watched] = ()
-    """Files that it is made from."""
+    """Files that the maker reads."""
 
     @property
     def fingerprint(self) -> str:
-        """Stable hash of the dependencies."""
         return stable_hash(self.depends)
 
     def resolve_inputs(self, storage: Storage) -> dict[str, Any]:
-        """Return what the maker receives: directories and blocks of artefacts, and values."""
         return {role: resolve_input(value, storage) for role, value in self.inputs.items()}
 
     def run(self, storage: Storage, context: Context) -> Entry:
-        """Make the artefact and publish it."""
         inputs = self.resolve_inputs(storage)
         return self.publish(storage, lambda out: self.checked(self.make(out, inputs, self.settings, context)))
 
     def checked(self, made: Any) -> Any:
-        """Return what was made; UserError if a file that was read for it is not what `depends` says."""
+        """Return `made`; UserError if a file has changed since the fingerprint in `depends`."""
         for files in self.watched:
             files.check()
         return made
 
     def publish(self, storage: Storage, write: Callable[[Path], Mapping[str, Any] | None]) -> Entry:
-        """Commit what `write` writes, with the facts it returns; delete blocks of an earlier, larger corpus."""
+        """Commit the files and facts of `write`; delete blocks of an earlier, larger corpus."""
         meta = {"title": self.title}
         entry = storage.commit(self.name, lambda out: meta.update(write(out) or {}), self.depends, meta)
         if isinstance(blocks := self.inputs.get("blocks"), BlocksRef):
@@ -263,16 +260,15 @@ class Task:
         return entry
 
     def exists(self, storage: Storage) -> bool:
-        """Whether it exists by now."""
         return storage.finished(self.name, self.depends) is not None
 
     def checkpoints(self, storage: Storage) -> Checkpoints:
-        """Return the states of its training; those in an earlier format are not resumed."""
+        """Return the checkpoints of its training; those in an earlier format do not count."""
         return storage.checkpoints(self.name, {**self.depends, "state": _STATE})
 
 
 def resolve_input(value: Any, storage: Storage) -> Any:
-    """Return what a maker receives of an input: of an artefact its directory or blocks, of others the value."""
+    """Return what a maker receives for an input: an artefact's directory or blocks, or the value."""
     match value:
         case BlocksRef():
             return _block_files(storage, value.name, None, vars(value))
@@ -287,7 +283,7 @@ def resolve_input(value: Any, storage: Storage) -> Any:
 
 
 def block_name(name: str, number: int) -> str:
-    """Return the artefact of a block of another one."""
+    """Return the name of the artefact that is a block of `name`."""
     return f"{name}/{number:06d}"
 
 
@@ -319,7 +315,6 @@ class Graph:
             self.add(artefact)
 
     def add(self, artefact: Artefact) -> Artefact:
-        """Add an artefact and return it."""
         if artefact.name in self.artefacts:
             raise ValueError(f"two artefacts are called {artefact.name}")
         for source in artefact.sources():
@@ -330,17 +325,16 @@ class Graph:
         return artefact
 
     def batches(self) -> list[list[Artefact]]:
-        """Return consecutive artefacts of the same stage that are made in the same way, in order."""
+        """Return the artefacts in order, split where the stage or the kind of execution changes."""
         same = groupby(self.artefacts.values(), key=lambda artefact: (artefact.stage, type(artefact.execution)))
         return [list(batch) for _, batch in same]
 
     def users(self, artefact: Artefact) -> Sequence[Artefact]:
-        """Return the artefacts that have this one as an input."""
         return self._users.get(artefact.name, ())
 
 
 class State:
-    """What exists of a graph in the run's storage; `failures`: why others do not, and if the user can fix it."""
+    """The finished artefacts of a graph; `failures`: why others are missing, and whether the user can fix it."""
 
     def __init__(self, graph: Graph, storage: Storage):
         self.graph, self.storage = graph, storage
@@ -349,7 +343,7 @@ class State:
         self._tasks: dict[str, Task] = {}
 
     def entry(self, artefact: Artefact | str) -> Entry | None:
-        """Return the manifest entry of an artefact or its name; None unless it is planned, exists and is up to date."""
+        """Return the manifest entry of an artefact, or of its name; None if it is not planned, missing or outdated."""
         artefact = self.graph.artefacts.get(artefact) if isinstance(artefact, str) else artefact
         if artefact is None:
             return None
@@ -360,11 +354,11 @@ class State:
         return self._finished.get(artefact.name)
 
     def forget(self, artefact: Artefact) -> None:
-        """Look again whether an artefact exists."""
+        """Check storage again for an artefact."""
         self._finished.pop(artefact.name, None)
 
     def task(self, artefact: Artefact | str) -> Task | None:
-        """Return an artefact with its inputs; None if an outcome lists none for it, or does not exist yet."""
+        """Return an artefact with its inputs; None if an outcome among them is missing or lists nothing for it."""
         artefact = self.graph.artefacts[artefact] if isinstance(artefact, str) else artefact
         if artefact.name not in self._tasks:
             inputs = {**artefact.untracked, **artefact.inputs}
@@ -379,12 +373,11 @@ class State:
             watched = [files for value in external for files in value.watched]
             task = Task(artefact.name, artefact.title, make, depends, artefact.settings, values, watched)
             if any(isinstance(value, Candidates) for value in artefact.inputs.values()):
-                return task  # what became of them may still change
+                return task  # uncached: results of candidates may still change
             self._tasks[artefact.name] = task
         return self._tasks[artefact.name]
 
     def is_wanted(self, artefact: Artefact) -> bool:
-        """Whether an artefact is missing and something needs it."""
         if self.task(artefact) is None or self.entry(artefact):
             return False
         if not artefact.is_intermediate:
@@ -400,12 +393,12 @@ class State:
         return not user.is_intermediate or any(self._wants(n, user) for n in self.graph.users(user))
 
     def listed(self, outcome: Artefact | str, among: str = "all") -> list[tuple[str, str]]:
-        """Return names and fingerprints of what an outcome lists; nothing if it does not exist yet."""
+        """Return names and fingerprints in a list of an outcome; none if the outcome does not exist yet."""
         entry = self.entry(outcome)
         return [tuple(item) for item in entry.meta[LISTS].get(among, [])] if entry else []
 
     def fingerprint(self, artefact: Artefact) -> str | None:
-        """Return what identifies an artefact in its dependants; for an outcome, a hash of its content."""
+        """Return an artefact's fingerprint for its dependants; that of an outcome is a hash of its content."""
         if artefact.is_outcome:
             entry = self.entry(artefact)
             return stable_hash(entry.meta[LISTS]) if entry else None
@@ -413,7 +406,7 @@ class State:
         return task and task.fingerprint
 
     def _resolved(self, value: Any) -> tuple[Any, Any] | None:
-        """Return what an input adds to the fingerprint, and what the maker gets; None if it does not exist."""
+        """Return an input's part of the fingerprint and the maker's value; None if it does not exist."""
         match value:
             case ExternalInput():
                 return value.identity, value.value
@@ -444,7 +437,7 @@ class State:
 
 
 def _plain(value: Any) -> Any:
-    """Return settings as plain JSON values; of a block only those that change a result."""
+    """Return settings as plain JSON values; of a block, only those that change results."""
     if isinstance(value, Block):
         return value.identity()
     if isinstance(value, Mapping):

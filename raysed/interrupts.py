@@ -1,8 +1,8 @@
-"""Ctrl-C, SIGTERM and a closed terminal: repeat the signal until the job notices, and end a job that cannot.
+"""Stop on Ctrl-C, SIGTERM or a closed terminal: repeat the signal until the job reacts, and kill a job that does not.
 
-Python drops a KeyboardInterrupt raised in a destructor or in a callback of a C library; Ray has many. And if every
-process gets the signal at once (`timeout`, systemd), Ray is gone before the job has cleaned up, and the clean-up would
-wait for it. So a thread hears the signal, too, and ends a job that does not end by itself.
+Python drops a KeyboardInterrupt raised in a destructor or in a callback of a C library; Ray has many. If every process
+gets the signal at once (`timeout`, systemd), Ray is gone before the job has cleaned up, and the clean-up would wait for
+it. A thread therefore receives the signal, too, and ends a job that does not end by itself.
 """
 
 import logging
@@ -32,11 +32,11 @@ _wakeup: tuple[socket.socket, socket.socket] | None = None
 def listen(last_words: Callable[[], None] | None = None) -> None:
     """Turn `NUMBERS` into KeyboardInterrupt in the main thread, repeatedly until `acknowledge` is called.
 
-    `last_words` are called before a job that has not ended in time is killed; without them, no job is.
+    A job that does not end in time is killed after `last_words`; without `last_words`, no job is killed.
     """
     global _acknowledged, _has_ended, _received, _will_repeat, _last_words
     if threading.current_thread() is threading.main_thread():
-        _acknowledged, _has_ended = threading.Event(), threading.Event()  # timers of an earlier job keep theirs
+        _acknowledged, _has_ended = threading.Event(), threading.Event()  # an earlier job's timers keep theirs
         _received, _last_words, _will_repeat = None, last_words, False
         listen_again()
 
@@ -44,7 +44,7 @@ def listen(last_words: Callable[[], None] | None = None) -> None:
 def listen_again() -> None:
     """Reinstall the handlers after a library has installed its own."""
     global _wakeup
-    if _wakeup is None:  # a thread hears every signal, even while the main thread is in C++
+    if _wakeup is None:  # the thread receives every signal, even while the main thread is in C++
         _wakeup = socket.socketpair()
         _wakeup[1].setblocking(False)
         threading.Thread(target=_watch, args=(_wakeup[0],), daemon=True).start()
@@ -60,17 +60,17 @@ def listening() -> bool:
 
 
 def disarm() -> None:
-    """Note that the job has ended by itself, so that no signal kills it."""
+    """Note that the job has ended; from now on no signal kills it."""
     _has_ended.set()
 
 
 def acknowledge() -> None:
-    """Note that the interrupt has arrived; no further one disturbs the clean-up."""
+    """Note that the job has received the interrupt; no further one disturbs its clean-up."""
     _acknowledged.set()
 
 
 def received_signal() -> int | None:
-    """Return the signal that has come to stop the job, if any."""
+    """Return the first signal to stop the job, if any."""
     return _received
 
 
@@ -82,12 +82,7 @@ def _do_nothing() -> None:
 def when_stopped(
     at_once: Callable[[], None] = _do_nothing, at_last: Callable[[], None] = _do_nothing
 ) -> Iterator[None]:
-    """Register what to do when a signal comes during the block.
-
-    Args:
-        at_once: called immediately, in its own thread.
-        at_last: called before a job that has not ended in time is killed.
-    """
+    """Register calls for a signal during the block: `at_once`, in its own thread, and `at_last`, before a kill."""
     stopping = at_once, at_last
     _stoppings.append(stopping)
     try:
@@ -100,7 +95,7 @@ def when_stopped(
 def errors_are_stops() -> Iterator[None]:
     """Treat an error after a signal as a stop: the clean-up fails if Ray got the signal, too.
 
-    SystemExit counts as well: while Ray starts, its own handlers are in place.
+    This includes SystemExit: while Ray starts, its own handlers are installed.
     """
     try:
         yield
@@ -132,18 +127,18 @@ def _watch(receiver: socket.socket) -> None:
     global _received
     while received := receiver.recv(64):
         number = next((number for number in received if number in NUMBERS), None)
-        if number is not None and listening():  # even if the main thread noticed it first
+        if number is not None and listening():
             _received = _received or number
             _end_in_time(number)
 
 
 def _end_in_time(number: int) -> None:
     stoppings = list(_stoppings)
-    speaker = threading.Thread(target=_call, args=[at_once for at_once, _ in stoppings], daemon=True)
-    speaker.start()
+    caller = threading.Thread(target=_call, args=[at_once for at_once, _ in stoppings], daemon=True)
+    caller.start()
     if _last_words is not None and not _has_ended.wait(_CLEAN_UP_S):
         _call(*(at_last for _, at_last in reversed(stoppings)))
-        speaker.join(_AT_ONCE_S)
+        caller.join(_AT_ONCE_S)
         _call(_last_words, *(stream.flush for stream in (sys.stdout, sys.stderr) if stream))
         os._exit(128 + number)
 
@@ -152,5 +147,5 @@ def _call(*actions: Callable[[], None]) -> None:
     for action in actions:
         try:
             action()
-        except Exception as error:  # the next action must run all the same
+        except Exception as error:  # the next action must run anyway
             log.debug("while stopping: %s", error)

@@ -36,16 +36,15 @@ if TYPE_CHECKING:
 def run(
     config: Config, say: Callable[[str], None] = print_text, take_over: bool = False, starts_ray: bool = False
 ) -> str | None:
-    """Make what is missing of all that a configuration asks for.
+    """Run a configuration; reuse what already exists.
 
     Args:
-        config: what to make.
         say: prints a line.
-        take_over: on remote storage, end another job that is at work on the run instead of refusing to start.
-        starts_ray: whether `resources.engine: auto` is Ray wherever it is installed.
+        take_over: on remote storage, end another job on this run instead of refusing to start.
+        starts_ray: whether `resources.engine: auto` means Ray if it is installed.
 
     Returns:
-        Why there is no model, see `export.allow_worse`; None if there is one.
+        Why the model was not exported, see `export.allow_worse`; None if it was.
     """
     check_stays(config.storage)
     storage = Storage(config.storage, config.run)
@@ -59,9 +58,9 @@ def run(
         from raysed.plan.check import check
         from raysed.train.out_of_memory import random_state
 
-        if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):  # weights that it has rounded would stay in use
+        if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):  # its cached, rounded weights would stay in use
             raise UserError("torch.autocast is on; call raysed outside of it")
-        modes.callback(random_state(torch.device("cpu")))  # at the end, the caller has its own again
+        modes.callback(random_state(torch.device("cpu")))  # restore the caller's random state at the end
         modes.enter_context(torch.inference_mode(False))  # turns gradients on, too
         job = check(config)
         if report := finished_report(storage, job.depends):
@@ -73,14 +72,14 @@ def run(
 
 
 def _engine_of(config: Config, starts_ray: bool) -> tuple[Engine, list[str]]:
-    """Return the engine, see `resources.engine`, and what to tell the user if Ray is not installed."""
+    """Return the engine, see `resources.engine`, and a line for the user if Ray is not installed."""
     if config.resources.engine != "auto":
         return config.resources.engine, []
     distils = any(recipe.distils for recipe in parse_recipes(config.recipes))
     if not (starts_ray or is_ray_given() or ((config.sed.workers or 1) > 1 and distils)):
         return "local", []
     if find_spec("ray") is None or find_spec("deepspeed") is None:  # the extra `ray` has both
-        return "local", ["Ray: not installed, so this process does all the work (pip install 'raysed[ray]' adds it)"]
+        return "local", ["Ray: not all installed, so this process does all the work (pip install 'raysed[ray]')"]
     return "ray", []
 
 

@@ -1,4 +1,4 @@
-"""Process-wide settings, made when work starts; importing this package makes none."""
+"""Process-wide settings, changed when work starts and not by an import."""
 
 import ctypes
 import functools
@@ -11,32 +11,32 @@ import time
 log = logging.getLogger(__name__)
 
 PROGRAM_LIMITS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
-"""Environment variables for the number of cached programs: oneDNN's own, and torch's for what wraps them."""
+"""Environment variables that limit cached programs: oneDNN's own, and torch's wrappers of them."""
 _PROGRAMS = "128"
-"""Programs that oneDNN caches, one to two megabytes per shape: its default of 1,024 takes a gigabyte, and nearly all
+"""Programs that oneDNN caches, one to two megabytes per shape. Its default of 1,024 takes a gigabyte, and nearly all
 that recur are among the last 128."""
-_OBJECTS = 20_000  # new ones between garbage collections; Python's default of 700 slows down imports
+_OBJECTS = 20_000  # new objects between garbage collections; Python's default of 700 slows down imports
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _KEPT_BYTES = -1, -3, 2**30
 """From glibc's malloc.h: take blocks of up to a gigabyte from the heap, and keep up to a gigabyte of it free."""
 
 last_progress: float | None = None
-"""When this process last made progress, for its watchdog; None while none is expected."""
+"""Time of this process's last progress, for its watchdog; None while it expects none."""
 
 
 def made_progress() -> None:
-    """Record progress; from now on the watchdog expects more, until `expect_no_progress`."""
+    """Record progress; the watchdog then expects more, until `expect_no_progress`."""
     global last_progress
     last_progress = time.monotonic()
 
 
 def expect_no_progress() -> None:
-    """Tell the watchdog that what follows, such as publishing, has no steps."""
+    """Tell the watchdog to expect no steps, for example during publishing."""
     global last_progress
     last_progress = None
 
 
 def prepare_process() -> None:
-    """Set up a process of a run, best before its heavy imports; oneDNN reads its limit at the first product."""
+    """Set up a process of a run, best before its heavy imports; oneDNN reads its limit at the first multiplication."""
     gc.set_threshold(_OBJECTS, *gc.get_threshold()[1:])
     for name in PROGRAM_LIMITS:
         os.environ.setdefault(name, _PROGRAMS)
@@ -46,10 +46,10 @@ def prepare_process() -> None:
 
 
 def prepare_worker(threads: int) -> None:
-    """Set up a worker: as every process, plus its threads and memory that is kept for the next batch.
+    """Set up a worker: as every process, plus its number of threads, and memory kept for the next batch.
 
-    glibc returns large blocks as soon as they are free, and each batch gets them anew, page by page; keeping them saves
-    a worker up to a sixth of its time.
+    By default glibc returns large blocks to the system when they are freed, and each batch fetches them again page by
+    page. Keeping them saves a worker up to a sixth of its time.
     """
     import torch
     from threadpoolctl import threadpool_limits
@@ -66,7 +66,7 @@ def prepare_worker(threads: int) -> None:
 
 @functools.cache
 def _warn_of_niceness() -> None:
-    """Say once if Ray gave this worker a low priority, as it does by default."""
+    """Warn once if Ray gave this worker a low priority, as it does by default."""
     ray, niceness = sys.modules.get("ray"), os.getpriority(os.PRIO_PROCESS, 0)
     if ray and ray.is_initialized() and niceness > 0 and os.environ.get("RAY_worker_niceness") != "0":
         remedy = "start Ray with RAY_worker_niceness=0"

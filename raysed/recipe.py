@@ -1,4 +1,4 @@
-"""The recipe language, such as `ct-sed-flow`, and the tree of nodes that a list of recipes needs."""
+"""Parse recipes such as `ct-sed-flow`, and list the ensembles that they need."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ BASE, TEACHERS, SED, WHITEN = "base", "teachers", "sed", "whiten"
 
 @dataclass(frozen=True)
 class Recipe:
-    """A parsed recipe; `members` are the stages that train members, in order, none for `base` and `teachers`.
+    """A parsed recipe.
 
-    `calibration` has the stages that are fitted on frozen embeddings.
+    Attributes:
+        members: stages that train members, in order; none for `base` and `teachers`.
+        calibration: stages fitted on frozen embeddings.
     """
 
     text: str
@@ -26,17 +28,15 @@ class Recipe:
 
     @property
     def ensemble(self) -> str:
-        """The node whose members the recipe uses; `base` or `teachers` if it trains none."""
+        """The ensemble whose members the recipe uses; `base` or `teachers` if it trains none."""
         return "-".join(self.members) or self.text.split("-")[0]
 
     @property
     def uncalibrated(self) -> str:
-        """The recipe without its calibration."""
         return "-".join([self.ensemble, *([SED] if self.distils else [])])
 
     @property
     def two_view_stages(self) -> tuple[str, ...]:
-        """The stages that learn from two views of a sentence."""
         return tuple(stage for stage in self.members if "views" in stages()[stage].Settings.model_fields)
 
 
@@ -46,7 +46,7 @@ def member_stages() -> tuple[str, ...]:
 
 
 def parse_recipe(text: str) -> Recipe:
-    """Parse one recipe.
+    """Parse a recipe.
 
     >>> parse_recipe("ct-sed-flow")
     Recipe(text='ct-sed-flow', members=('ct',), distils=True, calibration=('flow',))
@@ -85,14 +85,14 @@ def _problem(names: list[str], known: tuple, members: tuple, distils: bool, cali
 
 
 def parse_recipes(texts: list[str]) -> list[Recipe]:
-    """Parse a list of recipes; drop repeated ones."""
+    """Parse recipes; drop repeated ones."""
     if not texts:
         raise UserError("recipes is empty; name at least one, for example ct-sed-flow")
     return [parse_recipe(text) for text in dict.fromkeys(texts)]
 
 
 def member_nodes(recipes: list[Recipe]) -> list[list[str]]:
-    """Return the ensembles to train, by depth; prefixes that recipes share occur once.
+    """Return the ensembles to train, by depth; prefixes that recipes share appear once.
 
     >>> member_nodes([parse_recipe("ct-sed"), parse_recipe("ct-sed-flow"), parse_recipe("base-flow")])
     [['ct']]
@@ -103,7 +103,7 @@ def member_nodes(recipes: list[Recipe]) -> list[list[str]]:
 
 
 def last_stage(node: str) -> Any:
-    """Return the stage that trains a node, such as `nli-ct`."""
+    """Return the stage that trains an ensemble, such as that of `nli-ct`."""
     return stages()[node.rpartition("-")[2]]
 
 
@@ -112,8 +112,8 @@ def node_of(teacher: TeacherConfig, recipes: list[Recipe]) -> str:
     nodes = list(dict.fromkeys(recipe.ensemble for recipe in recipes if recipe.members))
     if not nodes:
         raise UserError(f"teachers: {teacher.path} needs a recipe that trains members; add one to recipes, such as ct")
-    asked = teacher.path.partition(":")[2] or (nodes[0] if len(nodes) == 1 else "")
-    if asked not in nodes:
+    node = teacher.path.partition(":")[2] or (nodes[0] if len(nodes) == 1 else "")
+    if node not in nodes:
         choices = " or ".join(f"{MEMBERS}:{node}" for node in nodes)
         raise UserError(f"teachers: {teacher.path} names no ensemble of the recipes; write {choices}")
-    return asked
+    return node

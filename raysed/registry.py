@@ -1,7 +1,7 @@
-"""Plug-ins: each is one file of a package, found there and listed nowhere, see CONTRIBUTING.md.
+"""Discover plug-ins: each is one file of a package and listed nowhere else, see CONTRIBUTING.md.
 
-Names of stages and calibrations are file names, so they are known without loading torch. Their packages are layers
-above those that ask for them (settings, recipes), so they are imported by name.
+Stages and calibrations are named after their files, so listing calibrations does not load torch. Their packages are
+imported by name, because they are layers above the modules that use them (settings, recipes).
 """
 
 import importlib
@@ -16,7 +16,7 @@ _STAGES, _CALIBRATIONS = "raysed.train.stages", "raysed.train.calibrations"
 def discover(package: str, base: str | type) -> dict[str, Any]:
     """Return the plug-in of each file of a package, by file name in alphabetical order.
 
-    It is the constant called `base`, or the class that is derived from `base` and not abstract.
+    A plug-in is the file's constant called `base`, or its class that derives from `base` and is not abstract.
     """
     found = {}
     for name in _names(package):
@@ -33,12 +33,12 @@ def discover(package: str, base: str | type) -> dict[str, Any]:
 
 @cache
 def stages() -> dict[str, Any]:
-    """Return all stages by name, in alphabetical order, see `raysed.train.stage.Stage`."""
+    """Return all stages by name, see `raysed.train.stage.Stage`."""
     return discover(_STAGES, "STAGE")
 
 
 def stages_of_pairs() -> tuple[str, ...]:
-    """Return the names of the stages that learn from labelled pairs."""
+    """Return the names of the stages that train on labelled pairs."""
     return tuple(name for name, stage in stages().items() if stage.labels)
 
 
@@ -50,7 +50,7 @@ def calibrations() -> dict[str, Any]:
 
 @cache
 def calibration_names() -> tuple[str, ...]:
-    """Return the names of all calibrations, in alphabetical order."""
+    """Return the names of all calibrations."""
     return _names(_CALIBRATIONS)
 
 

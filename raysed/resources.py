@@ -1,6 +1,6 @@
-"""Divide what the machines have into workers, actors and fractions of GPUs.
+"""Divide CPUs, GPUs and memory among workers and actors.
 
-Requests that can never be scheduled are refused here: Ray would let them wait forever without an error.
+raysed refuses requests that can never be scheduled: Ray would let them wait forever without an error.
 """
 
 import logging
@@ -24,8 +24,8 @@ PROCESS_BYTES = 7e8
 """Memory of a process with torch and transformers that works on a batch, without its weights."""
 _GPU_PART = 0.85  # share of a GPU's memory that plans may use
 _SMALL_MEMBER = 1.5e9  # bytes of GPU memory of a member, if unknown
-_PASS_BYTES, _MAX_ACTORS = 2.6e9, 3
-"""GPU memory of an actor that embeds, besides weights, and how many share a GPU: others tokenise or write meanwhile."""
+_PASS_BYTES = 2.6e9  # GPU memory of an actor that embeds, besides weights
+_MAX_ACTORS = 3  # actors that share a GPU: while one embeds, others tokenise or write
 NO_BF16 = ("K80", "P4", "P100", "T4", "V100")  # GPUs without bf16 hardware
 
 
@@ -34,8 +34,8 @@ class Need:
     """Peak memory of one training worker, in bytes.
 
     Attributes:
-        what: name of what is trained, for messages.
-        device: GPU memory; 0 if it trains on the CPU.
+        what: name of the model, for messages.
+        device: GPU memory; 0 on CPUs.
         host: memory of the machine.
         least: GPU memory if batches are split into the smallest parts.
     """
@@ -48,7 +48,7 @@ class Need:
 
 @dataclass(frozen=True)
 class Demand:
-    """How many trainings a run can have at the same time, for which an autoscaling cluster grows."""
+    """How many trainings a run can do at once, for which an autoscaling cluster grows."""
 
     members: int = 1
     learners: int = 0
@@ -57,7 +57,7 @@ class Demand:
 
 @dataclass(frozen=True)
 class Cluster:
-    """What the machines have at the moment.
+    """Resources of the machines at the moment.
 
     Attributes:
         nodes: (CPUs, GPUs) of every live node.
@@ -76,12 +76,10 @@ class Cluster:
 
     @property
     def cpus(self) -> float:
-        """CPUs over all nodes."""
         return sum(cpus for cpus, _ in self.nodes)
 
     @property
     def gpus(self) -> float:
-        """GPUs over all nodes."""
         return sum(gpus for _, gpus in self.nodes)
 
     @property
@@ -97,7 +95,7 @@ class Cluster:
         """
         room = _times(self.node_bytes, memory) if memory else math.inf
         fit = sum(min(_times(c, cpus), _times(g, gpus) if gpus else math.inf, room) for c, g in self.nodes)
-        if self.free and fit:  # at least one, which waits for the others
+        if self.free and fit:  # at least one, which waits for other jobs
             free_cpus, free_gpus = self.free
             fit = max(1, min(fit, _times(free_cpus, cpus), _times(free_gpus, gpus)))
         return fit
@@ -108,13 +106,12 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Share:
-    """Resources of each worker, and how many such `workers` run at the same time.
+    """Resources of each worker, and the number of `workers` at a time.
 
     Attributes:
         gpus: a fraction if several workers share a GPU.
         memory: bytes of host memory to request from Ray; 0: no request.
         gang: workers that train one model together.
-        accelerator_type, label_selector: see `raysed.config.ResourcesConfig`.
     """
 
     workers: int
@@ -128,20 +125,20 @@ class Share:
 
     @property
     def at_once(self) -> int:
-        """Models that train at the same time."""
+        """Models that train at a time."""
         return self.workers // self.gang
 
     @property
     def resources(self) -> dict[str, float]:
-        """What each worker requests from Ray."""
-        asked = {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory}
+        """Each worker's request to Ray, by resource."""
+        request = {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory}
         if self.gpus and self.accelerator_type:
-            asked[f"accelerator_type:{self.accelerator_type}"] = 0.001
-        return {name: amount for name, amount in asked.items() if amount}
+            request[f"accelerator_type:{self.accelerator_type}"] = 0.001
+        return {name: amount for name, amount in request.items() if amount}
 
     @property
     def remote_options(self) -> dict[str, Any]:
-        """The same as options of a task or an actor."""
+        """The same request as options of a task or an actor."""
         options = {"num_cpus": self.cpus, "num_gpus": self.gpus, "memory": self.memory}
         options |= {"label_selector": dict(self.label_selector)}
         options |= {"accelerator_type": self.accelerator_type} if self.gpus else {}
@@ -149,7 +146,6 @@ class Share:
 
     @property
     def device(self) -> str:
-        """Torch device: `cuda` or `cpu`."""
         return "cuda" if self.gpus else "cpu"
 
     def __str__(self) -> str:
@@ -158,7 +154,7 @@ class Share:
 
 
 def unmet_requirement(cluster: Cluster, res: ResourcesConfig, learner_workers: int | None = None) -> str | None:
-    """Return a sentence about the first fixed setting that the cluster cannot meet; None if it meets all."""
+    """Return a sentence about the first setting that the cluster cannot meet; None if it meets all."""
     gpu = uses_gpu(res, cluster)
     cpus, gpus, workers = res.cpus_per_member or 1, res.gpus_per_member or float(gpu), learner_workers or 1
     if not cluster.nodes and (res.label_selector or res.accelerator_type):
@@ -172,8 +168,8 @@ def unmet_requirement(cluster: Cluster, res: ResourcesConfig, learner_workers: i
     if cpus > (largest := cluster.largest_cpus):
         return f"resources.cpus_per_member is {cpus:g}, but the largest node has {largest:g} CPUs; lower it"
     if not cluster.fit(cpus, gpus):
-        asked = f"{cpus:g} CPU (resources.cpus_per_member) and {gpus:g} GPU (resources.gpus_per_member)"
-        return f"a member needs {asked} on one node, but no node has both ({cluster}); lower them"
+        need = f"{cpus:g} CPU (resources.cpus_per_member) and {gpus:g} GPU (resources.gpus_per_member)"
+        return f"a member needs {need} on one node, but no node has both ({cluster}); lower them"
     if workers > (room := cluster.fit(1, float(gpu))):
         kind = "GPUs with a CPU each" if gpu else "CPUs"
         return f"sed.workers is {workers}, but the cluster has {room} {kind} ({cluster}); lower it"
@@ -181,15 +177,15 @@ def unmet_requirement(cluster: Cluster, res: ResourcesConfig, learner_workers: i
 
 
 def uses_gpu(res: ResourcesConfig, cluster: Cluster) -> bool:
-    """Whether this run trains and encodes on GPUs: by default, if the cluster has any."""
+    """Return whether this run uses GPUs: by default, if the cluster has any."""
     return cluster.gpus > 0 if res.gpu is None else res.gpu
 
 
 def plan_members(cluster: Cluster, res: ResourcesConfig, count: int, need: Need = Need()) -> Share:
-    """Divide the cluster among members; raise UserError if its memory does not suffice for one.
+    """Divide the cluster among members; raise UserError if it has too little memory for one.
 
-    On CPUs, each member gets one core, or more if there are fewer members than cores. A GPU is shared by as many as
-    its memory and its node's CPUs allow, because a small encoder alone does not fill it.
+    On CPUs, each member gets one core, or more with fewer members than cores. As many members share a GPU as its memory
+    and its node's CPUs allow, because a small encoder alone does not fill it.
 
     >>> plan_members(Cluster(((16, 4),)), ResourcesConfig(), 10)
     Share(workers=10, cpus=1, gpus=0.333, threads=1)
@@ -197,10 +193,10 @@ def plan_members(cluster: Cluster, res: ResourcesConfig, count: int, need: Need 
     if problem := too_large(cluster, res, need):
         raise UserError(problem)
     gpus = 0.0
-    if uses_gpu(res, cluster):  # as many members per GPU as keep its node's CPUs busy
-        beside = max((math.ceil(c / g) for c, g in cluster.nodes if g), default=1)
+    if uses_gpu(res, cluster):
+        cpus_per_gpu = max((math.ceil(c / g) for c, g in cluster.nodes if g), default=1)
         in_memory = int(_GPU_PART * cluster.gpu_bytes // (need.device or _SMALL_MEMBER))
-        per_gpu = max(1, min(math.ceil(count / cluster.gpus), in_memory, beside))
+        per_gpu = max(1, min(math.ceil(count / cluster.gpus), in_memory, cpus_per_gpu))
         gpus = res.gpus_per_member or math.floor(1000 / per_gpu) / 1000
     cpus = res.cpus_per_member or _whole_cpus(cluster, count, gpus, need.host)
     workers = min(cluster.fit(cpus, gpus, need.host), count, res.concurrent_members or count)
@@ -208,12 +204,12 @@ def plan_members(cluster: Cluster, res: ResourcesConfig, count: int, need: Need 
 
 
 def too_large(cluster: Cluster, res: ResourcesConfig, need: Need) -> str | None:
-    """Return why a training does not fit on a cluster, as a sentence; None if it does."""
+    """Return a sentence about why a training does not fit on a cluster; None if it does."""
     if uses_gpu(res, cluster) and need.least > _GPU_PART * cluster.gpu_bytes:
-        there, planned = cluster.gpu_bytes / 1e9, _GPU_PART * cluster.gpu_bytes / 1e9
+        size, usable = cluster.gpu_bytes / 1e9, _GPU_PART * cluster.gpu_bytes / 1e9
         return (
-            f"{need.what} needs about {need.least / 1e9:.1f} GB of GPU memory, but the smallest GPU has {there:.1f} "
-            f"GB, of which {planned:.1f} GB may be used; use a larger GPU or a smaller encoder"
+            f"{need.what} needs about {need.least / 1e9:.1f} GB of GPU memory, but the smallest GPU has {size:.1f} GB, "
+            f"of which raysed may use {usable:.1f} GB; use a larger GPU or a smaller encoder"
         )
     if need.what and need.host > cluster.node_bytes:
         return (
@@ -226,10 +222,10 @@ def too_large(cluster: Cluster, res: ResourcesConfig, need: Need) -> str | None:
 def plan_teachers(cluster: Cluster, res: ResourcesConfig, count: int, teacher_bytes: int) -> tuple[Share, int]:
     """Plan the actors that average the teachers; return the share of one group's actors, and the number of groups.
 
-    One actor holds all teachers if their weights fit into half of its memory; otherwise they are split into groups that
-    run at the same time on different GPUs or nodes and pass on the running sum. A GPU gets up to three actors, as its
-    memory and CPUs allow. A node without gets as many as half of its memory holds, at most one per core: threads that
-    share a batch wait for each other.
+    One actor holds all teachers if their weights fit into half of the memory. Otherwise teachers are split into groups,
+    which run at the same time on different GPUs or nodes and pass on the running sum. A GPU gets up to three actors, as
+    its memory and CPUs allow. A node without GPU gets as many as half of its memory holds, at most one per core,
+    because threads that share a batch wait for each other.
     """
     gpu = uses_gpu(res, cluster)
     memory = cluster.gpu_bytes if gpu else cluster.node_bytes
@@ -238,7 +234,7 @@ def plan_teachers(cluster: Cluster, res: ResourcesConfig, count: int, teacher_by
     else:  # the n largest nodes that maximise n times the CPUs of the smallest of them
         rooms = sorted((c for c, _ in cluster.nodes if c >= 1), reverse=True)
         places, cpus = max(enumerate(rooms, start=1), key=lambda option: option[0] * option[1], default=(1, 1))
-    cpus = math.floor(1000 * cpus) / 1000  # rounded down: what is rounded up would not fit
+    cpus = math.floor(1000 * cpus) / 1000  # rounded up, it would not fit
     needed = math.ceil(count * teacher_bytes / (memory / 2))
     if needed > places:
         log.warning(
@@ -249,11 +245,11 @@ def plan_teachers(cluster: Cluster, res: ResourcesConfig, count: int, teacher_by
     groups = max(1, min(needed, count, places))
     if gpu:
         weights = math.ceil(count / groups) * teacher_bytes
-        beside = max(1, min(_MAX_ACTORS, int(cpus), int(_GPU_PART * memory // (weights + _PASS_BYTES))))
-        part = math.floor(1000 / beside) / 1000
-        on_node = max(1, int(max((g for _, g in cluster.nodes), default=1)) * beside)
+        per_gpu = max(1, min(_MAX_ACTORS, int(cpus), int(_GPU_PART * memory // (weights + _PASS_BYTES))))
+        part = math.floor(1000 / per_gpu) / 1000
+        on_node = max(1, int(max((g for _, g in cluster.nodes), default=1)) * per_gpu)
         held = int(min(PROCESS_BYTES + weights, cluster.node_bytes / on_node))
-        return Share(places // groups * beside, min(cpus, 1.0), part, threads=1, memory=held), groups
+        return Share(places // groups * per_gpu, min(cpus, 1.0), part, threads=1, memory=held), groups
     threads = max(1, int(cpus))
     held = PROCESS_BYTES + math.ceil(count / groups) * teacher_bytes
     actors = max(1, min(int(memory / 2 // held), threads))
@@ -268,8 +264,8 @@ def plan_learners(
 
     Each worker gets its own GPU or a part of the CPUs. On CPUs, as many learners run in parallel as divide their number
     evenly, because threads that share a small batch wait for each other. Several workers per learner exchange gradients
-    at every update, which pays only for large batches, so `sed.workers` (`asked`) has to ask for them. `count` includes
-    finished learners, so that one made again gets as many threads as before.
+    at every update. That pays only for large batches, so it happens only with `sed.workers` (`asked`). `count` includes
+    finished learners: a learner that is trained again gets as many threads as before.
     """
     if problem := too_large(cluster, res, need):
         raise UserError(f"{problem}, or share it among GPUs with sed.workers and sed.zero_stage: 2")
@@ -286,7 +282,7 @@ def plan_learners(
 
 
 def _limits(file: str, below: Path = Path("/sys/fs/cgroup")) -> list[float]:
-    """Return what a container's limit (cgroup v2) says in numbers; infinity where there is none."""
+    """Return the numbers of a container's limit (cgroup v2); infinity for no limit."""
     try:
         return [math.inf if word == "max" else float(word) for word in (below / file).read_text().split()]
     except (OSError, ValueError):
@@ -294,7 +290,7 @@ def _limits(file: str, below: Path = Path("/sys/fs/cgroup")) -> list[float]:
 
 
 def this_machine(gpu: bool | None = None) -> Cluster:
-    """Return what this machine has, without its GPUs if `gpu` is False."""
+    """Return this machine's resources, without its GPUs if `gpu` is False."""
     import torch
 
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -307,7 +303,7 @@ def this_machine(gpu: bool | None = None) -> Cluster:
 
 
 def device_here(gpu: bool | None = None) -> str:
-    """Return the torch device of this process: `cuda` if there is a GPU, unless `gpu` is False; else `cpu`."""
+    """Return the torch device of this process: `cuda` with a GPU, unless `gpu` is False; else `cpu`."""
     import torch
 
     return "cuda" if gpu is not False and torch.cuda.is_available() else "cpu"
@@ -317,8 +313,8 @@ def smallest_gpu_here() -> float:
     """Return the memory in bytes of this machine's smallest GPU, as its driver reports it; 0 if unknown."""
     command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
-        return min(float(line) for line in said.split()) * 2**20
+        output = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+        return min(float(line) for line in output.split()) * 2**20
     except (OSError, ValueError, subprocess.SubprocessError):
         return 0.0
 
@@ -331,7 +327,7 @@ def _times(whole: float, part: float) -> int:
 def _whole_cpus(cluster: Cluster, workers: int, gpus: float, memory: float = 0.0) -> int:
     """Return the most CPUs per worker, at least 1, if `workers` run at once, or as many as memory allows.
 
-    With a GPU, or a part of one, that is at most its share of the node's CPUs: the others belong to its other GPUs.
+    With `gpus`, it is at most their share of the node's CPUs: the rest belongs to the node's other GPUs.
     """
     most = cluster.largest_cpus
     if gpus:

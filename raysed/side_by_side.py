@@ -1,4 +1,4 @@
-"""Score models side by side with each other and with lexical baselines, as `raysed evaluate` shows them."""
+"""Compare models with each other and with lexical baselines, for `raysed evaluate`."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,11 +16,11 @@ from raysed.store.progress import steps
 from raysed.store.text import Table, number
 
 Row = dict[str, Any]
-"""A model's name, description, layers and scores: `metrics` and `outcomes` by task and, if asked for, `unlabelled`."""
+"""A model's name, description, layers and scores: `metrics` and `outcomes` by task, and optional `unlabelled`."""
 
 
 def score_model(name: str, evaluation: Evaluation, sentences: Sequence[str], config: Config) -> Row:
-    """Score one model, embedding each sentence of the evaluation once; `sentences` need no labels."""
+    """Score one model, also without labels on `sentences`; embed each sentence of the evaluation once."""
     encoder, budget, device = config.encoder, config.resources.encode_token_budget, device_here(config.resources.gpu)
     model = load_model(name, encoder.layers, encoder.max_length, token_budget=budget, device=device)
     print(f"{name}: {model.description}")
@@ -37,7 +37,7 @@ def score_model(name: str, evaluation: Evaluation, sentences: Sequence[str], con
 
 
 def score_baselines(evaluation: Evaluation) -> list[Row]:
-    """Score the lexical baselines, which need no model."""
+    """Score the lexical baselines."""
     count = sum(len(task.lexical()) for task in evaluation.tasks.values())
     with steps("score lexical baselines", count) as begin:
         baselines = evaluation.score_baselines(begin)
@@ -49,13 +49,10 @@ def _row(name: str, description: str, layers: list[Any], scores: ModelScores) ->
     return {**about, "metrics": scores.metrics, "outcomes": scores.outcomes}
 
 
-# What is printed ----------------------------------------------------------------------------------------------------
-
-
 def describe(
     baselines: Sequence[Row], models: Sequence[Row], evaluation: Evaluation, headline: Sequence[str]
 ) -> Iterator[str]:
-    """Yield all tables as text, and how the models compare; `headline` are the tasks whose mean is shown."""
+    """Yield all tables and comparisons as text; `headline` names the tasks of the mean."""
     if evaluation.tasks:
         columns = {"models": lambda row: row["model"], "mean": lambda row: number(mean_score(row["metrics"], headline))}
         for task in evaluation.tasks:
@@ -70,7 +67,7 @@ def describe(
 def _differences(
     baselines: Sequence[Row], models: Sequence[Row], evaluation: Evaluation, headline: Sequence[str]
 ) -> Iterator[str]:
-    """Compare each model's mean with the best lexical baseline and the best model, one sentence each."""
+    """Yield a sentence for each model's mean against the best lexical baseline and the best model."""
     means = {row["model"]: mean_score(row["metrics"], headline) for row in [*baselines, *models]}
     outcomes = {row["model"]: [row["outcomes"]] for row in [*baselines, *models] if means[row["model"]] is not None}
     with steps("compute intervals", 1):

@@ -1,4 +1,4 @@
-"""Refuse secrets in URIs: settings end up in configs, reports and checkpoints."""
+"""Find secrets in URIs, which would end up in configs, reports and checkpoints."""
 
 import re
 from typing import Any
@@ -13,21 +13,21 @@ _REMEDY = (
 _SECRET = re.compile(
     r"passw|pwd|secret|token(?!izer|_id)|signature|authorization|credentials?$|(access|account|api|private)_?key|(^|_)(sig|sas|key)$"
 )
-"""Parameter names in lower case: those of S3, Google and Azure, and what users of other tools try."""
+"""Parameter names in lower case: those of S3, Google and Azure, and common ones of other tools."""
 
 _LONGEST = 2_000
 
 
 def refuse_secret(uri: str, setting: str) -> None:
-    """Refuse a path or URI with credentials, in a message that does not repeat the value."""
+    """Raise `UserError` for a path or URI with credentials, without repeating them."""
     if problem := secret_in(uri):
         raise UserError(problem, setting)
 
 
 def secret_in(value: Any) -> str | None:
-    """Return what is wrong with a value that holds a URI with credentials, even in nested lists and mappings, or None.
+    """Return the problem with a value that holds a URI with credentials, also in nested lists and mappings; else None.
 
-    A user name alone is no secret, as in `abfs://container@account…` and `hdfs://user@host`.
+    A user name alone is not a secret, as in `abfs://container@account…` and `hdfs://user@host`.
 
     >>> secret_in("s3://key:word@bucket/a.tsv").partition(";")[0]
     'the URI contains a password'
@@ -43,14 +43,14 @@ def secret_in(value: Any) -> str | None:
 
 
 def half_character_in(text: str) -> str | None:
-    """Return what is wrong with a text that UTF-8 cannot hold, such as a file name in Latin-1, or None."""
+    """Return the problem with a text that UTF-8 cannot encode, such as a file name in Latin-1; else None."""
     is_half = not text.isascii() and re.search("[\ud800-\udfff]", text)
     return r"it contains half a surrogate pair (\ud800 to \udfff), which is not valid text" if is_half else None
 
 
 def names_secret(name: str) -> bool:
-    """Whether a parameter of this name is likely to hold a secret."""
-    # In snake case, also names such as `X-Amz-Signature` and `AWSAccessKeyId`.
+    """Return whether a parameter of this name is likely to hold a secret."""
+    # To snake case, for names such as `X-Amz-Signature` and `AWSAccessKeyId`.
     return bool(_SECRET.search(re.sub(r"(?<=[a-z0-9])(?=[A-Z])|-", "_", name).lower()))
 
 
@@ -65,13 +65,13 @@ def _secret_in_uri(text: str) -> str | None:
     for name, value in parse_qsl(rest.partition("?")[2], keep_blank_values=True):
         if names_secret(name):
             return f"the URI contains the parameter {name}; {_REMEDY}"
-        if problem := _secret_in_uri(value):  # such as that of S3's endpoint_override
+        if problem := _secret_in_uri(value):  # such as S3's endpoint_override
             return problem
     return None
 
 
 def _has_password(rest: str) -> bool:
-    """Whether there is a password, even one with a `/`, as in S3 keys, which ends the authority too early."""
+    """Return whether a URI has a password, even one with a `/`, as in S3 keys, which ends the authority too early."""
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     user, at, _ = authority.rpartition("@")
     if at:

@@ -126,7 +126,7 @@ def test_one_run_at_a_time_and_nobody_touches_its_teachers(distillation, monkeyp
                 threads.submit(api.distill, by_words, ["It rains."], run="other"),
                 threads.submit(api.run, "quickstart"),
             ):
-                with pytest.raises(UserError, match=r"^another run is at work in this process; wait for it, or use "):
+                with pytest.raises(UserError, match=r"^another run is active in this process; wait for it, or use "):
                     refused.result()
             threads.submit(api.evaluate, by_words, pairs).result()
         assert load_teacher(config.teachers[0]).embed(["a man"]).tolist() == [[1, 1, 0, 0, 0]]

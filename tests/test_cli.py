@@ -16,7 +16,7 @@ from raysed import cli
 from raysed.errors import RunFailed, UserError
 
 ROOT = Path(__file__).resolve().parent.parent
-CONTINUES = "\nstopped; the same command continues from here\n"
+CONTINUES = "\nStopped. Run the same command again to continue.\n"
 
 
 @pytest.fixture

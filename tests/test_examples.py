@@ -343,7 +343,7 @@ def test_a_stopped_job_continues_and_asks_nothing_twice(server, started, by):
     _, problem = job.communicate(timeout=30)
     assert time.monotonic() - begun < 2 and not Path("a.queries.jsonl").exists()
     if by == signal.SIGINT:
-        assert job.returncode == 1 and problem.endswith("Stopped; the same command continues.\n")
+        assert job.returncode == 1 and problem.endswith("Stopped. Run the same command again to continue.\n")
     kept.write_bytes(kept.read_bytes() + b'["cut", ["wh')  # as a write that was cut off leaves it
     server.answers = good
     said, problem = started(*words).communicate(timeout=30)

@@ -188,7 +188,7 @@ run="" -> setting run: use only letters, digits, '.', '_' and '-', starting with
 run=../x -> setting run: use only letters, ... (got '../x')
 run="a\n" -> setting run: use only letters, ... (got 'a\n')
 run=«x»101 -> setting run: use only letters, ...
-evaluation.tasks={"": bundled:dev} -> evaluation.tasks has the name ''; use a short one that can be printed
+evaluation.tasks={"": bundled:dev} -> evaluation.tasks has the name ''; use a short, printable one
 evaluation.tasks={..: bundled:dev} -> evaluation.tasks has the name '..'; ...
 evaluation.tasks={"\e[2J": bundled:dev} -> evaluation.tasks has the name '\x1b[2J'; ...
 evaluation.tasks={«ä»100: bundled:dev} -> evaluation.tasks has the name 'ä...; ...
@@ -394,7 +394,7 @@ MADE: list[tuple[str, str, Content, str]] = [
             ({"tokenizer": {"model": NO_UNKNOWN}}, "...m' fails on the text ...: WordLevel error: Missing [UNK] ..."),
             ({"tokenizer_config": {"model_max_length": -1}}, "...m' fails on the text ...: can't convert negative ..."),
             ({"config_sentence_transformers": {"truncate_dim": "x"}}, "...m' fails on the text '...': slice ..."),
-            ({}, "...: 2/pytorch_model.bin holds not just weights; save it as model.safetensors"),
+            ({}, "...: 2/pytorch_model.bin contains more than weights; save it as model.safetensors"),
         )
         for command in ("recipes=[teachers-sed]; teachers=[m]", "evaluate --model m")
     ),
@@ -525,7 +525,7 @@ def test_a_mistake_is_one_sentence_and_changes_nothing(refused, tmp_path, comman
 
 
 BEGUN = """
-run --set corpus.source=c.txt --set corpus.sentences=3 -> 3 sentences were asked for, but ... only 2 usable ones ...
+run --set corpus.source=c.txt --set corpus.sentences=3 -> 3 sentences are needed, but ... only 2 usable ones ...
 run --set recipes=[bsl] --set bsl.views=[files] --set views.files=v.tsv -> recipe 'bsl': ...2 pairs..., but 1 were found
 run --set corpus.source=c.txt --set corpus.max_characters=9 -> corpus.source: no ... 3 too long, ... of 2 to 9 char...
 run --set resources.gpu=true -> resources.gpu is true, but the cluster has no GPU ...

@@ -58,7 +58,7 @@ def test_a_job_that_is_stopped_ends_with_the_same_model(finished_run, short_path
     job.send_signal(signal.SIGINT)  # which Ray Train would take for itself
     output = job.communicate(timeout=60)[0]
     assert job.returncode == 128 + signal.SIGINT, output
-    assert output.endswith("stopped; the same command continues from here\n")
+    assert output.endswith("Stopped. Run the same command again to continue.\n")
     assert json.loads((root / "status.json").read_text())["state"] == "stopped"
     assert not processes_of(short_path)
     settings = tiny_settings(storage=str(root.parent))
@@ -89,7 +89,7 @@ def test_a_job_on_s3_that_is_killed_in_every_stage_ends_with_the_same_model(
             wait_until(lambda stage=stage: any(e.name.startswith(stage) for e in seen.entries()), job)
             if stage == MEMBERS:
                 job.send_signal(signal.SIGINT)  # of which Ray Tune would end the experiment alone
-                assert job.communicate(timeout=60)[0].endswith("continues from here\n")
+                assert job.communicate(timeout=60)[0].endswith("again to continue.\n")
             else:
                 os.killpg(job.pid, signal.SIGKILL)
                 job.communicate(timeout=60)

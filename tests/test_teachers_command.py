@@ -82,7 +82,7 @@ def test_teachers_alone_and_together_by_kind_of_task(compare):
 def test_without_labels_only_the_agreement_is_shown(compare):
     shown, found = compare("a.parquet b.parquet --corpus text.txt")
     assert list(found) == ["agreement"]
-    assert "a and b" in shown and "A --dev task would: " in shown and "best single teacher" not in shown
+    assert "a and b" in shown and "name a --dev task: " in shown and "best single teacher" not in shown
     assert compare("a.parquet b.parquet --task text.txt")[0].split("\n\n", 1)[1] == shown.split("\n\n", 1)[1]
 
 

@@ -1,10 +1,10 @@
-"""Distils a small encoder of published models and text alone, as the one in raysed/bundled/encoder was.
+"""Distil a small encoder from published models and text alone, like the one in raysed/bundled/encoder.
 
     python tools/bundled_encoder.py 'text/*.txt' bundled:everyday --teachers A B [--set sed.epochs=2]
 
-A lower-case WordPiece tokenizer is trained on the sentences. A BERT whose token embeddings are what the teachers say of
-each token alone is written with it, in Hugging Face layout, to runs/bundled-encoder-start, unless that is there. A run
-of `teachers-sed` then trains it. See docs/bundled-encoder.md.
+It trains a lower-case WordPiece tokenizer on the sentences. A BERT starts from token embeddings that are the teachers'
+embeddings of single tokens. Both are written to runs/bundled-encoder-start in Hugging Face layout, unless it exists. A
+run of `teachers-sed` then trains the BERT. See docs/bundled-encoder.md.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sources", nargs="+", help="as in corpus.source")
     parser.add_argument("--teachers", nargs="+", required=True, help="models, by directory or hub id")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another setting of the run")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting of the run")
     arguments = parser.parse_args()
     start = Path("runs/bundled-encoder-start")
     settings = {
@@ -63,26 +63,26 @@ def main() -> None:
         chunks = sentence_chunks(config.corpus, config.seed, CorpusReport())
         tokenizer = train_tokenizer((sentence for _, chunk in chunks for sentence in chunk), VOCABULARY)
         write_start(tokenizer, token_vectors(tokenizer, arguments.teachers), start)
-    print(f"the encoder is in {raysed.run(config, verbose=True).path}")
+    print(f"encoder: {raysed.run(config, verbose=True).path}")
 
 
 def train_tokenizer(sentences: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
     """Train a lower-case WordPiece vocabulary of at most `vocabulary` pieces, with BERT's special tokens.
 
-    The same sentences give the same vocabulary in whatever order.
+    The order of the sentences does not matter.
     """
     tokenizer = _word_piece({})
     words = Counter(word for sentence in sentences for word in sentence.split())
     special = list(_SPECIAL.values())
-    # Pieces that are equally frequent are ordered by the numbers of their parts. The trainer numbers the characters
-    # within words as it meets them, in the order of a hash table that is another in every run, unless it is given them.
+    # The trainer orders equally frequent pieces by the numbers of their parts. It numbers characters within words in
+    # the order of a hash table, which differs in every run, unless it gets them as special tokens.
     normalize, split = tokenizer.normalizer.normalize_str, tokenizer.pre_tokenizer.pre_tokenize_str
     inner = {character for word in words for part, _ in split(normalize(word)) for character in part[1:]}
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocabulary, special_tokens=special + [f"##{c}" for c in sorted(inner)], show_progress=False
     )
     tokenizer.train_from_iterator(words.elements(), trainer)
-    tokenizer = _word_piece(tokenizer.get_vocab())  # in which only the special tokens will be special
+    tokenizer = _word_piece(tokenizer.get_vocab())  # without the characters among its special tokens
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
@@ -101,9 +101,9 @@ def _word_piece(vocabulary: dict[str, int]) -> Tokenizer:
 
 
 def token_vectors(tokenizer: PreTrainedTokenizerFast, teachers: Sequence[str]) -> np.ndarray:
-    """Return what the teachers say of each token but the special ones, as a text of its own, float32 [V - 5, WIDTH].
+    """Return the teachers' embeddings of all tokens but the special ones, each as a text, float32 [V - 5, WIDTH].
 
-    Their unit vectors lie side by side, less the mean over the tokens, reduced to the principal directions.
+    Their unit vectors are joined side by side, centred over the tokens and reduced to the principal directions.
     """
     tokens = tokenizer.convert_ids_to_tokens(range(len(_SPECIAL), len(tokenizer)))
     texts = [token.removeprefix("##") for token in tokens]
@@ -114,10 +114,10 @@ def token_vectors(tokenizer: PreTrainedTokenizerFast, teachers: Sequence[str]) -
 
 @torch.no_grad()
 def write_start(tokenizer: PreTrainedTokenizerFast, vectors_VD: np.ndarray, path: Path) -> None:
-    """Write the tokenizer, and a BERT that passes a token's vector on through all of its layers.
+    """Write the tokenizer, and a BERT whose layers first pass a token's vector on unchanged.
 
-    Positions and what attention and feed-forward layers add are zero at first, so the mean over the last layer's tokens
-    is that of their vectors, each brought to the same length. Special tokens and what is inside of layers are random.
+    Positions and the outputs of attention and feed-forward layers start at zero. The mean over the last layer is then
+    that of the token vectors, scaled to one length. Special tokens and the other weights of layers are random.
     """
     torch.manual_seed(0)
     shape = BertConfig(

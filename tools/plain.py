@@ -1,10 +1,10 @@
-"""Installs `.` and `.[all]` into fresh environments, and runs there what pages, jobs and examples tell users to run.
+"""Install `.` and `.[all]` into fresh environments, and run the commands of pages, jobs and examples in both.
 
     python3 tools/plain.py
 
-Commands are the shell and Python blocks of README.md and docs/, the docstrings of jobs/ and the files in examples/: new
-ones run without a line here. What they name (`A`, `tickets.txt`, `my-search/`) lies in the directory where they run:
-text of the package, small models of random weights, and the package's encoder with three more layers of such.
+Commands are the shell and Python blocks of README.md and docs/, the docstrings of jobs/ and the files in examples/; new
+ones run without a change here. The files that they name (`A`, `tickets.txt`, `my-search/`) lie where they run: the
+package's text, small models with random weights, and the package's encoder with three more such layers.
 """
 
 import csv
@@ -23,19 +23,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build/plain"
 INSTALLS = {"plain": ".", "all": ".[all]"}
-"""By environment, what is installed."""
+"""Requirement to install, by environment."""
 AT_A_TIME = 2  # commands
 TIMEOUT = 600  # seconds
 LEFT_OUT = {
-    r"^pip install \.": "this makes the environments",
+    r"^pip install \.": "it makes the environments",
     r"^make ": "it installs into .venv; jobs and benchmarks are the commands",
-    r"^git clone |^\. \.venv/": "the checkout and the environment are others",
+    r"^git clone |^\. \.venv/": "it needs another checkout and environment",
     r"^ray |^kubectl |^export RAY_AUTH_MODE": "it needs a cluster",
     r"^GROUP=|^aws |^echo |^\$QUOTA ": "it needs an account",
     r"^GF_SERVER_HTTP_ADDR=": "it serves pages until it is stopped",
     r"^python tools/bundled_encoder\.py|^python benchmarks/bundled_head\.py": "it writes the bundled encoder",
     r"^\.venv/bin/python benchmarks/": "it measures for minutes",
-    r"^python jobs/reproduce\.py sed-table-1": "it trains for minutes, on data that is elsewhere",
+    r"^python jobs/reproduce\.py sed-table-1": "it trains for minutes, on data that the repository lacks",
     r"^python - .*\n(?!import |from )": "it needs names that its page does not define",
     r"\nimport ray\n|ray_template\.": "it needs Ray; tests/cluster/ runs it",
     r"push_to_hub\(|load_dataset\(": "it needs the hub",
@@ -44,10 +44,10 @@ LEFT_OUT = {
     r"^python -m papers\.views ": "it needs WordNet or translation models; tests/papers/ runs it",
     r"^nvidia-cuda-mps-control": "it needs a GPU",
 }
-"""Why commands that match do not run."""
+"""Reasons to leave out commands, by pattern."""
 SUBSTITUTES = {
     r"^ray job submit .*? -- ": "",
-    r"^uv run --no-project --with-requirements \S+ ": "python ",  # the libraries are there, uv may not be
+    r"^uv run --no-project --with-requirements \S+ ": "python ",  # uv may be missing; the libraries are installed
     r" --set resources\.gpu=true": "",
     r"s3://(BUCKET|bucket)/": "",
     r"\b(NAME|kubernetes)\b": "quickstart",
@@ -59,19 +59,19 @@ ENDINGS = {
     r"^(raysed|python jobs/)\s*distill": _TRAINS,
     r"^raysed run|^python jobs/ensemble_then_distill\.py": _TRAINS_MEMBERS,
 }
-"""What makes commands that match take seconds."""
+"""Options that make commands take seconds, by pattern."""
 NEEDS_EXTRA = {
     "raysed run --config my-run.yaml --run on-ray --set resources.engine=ray": {"plain": "raysed[ray]"},
     "raysed init me/text --output text.yaml": {"plain": "raysed[datasets]", "all": "cannot be read as a hub dataset"},
 }
-"""Further commands; by environment, what the sentence says that ends them with exit code 2."""
+"""Further commands, with a part of the error that ends them with exit code 2, by environment."""
 
 
 # -- what runs -------------------------------------------------------------------------------------------------------
 
 
 def shell_commands(text: str) -> list[str]:
-    r"""Return the commands of a shell block: without comments, continued lines joined.
+    r"""Return the commands of a shell block, without comments and with continued lines joined.
 
     >>> shell_commands("# all runs\nraysed status  # now\nraysed init \\\n  a.txt\n")
     ['raysed status', 'raysed init a.txt']
@@ -81,7 +81,7 @@ def shell_commands(text: str) -> list[str]:
 
 
 def commands() -> dict[str, list[str]]:
-    """Return the commands of each file that shows some, in its order."""
+    """Return the commands by file, in the file's order."""
     found: dict[str, list[str]] = {}
     for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]:
         lines = found[path.relative_to(ROOT).as_posix()] = []
@@ -100,7 +100,7 @@ def commands() -> dict[str, list[str]]:
 
 
 def why_left_out(command: str) -> str | None:
-    """Return why a command does not run, if so; a part of a `ray job submit` does."""
+    """Return why a command is left out, or None. Of `ray job submit`, only the entrypoint counts."""
     return next((reason for pattern, reason in LEFT_OUT.items() if re.search(pattern, substituted(command))), None)
 
 
@@ -115,7 +115,7 @@ def substituted(command: str) -> str:
 
 
 def make_directory(path: Path) -> None:
-    """Write what commands name, of the package's text; this runs in an environment that has raysed."""
+    """Write the files that commands name, from the package's text; needs an environment with raysed."""
     from raysed import bundled
 
     sentences = bundled.corpus()[:150]
@@ -171,13 +171,13 @@ def write_models(path: Path) -> None:
 
 
 def write_table(path: Path, rows: list[tuple]) -> None:
-    """Write rows, separated as the file's name says."""
+    """Write rows, separated by tabs in a .tsv, else by commas."""
     with path.open("w", newline="") as file:
         csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",").writerows(rows)
 
 
 def on_less_text(path: Path) -> None:
-    """Run an example, or a notebook's cells, with few sentences and pairs of the package."""
+    """Run an example or a notebook's cells on a few of the package's sentences and pairs."""
     from raysed import bundled
 
     sentences, pairs = bundled.corpus()[:150], {split: bundled.pairs(split)[:250] for split in ("dev", "test")}
@@ -193,7 +193,7 @@ def on_less_text(path: Path) -> None:
 
 
 def run(command: str, environment: str, directory: Path) -> tuple[int, str]:
-    """Run a command as a user of an environment would; return its exit code and what it writes."""
+    """Run a command as a user of an environment would; return its exit code and output."""
     own = ("PYTHONPATH", "PYTHONHOME", "RAY_ADDRESS", "VIRTUAL_ENV")
     variables = {name: value for name, value in os.environ.items() if name not in own}
     variables["PATH"] = f"{BUILD / environment}/bin:{os.environ['PATH']}"
@@ -212,7 +212,7 @@ def run(command: str, environment: str, directory: Path) -> tuple[int, str]:
 
 def install(environment: str) -> None:
     """Make a fresh environment."""
-    shutil.rmtree(ROOT / "build/lib", ignore_errors=True)  # modules that are gone would be installed from there
+    shutil.rmtree(ROOT / "build/lib", ignore_errors=True)  # pip would install deleted modules from there
     begun = time.monotonic()
     subprocess.run([sys.executable, "-m", "venv", BUILD / environment], check=True)
     run_or_raise(f"python -m pip --quiet install -c constraints.txt '{INSTALLS[environment]}'", environment, ROOT)
@@ -220,19 +220,19 @@ def install(environment: str) -> None:
 
 
 def run_or_raise(command: str, environment: str, directory: Path) -> None:
-    """Run what all commands need; raise `RuntimeError` if it fails."""
+    """Run a command; raise `RuntimeError` if it fails."""
     code, text = run(command, environment, directory)
     if code:
         raise RuntimeError(f"{command}\n{text}\nit ended with {code}")
 
 
 def copy(source: str, target: str) -> None:
-    """Copy a file; weights, which no command changes, are linked."""
+    """Copy a file, or link weights, which no command changes."""
     (os.link if source.endswith(".safetensors") else shutil.copy2)(source, target)
 
 
 def check(name: str, environment: str) -> list[bool]:
-    """Run a file's commands one after another in a directory of their own; return which ended as they should."""
+    """Run a file's commands one after another in a fresh directory; return which ended as expected."""
     directory, outcomes = BUILD / "at" / environment / name, []
     shutil.copytree(BUILD / "directory", directory, symlinks=True, copy_function=copy)
     for line in filter(lambda line: not why_left_out(line), commands()[name]):
@@ -242,13 +242,13 @@ def check(name: str, environment: str) -> list[bool]:
         code, text = run(command, environment, directory)
         outcomes.append(code == (2 if refusal else 0) and refusal in text)
         title = f"{time.monotonic() - begun:5.1f} s  {INSTALLS[environment]:6}  {name}: {line.splitlines()[0]}"
-        failure = f"{command}\n{text}\nit ended with {code}; right is {f'2 and {refusal!r}' if refusal else 0}"
+        failure = f"{command}\n{text}\nit ended with {code}; expected {f'2 and {refusal!r}' if refusal else 0}"
         print(f"passed {title}" if outcomes[-1] else f"FAILED {title}\n{failure}", flush=True)
     return outcomes
 
 
 def main() -> int:
-    """Install both and run everything in both; return 1 if a command failed, else 0."""
+    """Run all commands in both environments; return 1 if one failed, else 0."""
     shutil.rmtree(BUILD, ignore_errors=True)
     install("plain")
     run_or_raise(f"python {shlex.quote(__file__)} directory {shlex.quote(f'{BUILD}/directory')}", "plain", ROOT)

@@ -1,10 +1,10 @@
-"""Writes the tables of docs/configuration.md from the docstrings of the settings. The text between them stays.
+"""Write the tables of docs/configuration.md from the docstrings of the settings; keep the text between them.
 
     python tools/settings_page.py        (or: make docs)
 
-A table stands between `<!-- settings: BLOCK -->` and `<!-- /settings -->`. Without a name, it has the settings of no
-block. A block without a table of its own is in that of the block around it. A table of several blocks has the settings
-that they share, which their own tables leave out.
+A table stands between `<!-- settings: BLOCK -->` and `<!-- /settings -->`. Without a name, it has the settings outside
+of blocks. The settings of a block without a table are in the table of the block around it. A table of several blocks
+has the settings that they share, and their own tables omit these.
 """
 
 import ast
@@ -25,7 +25,7 @@ _TABLE = re.compile(r"(<!-- settings(?:: ([^>]+))? -->\n).*?(<!-- /settings -->)
 
 
 class Setting(NamedTuple):
-    """A row: the block that the setting is in, e.g. `evaluation.tasks.NAME`, and what the page says about it."""
+    """A row of a table; `block` is dotted, e.g. `evaluation.tasks.NAME`."""
 
     block: str
     name: str
@@ -34,17 +34,15 @@ class Setting(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The dotted name."""
         return f"{self.block}.{self.name}".lstrip(".")
 
 
 def settings(model: type[BaseModel] = config.Config, block: str = "", seen: set[type] | None = None) -> list[Setting]:
-    """Returns every setting in the order of the code; a kind of block that a list or mapping holds is there once.
+    """Return all settings of a block in the order of the code; a class of blocks in lists or mappings counts once.
 
     Args:
-        model: the block.
-        block: its dotted name.
-        seen: kinds of blocks that a list or mapping held before.
+        block: dotted name of `model`.
+        seen: classes of blocks already met in lists or mappings.
 
     Raises:
         ValueError: a setting has no docstring.
@@ -62,7 +60,7 @@ def settings(model: type[BaseModel] = config.Config, block: str = "", seen: set[
 
 
 def _block_in(annotation: Any) -> tuple[type[BaseModel] | None, str]:
-    """The block that a setting is or holds, and what stands for one of several in its name."""
+    """Return the block that a setting is or holds, and a placeholder for the name or index of one of several."""
     kinds = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)]
     block = next((kind for kind in kinds if issubclass(kind, BaseModel)), None)
     return block, {dict: ".NAME", list: "[]"}.get(get_origin(annotation), "")
@@ -74,7 +72,7 @@ def _format_default(default: Any) -> str:
 
 @cache
 def _docstrings(module: str) -> dict[tuple[str, str], str]:
-    """The text below every setting of a module, by class and name. Python does not keep it."""
+    """Return the text below every setting of a module, by class and name. Python does not keep it."""
     found = {}
     for block in ast.parse(Path(sys.modules[module].__file__).read_text(encoding="utf-8")).body:
         inside = block.body if isinstance(block, ast.ClassDef) else []
@@ -85,7 +83,7 @@ def _docstrings(module: str) -> dict[tuple[str, str], str]:
 
 
 def _meaning(model: type[BaseModel], name: str) -> str:
-    """The docstring, which comes with an inherited setting; names of pages become links."""
+    """Return the setting's own or inherited docstring, with names of pages as links."""
     kinds = [kind for kind in model.__mro__ if kind.__module__.startswith("raysed.")]
     text = next(filter(None, (_docstrings(kind.__module__).get((kind.__name__, name)) for kind in kinds)), None)
     if text is None:
@@ -94,10 +92,10 @@ def _meaning(model: type[BaseModel], name: str) -> str:
 
 
 def fill(page: str) -> str:
-    """Returns the page with all tables made anew.
+    """Return the page with new tables.
 
     Raises:
-        ValueError: a table is for no block of settings.
+        ValueError: a table names no block of settings.
     """
     tables: dict[str, list[list[Setting]]] = {match[2] or "": [] for match in _TABLE.finditer(page)}
     rest = settings()
@@ -119,7 +117,7 @@ def fill(page: str) -> str:
 
 
 def _group_equal(shared: list[Setting]) -> list[list[Setting]]:
-    """The settings of several blocks by name; those of one default and meaning together."""
+    """Group the settings of several blocks that share name, default and meaning."""
     groups: dict[tuple, list[Setting]] = {}
     names = list(dict.fromkeys(setting.name for setting in shared))
     for setting in sorted(shared, key=lambda setting: names.index(setting.name)):

@@ -1,12 +1,12 @@
-"""Turns AWS' notice that a spot machine will be taken away into a drain of its Ray node.
+"""Drain a Ray node when AWS gives notice that it will take the spot machine away.
 
 `cluster.yaml` copies this file to the workers and starts it beside Ray. It needs no library. AWS gives notice two
-minutes before, at an address that only the machine itself can ask. Once Ray knows, it starts nothing new on the node,
-and what is trained there saves its state every ten updates.
+minutes ahead, at an address that only the machine itself can reach. Ray then starts nothing new on the node, and
+trainings there save their state every ten updates.
 
     python spot_watch.py
 
-It ends when the node is drained. A second one on the same machine ends at once.
+It ends when the node is drained. A second process on the same machine ends at once.
 """
 
 import argparse
@@ -24,43 +24,37 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 ENDPOINT = "http://169.254.169.254"
-"""Of the metadata service; `AWS_EC2_METADATA_SERVICE_ENDPOINT` replaces it, as in Amazon's own tools."""
+"""Of the metadata service; `AWS_EC2_METADATA_SERVICE_ENDPOINT` replaces it, as in Amazon's tools."""
 _NOTICE, _TOKEN = "latest/meta-data/spot/instance-action", "latest/api/token"
 _SECONDS_OF_TOKEN = 6 * 3600
 _PATIENCE = 5.0
-"""Seconds that an answer of the service may take, which is on the machine's own host."""
+"""Timeout of a request in seconds; the service is on the machine's host."""
 _DRAIN_SECONDS = 60
 
 
 class Metadata:
-    """The machine's metadata service, version 2: each question carries a token, which is fetched first.
-
-    Args:
-        endpoint: where it is.
-    """
+    """The machine's metadata service, version 2: each request carries a token, which is fetched first."""
 
     def __init__(self, endpoint: str):
         self._endpoint, self._token = endpoint.rstrip("/"), ""
 
     def notice(self) -> dict[str, str] | None:
-        """Returns what will happen to the machine (`action`) and when (`time`), or None if nothing is announced.
+        """Return AWS' `action` on the machine and its `time`, or None without a notice.
 
         Raises:
             OSError: the service does not answer, or refuses.
         """
-        self._token = self._token or self._new_token()
+        if not self._token:
+            self._token = self._ask(_TOKEN, {"X-aws-ec2-metadata-token-ttl-seconds": str(_SECONDS_OF_TOKEN)}, "PUT")
         try:
             return json.loads(self._ask(_NOTICE, {"X-aws-ec2-metadata-token": self._token}))
         except urllib.error.HTTPError as error:
             if error.code == 404:
                 return None
-            if error.code == 401:  # it is too old: the next question comes with a new one
+            if error.code == 401:  # the token has expired: the next request fetches a new one
                 self._token = ""
                 return None
             raise
-
-    def _new_token(self) -> str:
-        return self._ask(_TOKEN, {"X-aws-ec2-metadata-token-ttl-seconds": str(_SECONDS_OF_TOKEN)}, "PUT")
 
     def _ask(self, path: str, headers: dict[str, str], method: str = "GET") -> str:
         request = urllib.request.Request(f"{self._endpoint}/{path}", headers=headers, method=method)
@@ -70,7 +64,7 @@ class Metadata:
 
 
 def seconds_until(time_of_end: str) -> int:
-    """Returns the seconds until a time such as `2027-01-31T08:22:00Z`; 0 if it is over.
+    """Return the seconds until a time such as `2027-01-31T08:22:00Z`; 0 if it has passed.
 
     >>> seconds_until("2020-01-31T08:22:00Z")
     0
@@ -80,11 +74,11 @@ def seconds_until(time_of_end: str) -> int:
 
 
 def drain(action: str, seconds: int) -> bool:
-    """Tells Ray that this node will go; returns whether it has understood.
+    """Tell Ray to drain this node; return whether it accepts.
 
     Args:
-        action: what AWS will do: `terminate`, `stop` or `hibernate`.
-        seconds: until then.
+        action: AWS' action: `terminate`, `stop` or `hibernate`.
+        seconds: until the action.
     """
     command = ["ray", "drain-node", "--reason", "DRAIN_NODE_REASON_PREEMPTION"]
     command += ["--reason-message", f"AWS will {action} this spot instance"]
@@ -99,34 +93,29 @@ def drain(action: str, seconds: int) -> bool:
 
 
 def watch(metadata: Metadata, pause: float) -> None:
-    """Waits for the notice, and drains the node; as long as Ray does not understand, it tries again.
-
-    Args:
-        metadata: the service.
-        pause: seconds between two questions.
-    """
+    """Wait for the notice and drain the node; try again until Ray accepts. `pause` is in seconds."""
     trouble = ""
     while True:
         try:
             if (notice := metadata.notice()) and drain(notice["action"], seconds_until(notice["time"])):
                 return
             trouble = ""
-        except (OSError, ValueError, KeyError) as error:  # the service may be back at the next question
+        except (OSError, ValueError, KeyError) as error:  # the service may be back at the next request
             if str(error) != trouble:
                 trouble = str(error)
-                log(f"the metadata service does not say what it should: {trouble}")
+                log(f"the metadata service gives no valid answer: {trouble}")
         time.sleep(pause)
 
 
 def log(text: str) -> None:
-    """Prints a line with the time."""
+    """Print a line with the time."""
     print(f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S} {text}", flush=True)
 
 
 def main() -> int:
-    """Watches until the node is drained."""
+    """Watch until the node is drained."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help="pause between questions")
+    parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help="pause between requests")
     parser.add_argument("--lock", type=Path, default=Path(tempfile.gettempdir(), f"spot_watch_{os.getuid()}.lock"))
     arguments = parser.parse_args()
     with arguments.lock.open("w") as lock:

@@ -1,4 +1,4 @@
-"""The command line: one file per command, shared by `raysed …` and the scripts in jobs/."""
+"""Commands, one per file, for `raysed …` and the scripts in jobs/."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _SHARED: dict[str, dict[str, Any]] = {
     "--set": {"dest": "overrides", "action": "append", "default": [], "metavar": "a.b=c", "help": "override a setting"},
     "--storage": {"default": "runs", "help": "directory or URI that holds the run directories"},
     "--address": {
-        "help": "Ray to use: HOST:PORT; auto: the one on this machine; local: a new one; default: RAY_ADDRESS"
+        "help": "use the Ray at HOST:PORT, auto (on this machine) or local (a new one); default: RAY_ADDRESS"
     },
     "--allow-worse": {
         "action": "store_true",
         "help": "export the model even if it is worse than its encoder or TF-IDF",
     },
     "--plan": {"action": "store_true", "help": "show trainings, memory and storage; train nothing"},
-    "--take-over": {"action": "store_true", "help": "on remote storage: end a job that is using the run"},
-    "--verbose": {"action": "store_true", "help": "also print debug messages, and what Ray and its workers print"},
+    "--take-over": {"action": "store_true", "help": "end another job on this run (remote storage)"},
+    "--verbose": {"action": "store_true", "help": "also print debug messages and the output of Ray and its workers"},
 }
 
 
 def parser_of(description: str | None, *shared: str) -> argparse.ArgumentParser:
-    """Return a parser with options that several commands have."""
+    """Return a parser with the `shared` options."""
     result = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     for option in shared:
         result.add_argument(option, **_SHARED[option])
@@ -33,7 +33,7 @@ def parser_of(description: str | None, *shared: str) -> argparse.ArgumentParser:
 
 
 def print_plan(config: Config) -> None:
-    """Print what a run needs; its settings are checked before the heavy imports, which take seconds."""
+    """Print what a run needs; check its settings before the heavy imports, which take seconds."""
     from raysed.plan.consistency import check_settings
     from raysed.process import prepare_process
 

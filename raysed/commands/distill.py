@@ -4,9 +4,9 @@
     raysed distill --teachers A vectors.parquet --corpus tickets.txt --learner MODEL --keep-layers 3
 
 A teacher is a sentence-transformers model or a plain transformer (directory or hub id), an .onnx file with its
-tokenizer, or a .parquet file with the columns sentence and embedding. The same command continues a stopped run; with
-another teacher or more text it computes only what is missing. Exit code 3: the run is complete, but its model is worse
-than its encoder or TF-IDF and is not exported (see --allow-worse).
+tokenizer, or a .parquet file with the columns sentence and embedding. The same command continues a stopped run. With
+another teacher or more text it computes only the missing parts. Exit code 3: the run is complete, but its model is
+worse than its encoder or TF-IDF and is not exported (see --allow-worse).
 """
 
 import argparse
@@ -27,33 +27,33 @@ def parser() -> argparse.ArgumentParser:
         "--learner", metavar="MODEL", help="model to train; default: half of the first teacher's layers"
     )
     result.add_argument(
-        "--keep-layers", metavar="LAYERS", type=_layers, help="how many layers the learner keeps, or which ones: 0,2,5"
+        "--keep-layers", metavar="LAYERS", type=_layers, help="keep N layers of the learner, or these: 0,2,5"
     )
-    result.add_argument("--static", action="store_true", help="train a table of one vector per token instead")
+    result.add_argument("--static", action="store_true", help="train a static model: one vector per token")
     result.add_argument("--search", action="store_true", help="train for search, with queries made from the corpus")
-    result.add_argument("--queries", metavar="SOURCE", help="queries of your own, one per line, to train for search")
-    result.add_argument("--dev", metavar="TASK", help="task that models are chosen on, such as graded pairs")
+    result.add_argument("--queries", metavar="SOURCE", help="train for search with your own queries, one per line")
+    result.add_argument("--dev", metavar="TASK", help="choose models on this task, such as graded pairs")
     result.add_argument(
-        "--task", dest="tasks", action="append", default=[], help="another task for the report; repeatable"
+        "--task", dest="tasks", metavar="TASK", action="append", default=[], help="report this task, too; repeatable"
     )
     result.add_argument("--run", default="distilled", help="name of the run")
     return result
 
 
 def _layers(text: str) -> int | list[int]:
-    """Parse a number of layers, or a list of them."""
+    """Parse a number of layers, or a list with commas."""
     return [int(part) for part in text.split(",") if part] if "," in text else int(text)
 
 
 def job(arguments: argparse.Namespace) -> int:
-    """Run the distillation or show its plan; return the exit code."""
+    """Distil, or show the plan; return the exit code."""
     from raysed.api import distill, distillation
     from raysed.config_text import apply_override
 
     options = vars(arguments)
     plan = options.pop("plan")
     settings: dict[str, Any] = {"corpus": {"source": options.pop("corpus")}}
-    del options["address"]  # already used
+    del options["address"]  # `main_of` has used it
     allow_worse = ["export.allow_worse=true"] if options.pop("allow_worse") else []
     for override in [*options.pop("overrides"), *allow_worse]:
         apply_override(settings, override)

@@ -1,11 +1,11 @@
-"""Score any models side by side, with lexical baselines, on your own files or on the tasks of a config.
+"""Compare models with each other and with lexical baselines, on your own files or on the tasks of a config.
 
     raysed evaluate --model MODEL --task pairs.csv --task my-retrieval/ --task labelled.tsv
     raysed evaluate --model runs/quickstart/model --model bundled:encoder
     raysed evaluate --model MODEL --config minilm3-cpu
 
-A model is a directory or hub id: exported by raysed, any other sentence-transformers model, or a plain transformer,
-whose embedding is the mean over tokens and --layers. A config contributes `evaluation`, `encoder.max_length`,
+A model is a directory or hub id of a sentence-transformers model or a plain transformer. The embedding of a plain
+transformer is the mean over tokens and --layers. A config contributes `evaluation`, `encoder.max_length`,
 `encoder.layers`, `resources` and `seed`.
 """
 
@@ -21,21 +21,26 @@ from raysed.errors import UserError
 if TYPE_CHECKING:
     from raysed.config import Config
 
-AFTER_STOP = "the same command starts over"
+AFTER_STOP = "Run the same command again to start over."
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     result = parser_of(__doc__, "--set")
     result.add_argument(
-        "--model", dest="models", action="append", required=True, help="directory or hub id; repeatable"
+        "--model",
+        dest="models",
+        metavar="MODEL",
+        action="append",
+        required=True,
+        help="directory or hub id; repeatable",
     )
-    task = "graded pairs, labelled texts, a directory in BEIR's layout, or a .txt of unlabelled sentences; "
-    task += "replaces the tasks of a config; repeatable"
+    task = "graded pairs, labelled texts, a directory in BEIR's layout, or a .txt of unlabelled sentences, "
+    task += "instead of the tasks of a config; repeatable"
     result.add_argument("--task", dest="tasks", metavar="FILE-OR-DIRECTORY", action="append", default=[], help=task)
     result.add_argument("--config", help="a name from raysed/configs/ or a YAML file; quickstart if no task is given")
-    result.add_argument("--layers", help="pooled layers of plain transformers: a number or first_last")
-    result.add_argument("--output", type=Path, help="JSON file for all scores")
+    result.add_argument("--layers", help="average this many last layers of plain transformers, or first_last")
+    result.add_argument("--output", type=Path, help="write all scores to this JSON file")
     return result
 
 
@@ -73,7 +78,7 @@ def job(arguments: argparse.Namespace) -> None:
 
 
 def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
-    """Return the settings, and files of unlabelled sentences; named tasks replace those of a config."""
+    """Return the settings, and files of unlabelled sentences; `--task` replaces the tasks of a config."""
     from raysed.config import find_config, load_config
 
     overrides = [*arguments.overrides, *([f"encoder.layers={arguments.layers}"] if arguments.layers else [])]

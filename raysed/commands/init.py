@@ -3,8 +3,8 @@
     raysed init tickets.txt
     raysed init data/tickets/*.jsonl --teachers A B --pairs dev.csv test.csv --encoder MODEL --output tickets.yaml
 
-It describes the files, warns of problems in them, and ends with the commands to run next. It trains nothing, and reads
-at most about 200,000 rows.
+It describes the files, warns of problems, and prints the commands to run next. It trains nothing, and reads at most
+about 200,000 rows.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from raysed.commands import parser_of
 from raysed.errors import UserError
 from raysed.store.text import printable, shortened
 
-AFTER_STOP = "nothing was written"
+AFTER_STOP = "raysed wrote nothing."
 _SAMPLES = 3
 _SHOWN_CHARACTERS = 90
 
@@ -25,13 +25,19 @@ def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     result = parser_of(__doc__)
     result.add_argument("corpus", nargs="+", metavar="CORPUS", help="files, directories, patterns or URIs of sentences")
-    result.add_argument("--column", help="column that holds the sentences; default: sentence or text")
-    result.add_argument("--teachers", nargs="+", default=[], metavar="MODEL", help="models to distil")
-    pairs = "pairs of sentences that people have graded; the first file chooses models, others are reported"
+    result.add_argument("--column", help="read sentences from this column; default: sentence or text")
+    result.add_argument("--teachers", nargs="+", default=[], metavar="MODEL", help="distil these models")
+    pairs = "graded sentence pairs; the first file chooses models, others are only reported"
     result.add_argument("--pairs", nargs="+", default=[], metavar="FILE", help=pairs)
-    encoder = "model that training starts from; default: half of the first teacher's layers"
+    encoder = "start training from this model; default: half of the first teacher's layers"
     result.add_argument("--encoder", metavar="MODEL", help=encoder)
-    result.add_argument("--output", type=Path, default=Path("raysed.yaml"), metavar="FILE", help="the config to write")
+    result.add_argument(
+        "--output",
+        type=Path,
+        default=Path("raysed.yaml"),
+        metavar="FILE",
+        help="write the config here; default: raysed.yaml",
+    )
     result.add_argument("--force", action="store_true", help="overwrite an existing config")
     return result
 
@@ -51,15 +57,15 @@ def job(arguments: argparse.Namespace) -> None:
 
     encoder = {"path": arguments.encoder} if arguments.encoder else default_learner(arguments.teachers)
     corpus = {"source": arguments.corpus, "column": arguments.column}
-    given = make_config({"corpus": corpus, "encoder": {**encoder, "layers": 1}})
-    survey = survey_corpus(in_passages(given.corpus))
+    config = make_config({"corpus": corpus, "encoder": {**encoder, "layers": 1}})
+    survey = survey_corpus(in_passages(config.corpus))
     report, files = survey.report, survey.files
     _show("corpus", files[0] if len(files) == 1 else f"{len(files):,} files, starting with {files[0]}")
     _show("columns", ", ".join(survey.columns) or "none: each line is a sentence")
     left_out = {"empty": report.empty, "too short": report.too_short, "too long": report.too_long}
     counts = "".join(f", {count:,} {what}" for what, count in left_out.items() if count)
-    only = "" if survey.complete else "; only these first rows were read"
-    _show("rows", f"{report.lines:,}: {report.usable:,} usable, {report.duplicates:,} duplicates{counts}{only}")
+    note = "" if survey.complete else "; only these first rows were read"
+    _show("rows", f"{report.lines:,}: {report.usable:,} usable, {report.duplicates:,} duplicates{counts}{note}")
     for place, sentence in enumerate(survey.sample[:: max(1, len(survey.sample) // _SAMPLES)][:_SAMPLES]):
         _show("" if place else "samples", shortened(sentence, _SHOWN_CHARACTERS))
     pairs = {}
@@ -69,14 +75,14 @@ def job(arguments: argparse.Namespace) -> None:
         scores = f"{task.pairs:,} with scores from {gold_P.min():g} to {gold_P.max():g}, {task.dropped:,} without"
         _show("pairs", f"{source}: {scores}")
 
-    made = draft(survey, given.corpus, pairs, arguments.teachers, given.encoder, str(output))
-    _show("tokens", str(made.lengths))
-    _show("encoder", given.encoder.path)
+    result = draft(survey, config.corpus, pairs, arguments.teachers, config.encoder, str(output))
+    _show("tokens", str(result.lengths))
+    _show("encoder", config.encoder.path)
     if not (arguments.encoder or arguments.teachers):
         _show("", "a small model for trying things out; name a larger one with --encoder")
     for text in warnings(survey, pairs):
         _show("warning", text)
-    write_output(output, made.text)
+    write_output(output, result.text)
     _show("written", str(output))
     command = f"raysed run --config {shlex.quote(str(output))}"
     print(f"\nnext:\n  {command} --plan\n  {command}")

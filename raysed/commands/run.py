@@ -17,14 +17,16 @@ from raysed.commands import parser_of, print_plan
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     result = parser_of(__doc__, "--set", "--address", "--allow-worse", "--take-over", "--plan", "--verbose")
-    result.add_argument("--config", default="quickstart", help="a name from raysed/configs/ or a YAML file")
+    result.add_argument(
+        "--config", default="quickstart", help="YAML file, or name in raysed/configs/; default: quickstart"
+    )
     result.add_argument("--storage", help="directory or URI that holds the run directories")
     result.add_argument("--run", help="name of the run")
     return result
 
 
 def job(arguments: argparse.Namespace) -> int:
-    """Run the pipeline or show its plan; return the exit code."""
+    """Run the pipeline, or show the plan; return the exit code."""
     from raysed.config import find_config, load_config
 
     named = {"storage": arguments.storage, "run": arguments.run, "export.allow_worse": arguments.allow_worse}

@@ -1,11 +1,11 @@
-"""Show how far a run is: its stage, what is done, the time left in the stage, and the last checkpoints.
+"""Show a run's progress: its stage, finished parts, the time left in the stage, and the last checkpoints.
 
     raysed status                      all runs: their state and its age
     raysed status quickstart
     watch raysed status quickstart     again every two seconds, until Ctrl-C
     raysed status NAME --storage s3://bucket/runs
 
-It reads only the run directory, so it works from any machine that reaches the storage, even after the job has ended.
+It reads only the run directory, so it works on any machine that reaches the storage, even after the job has ended.
 The exit code is the run's state: 0 complete, 1 failed, 3 running, 4 stopped or gone; 2: no such run.
 """
 
@@ -14,13 +14,13 @@ import argparse
 from raysed.commands import parser_of
 from raysed.errors import UserError
 
-AFTER_STOP = "the run itself goes on"
+AFTER_STOP = "The run itself continues."
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     result = parser_of(__doc__, "--storage")
-    result.add_argument("run", nargs="?", help="name of the run; without it, all runs are listed, with exit code 0")
+    result.add_argument("run", nargs="?", help="name of the run; default: list all runs, with exit code 0")
     result.add_argument("--watch", action="store_true", help=argparse.SUPPRESS)
     return result
 

@@ -4,8 +4,8 @@
     raysed teachers A vectors.parquet --corpus tickets.txt
     raysed teachers --config tickets-small.yaml
 
-It scores every teacher alone, all together, all but one, and the best subset on the dev task; without labels, it shows
-how much the teachers differ. Nothing is trained.
+It scores every teacher alone, all together, all except one, and the best subset on the dev task. Without labels, it
+shows how much the teachers differ. It trains nothing.
 """
 
 import argparse
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from raysed.model.teacher import Teacher
     from raysed.score.tasks import Evaluation
 
-AFTER_STOP = "the same command starts over"
+AFTER_STOP = "Run the same command again to start over."
 MOST_SENTENCES = 2_000
 _LABELS_ADVICE = (
-    "Without labels, this does not show whether the teachers are better together. A --dev task would: a few hundred "
-    "graded pairs of your own sentences, a few texts per label, or a few dozen queries with the documents that answer "
-    "them."
+    "Without labels, this does not show whether the teachers are better together. To see that, name a --dev task: a "
+    "few hundred graded pairs of your own sentences, a few texts per label, or a few dozen queries with the documents "
+    "that answer them."
 )
 
 
@@ -40,10 +40,10 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("teachers", nargs="*", metavar="MODEL", help="models, or .parquet files of embeddings")
     task = "graded pairs, labelled texts, a directory in BEIR's layout, or a .txt of sentences; repeatable"
     result.add_argument("--task", dest="tasks", metavar="FILE-OR-DIRECTORY", help=task, **many)
-    result.add_argument("--dev", metavar="TASK", help="task that the best subset is chosen on; default: all tasks")
+    result.add_argument("--dev", metavar="TASK", help="choose the best subset on this task; default: all tasks")
     result.add_argument("--corpus", metavar="SOURCE", help="sentences without labels; repeatable", **many)
-    result.add_argument("--config", help="config with the teachers, tasks and combination that are not given here")
-    result.add_argument("--output", type=Path, help="JSON file for all numbers")
+    result.add_argument("--config", help="config for the teachers, tasks and combination that are not given here")
+    result.add_argument("--output", type=Path, help="write all numbers to this JSON file")
     return result
 
 
@@ -108,7 +108,7 @@ def job(arguments: argparse.Namespace) -> None:
 
 
 def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
-    """Return the settings, and sources of unlabelled sentences; what is named replaces a config's."""
+    """Return the settings, and sources of unlabelled sentences; options replace a config's settings."""
     from raysed.config import TeacherConfig, find_config, load_config, with_unique_titles
     from raysed.plan.consistency import combination_problems
 
@@ -118,8 +118,8 @@ def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
         raise UserError(
             "raysed teachers compares combinations of models; name two or more, or score one with raysed evaluate"
         )
-    if own := [teacher.path for teacher in teachers if teacher.is_members]:
-        raise UserError(f"teachers: {own[0]!r} exists only within a run; name models or files of embeddings")
+    if members := [teacher.path for teacher in teachers if teacher.is_members]:
+        raise UserError(f"teachers: {members[0]!r} exists only within a run; name models or files of embeddings")
     config = config.model_copy(update={"teachers": teachers})
     for problem in combination_problems(config):
         raise UserError(problem)
@@ -132,7 +132,7 @@ def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
     from raysed.score.tasks import with_tasks
 
     evaluation, texts = with_tasks(config.evaluation, arguments.tasks, arguments.dev)
-    for name, task in list(evaluation.tasks.items()):  # every subset is scored: k-means and probes would take minutes
+    for name, task in list(evaluation.tasks.items()):  # for each subset, k-means and probes would take minutes
         if task.kind == "clustering":
             del evaluation.tasks[name]
         elif task.kind == "classification":
@@ -150,7 +150,7 @@ def _check_distinct(teachers: Sequence["Teacher"]) -> None:
 
 
 def _known_to_all(evaluation: "Evaluation", teachers: Sequence["Teacher"]) -> "Evaluation":
-    """Return the tasks of which all teachers know every sentence."""
+    """Return the tasks whose sentences all teachers can embed."""
     kept = []
     for name, task in evaluation.tasks.items():
         lacking = [teacher.title for teacher in teachers if not teacher.knows(task.sentences)]

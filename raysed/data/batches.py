@@ -1,4 +1,4 @@
-"""Batches that are a function of the step: a training that continues sees those that it would have seen."""
+"""Batches as a function of the step, so a resumed training sees the same ones."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from raysed.data.tokens import pack
 
 
 class Batches:
-    """Batches in an order that depends on (seed, step) only, not on the number of workers.
+    """Batches that depend on seed and step only, not on the number of workers.
 
-    The last, partial batch of an epoch is dropped.
+    An epoch's last, partial batch is dropped.
 
     Args:
         count: rows of an epoch.
-        batch_size: rows per update over all `world` workers, which share them as equally as possible.
+        batch_size: rows per step over all `world` workers, which share them about equally.
 
     Attributes:
         few_shapes: see `data.tokens.pack`.
-        reads_ahead: load in a thread what follows, where batches come from large files.
+        reads_ahead: load the next rows in a thread.
     """
 
     few_shapes = reads_ahead = False
@@ -37,16 +37,16 @@ class Batches:
 
     @property
     def sentences(self) -> int:
-        """Sentences per update."""
+        """Sentences per step."""
         return self.batch_size
 
     def held_out(self) -> list[Any]:
-        """Return batches of the rows that are held out of training."""
+        """Return the rows held out of training as batches."""
         return []
 
 
 class EpochBatches(Batches):
-    """Batches of a table that is shuffled every epoch."""
+    """Batches of a table, shuffled every epoch."""
 
     def __init__(self, table: Any, batch_size: int, seed: int, rank: int = 0, world: int = 1):
         super().__init__(len(table), batch_size, seed, rank, world)
@@ -54,25 +54,24 @@ class EpochBatches(Batches):
         self._order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
 
     def __call__(self, step: int) -> Any:
-        """Return the batch of a step."""
         return self.batch(self.table.take(self.rows(step)))
 
     def rows(self, step: int) -> np.ndarray:
-        """Return the table rows of a step's batch."""
+        """Return the positions of a step's rows in the table."""
         epoch, index = divmod(step, self.per_epoch)
         if self._order[0] != epoch:
             self._order = epoch, np.random.default_rng([self.seed, epoch]).permutation(self.count)
         return self._order[1][index * self.batch_size : (index + 1) * self.batch_size]
 
     def batch(self, rows: Any) -> Any:
-        """Turn table rows into what an objective takes."""
+        """Turn table rows into an objective's input."""
         return pack(rows, few_shapes=self.few_shapes)
 
 
 def part_of(count: int, rank: int, world: int) -> tuple[slice, float]:
     """Return a worker's part of a batch of `count`, and its weight: the part's size over the workers' mean.
 
-    With more workers than there is to share, some take what belongs to others, with weight 0.
+    With more workers than rows, some repeat others' rows with weight 0.
 
     >>> part_of(5, 1, 2), part_of(1, 0, 2)
     ((slice(2, 5, None), 1.2), (slice(0, 1, None), 0.0))

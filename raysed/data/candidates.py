@@ -12,29 +12,28 @@ from raysed.data.targets import MOST_HELD_OUT, TargetBatch
 from raysed.data.tokens import pack, read_tokens
 
 CANDIDATES, VECTORS = "candidates.npy", "targets.npy"
-"""Rows of the corpus for each query, int64 [Q, 2 + N]: itself, its own text and negatives; and all targets [N, D]."""
+"""Files: each query's corpus rows (itself, its own text, negatives), int64 [Q, 2 + N]; all targets [N, D]."""
 NONE = -1
-"""In place of a negative, where there are too few."""
+"""Stands for a missing negative."""
 _EVERY = 20
-"""One of so many queries is held out."""
+"""Hold out one query of this many."""
 
 
 def held_out_queries(count: int) -> np.ndarray:
-    """Return which of some queries are held out, bool [Q]: one in 20, but at most 2,000."""
+    """Return which queries are held out, bool [Q]: one in 20, at most 2,000."""
     return np.arange(count) % max(_EVERY, -(-count // MOST_HELD_OUT)) == 0
 
 
 class CandidateBatches(EpochBatches):
-    """Batches of queries first, then the distinct texts of all of them; `count` and `batch_size` are of queries.
+    """Batches of queries, followed by their distinct texts; `count` and `batch_size` count queries.
 
     A worker compares its queries with its own texts.
 
     Args:
         corpus: directory of the sentence table.
-        directory: what `make.candidates` wrote.
-        sentences: texts and queries per update over all `world` workers, at most, but at least one query's.
+        directory: output of `make.candidates`.
+        sentences: maximum texts and queries per step over all workers; one query always fits.
         offset: subtracted from every target, [D].
-        held_out: hold some queries out of training.
     """
 
     def __init__(
@@ -57,16 +56,13 @@ class CandidateBatches(EpochBatches):
         super().__init__(rows_QC[~held_Q], max(1, sentences // self._per_query), seed, rank, world)
 
     def __call__(self, step: int) -> TargetBatch:
-        """Return this worker's part of the batch of a step."""
         return self.batch(self.table[self.rows(step)[self._part]], self._weight)
 
     @property
     def sentences(self) -> int:
-        """Texts and queries per update, at most."""
         return self.batch_size * self._per_query
 
     def batch(self, rows_BC: np.ndarray, weight: float = 1.0) -> TargetBatch:
-        """Return the batch of some queries."""
         texts = np.unique(rows_BC[:, 1:])
         rows = np.concatenate([rows_BC[:, 0], texts[texts != NONE]])
         targets = torch.from_numpy(self._targets_ND[rows].astype(np.float32) - self._offset)
@@ -74,16 +70,15 @@ class CandidateBatches(EpochBatches):
         return TargetBatch(tokens, targets, weight, queries=len(rows_BC))
 
     def held_out(self) -> list[TargetBatch]:
-        """Return the batches of the queries that are held out: a twentieth, but at most 2,000."""
         cuts = range(self.batch_size, len(self._held_QC), self.batch_size)
         return [self.batch(rows_BC) for rows_BC in np.split(self._held_QC, cuts)]
 
 
 def candidates_summary(meta: Mapping[str, Any]) -> str:
-    """Return what `make.candidates` mined, in words."""
+    """Describe what `make.candidates` mined."""
     texts, queries, nearest = (f"{meta[name]:,}" for name in ("texts", "queries", "nearest"))
     found = f"{queries} queries for {texts} texts, {meta['negatives']:,} negatives"
     if not meta["nearest"]:
         return found
     share = 100 * meta["spared"] / meta["nearest"]
-    return f"{found}; {share:.1f} % of the {nearest} nearest texts were left out as equally good as the query's own"
+    return f"{found}; {share:.1f} % of the {nearest} nearest texts were left out because they may answer the query, too"

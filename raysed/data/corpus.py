@@ -21,7 +21,7 @@ from raysed.errors import UserError
 
 BUNDLED = "bundled:everyday"
 COLUMNS = ("sentence", "text")
-"""Names to look for, in this order, if `corpus.column` is not given."""
+"""Default columns, in order of preference."""
 
 _SETTING = "corpus.source"
 _ROWS = 4096
@@ -34,21 +34,21 @@ Source = File | Hub
 
 
 class _Text(NamedTuple):
-    """A clean text, and what queries for it are made from."""
+    """A clean text, and material for its queries."""
 
     text: str
     title: str = ""
     own: Sequence[str] = ()
     """Users' own queries."""
     is_passage: bool = False
-    """Whether its line was cut, so that title and own queries may be those of another passage."""
+    """Whether its line was cut: title and own queries may belong to another passage."""
 
 
 @dataclass
 class CorpusReport:
-    """What became of the `lines` (or records): one of the counts up to `usable`; `kept` may be a draw from those.
+    """Number of lines (or records) by outcome; `kept` may be a draw from the `usable`.
 
-    Lines that were cut into passages (`split`) count as often as they have passages.
+    A line that was cut (`split`) counts once per passage.
     """
 
     lines: int = 0
@@ -79,22 +79,21 @@ class CorpusReport:
 
 
 def check_corpus(config: CorpusConfig, search: SearchConfig | None = None) -> None:
-    """Read the first block of every source; UserError if none has text, or if data is broken so far."""
+    """Read every source's first block; UserError if it is broken or no source has text."""
     sources = find_sources(config)
     if not any([next(_blocks(source, config, search or SearchConfig()), None) is not None for source in sources]):
-        raise UserError(f"no sentences in {_names(sources)}; name text that has some", setting=_SETTING)
+        raise UserError(f"no sentences in {_names(sources)}; name a source with text", setting=_SETTING)
 
 
 def sentence_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> Iterator[tuple[np.ndarray, list[str]]]:
     """Yield ids, int64 [B] counted from 0, and B sentences, cleaned and without duplicates.
 
-    All are kept in reading order (files sorted within a directory), or `config.sentences` are drawn uniformly without
-    replacement. A draw depends on the seed and the set of sentences, not on their order or files; it comes in random
-    order, after everything has been read. `report` must be fresh, and is complete when the iterator ends.
+    All sentences come in reading order, or `config.sentences` are drawn uniformly. A draw depends on the seed and the
+    set of sentences, not on their order or files. It comes in random order, after everything has been read. `report`
+    must be fresh, and is complete when the iterator ends.
 
-    Duplicates are recognised by 8-byte hashes; the probability that two of 100 million sentences share one, so that one
-    of them is lost, is below 0.03 %. Memory: 8 MB per million distinct sentences, three times that while hashes are
-    merged, and the k sentences of a draw.
+    Equal 8-byte hashes mark duplicates: 100 million sentences lose one to a shared hash with probability 0.03 %.
+    Memory: 8 MB per million distinct sentences, three times that during merges, and a draw's sentences.
     """
     return ((ids, sentences) for ids, sentences, _ in text_chunks(config, seed, report))
 
@@ -104,9 +103,9 @@ def text_chunks(
 ) -> Iterator[tuple[np.ndarray, list[str], np.ndarray]]:
     """Yield what `sentence_chunks` does, and then queries for these texts.
 
-    Texts come first, so that other queries leave the blocks of texts as they are. The third part, int64 [B], has the id
-    of the text that a query is for, `UNKNOWN`, or a text's own id. A query comes once, for the first text it is made
-    from. UserError if `search` asks for queries and there are none.
+    Texts come first, so other queries leave their blocks unchanged. The third part, int64 [B], is the id of a query's
+    text (or `UNKNOWN`), or a text's own id. Repeated queries count for their first text. UserError if a search has one
+    text or no queries.
     """
     search, first = search or SearchConfig(), 0
     with Queries(search) as queries:
@@ -120,9 +119,8 @@ def text_chunks(
                 queries.add(text.text, id_, text.title, text.own, text.is_passage)
         seen = _SeenHashes()
         for block in queries.blocks():
-            known = [
-                (kind, query.encode(errors="replace").decode(), of) for kind, query, of in block
-            ]  # half characters
+            # Titles and users' queries may contain half characters.
+            known = [(kind, query.encode(errors="replace").decode(), of) for kind, query, of in block]
             cleaned = [(kind, clean(query, config.max_characters), of) for kind, query, of in known]
             usable = [each for each in cleaned if _LEAST_QUERY <= len(each[1]) <= config.max_characters]
             fresh = [usable[row] for row in seen.add(_hashes([query for _, query, _ in usable], b""))]
@@ -143,15 +141,15 @@ def text_chunks(
 
 
 def corpus_fingerprint(config: CorpusConfig) -> dict[str, Any]:
-    """Return what identifies the inputs, to detect outdated results; see `File.identity` and `Hub.identity`."""
+    """Return what identifies the sources."""
     return {"sources": [source.identity() for source in find_sources(config)]}
 
 
 def clean(text: str, max_characters: int = sys.maxsize) -> str:
     r"""Normalise to NFC; replace runs of blanks, control characters and line separators by one blank, and strip.
 
-    Text too long for `max_characters` even if composed is not normalised: NFC is quadratic in a run of combining
-    characters, and a line of a million of them would take minutes.
+    Text that exceeds `max_characters` even when composed is not normalised. NFC is quadratic in runs of combining
+    characters: a million would take minutes.
 
     >>> clean(" Caf\u0065\u0301\u2028au\tlait ")
     'Café au lait'
@@ -167,7 +165,7 @@ def _on_one_line(text: str) -> str:
 def passages(text: str, most: int) -> list[str]:
     """Cut a text without repeated blanks into passages of at most `most` characters.
 
-    Each is as long as possible and ends with a sentence, or with a word if a sentence is longer than `most`.
+    Each is as long as possible and ends with a sentence, or with a word if the sentence is too long.
 
     >>> passages("It rains. The cat sleeps, and so does the dog. Why?", 25)
     ['It rains.', 'The cat sleeps, and so', 'does the dog. Why?']
@@ -183,7 +181,7 @@ def passages(text: str, most: int) -> list[str]:
 
 
 def _texts_of(block: Rows, config: CorpusConfig, search: SearchConfig, report: CorpusReport) -> list[_Text]:
-    """Return the clean texts of a block, long ones in passages, of which the first has users' own queries."""
+    """Clean texts and cut them into passages; the first passage gets users' own queries."""
     found: list[_Text] = []
     for row, text in enumerate(block.texts("sentence")):
         if config.passage_characters is None:
@@ -206,7 +204,7 @@ def _hashes(texts: Sequence[str], salt: bytes) -> np.ndarray:
 def _usable_chunks(
     config: CorpusConfig, seed: int, report: CorpusReport, search: SearchConfig, queries: Queries
 ) -> Iterator[tuple[np.ndarray, list[_Text]]]:
-    """Yield seeded hashes, uint64 [B], and B texts, each once; users' queries for duplicates are added to `queries`."""
+    """Yield seeded hashes, uint64 [B], and B distinct texts; keep users' queries of duplicates."""
     sources, seen = find_sources(config), _SeenHashes()
     salt = blake2b(str(seed).encode(), digest_size=16).digest()
     for block in (block for source in sources for block in _blocks(source, config, search)):
@@ -222,7 +220,7 @@ def _usable_chunks(
         report.too_long += int(long.sum())
         report.usable += len(fresh)
         report.duplicates += len(usable) - len(fresh)
-        for row in np.setdiff1d(np.arange(len(usable)), fresh):  # the same text may be there once for each query
+        for row in np.setdiff1d(np.arange(len(usable)), fresh):  # a text may be repeated for each query
             for query in usable[row].own:
                 queries.add_one(OWN, query, UNKNOWN)
         if len(fresh):
@@ -234,13 +232,13 @@ def _usable_chunks(
 
 
 class _SeenHashes:
-    """A set of 64-bit hashes, a tenth of a Python set's size: sorted arrays, each at most half its predecessor."""
+    """A set of 64-bit hashes in sorted arrays, each at most half its predecessor: a tenth of a Python set's size."""
 
     def __init__(self) -> None:
         self._levels: list[np.ndarray] = []
 
     def add(self, keys: np.ndarray) -> np.ndarray:
-        """Add keys; return the sorted positions where new ones first occur."""
+        """Add keys; return the sorted first positions of new ones."""
         unique, first = np.unique(keys, return_index=True)
         new = np.ones(len(unique), bool)
         for level in self._levels:
@@ -256,12 +254,12 @@ class _SeenHashes:
 
 
 def _draw(chunks: Iterator[tuple[np.ndarray, list[_Text]]], count: int, report: CorpusReport) -> Iterator[list[_Text]]:
-    """Yield the `count` texts with the smallest seeded hashes: a uniform draw, whatever the reading order."""
+    """Yield the `count` texts of smallest seeded hash: a uniform draw, whatever the reading order."""
     hashed = ((key, text) for keys, texts in chunks for key, text in zip(keys.tolist(), texts))
     drawn = [text for _, text in heapq.nsmallest(count, hashed)]
     if len(drawn) < count:
         raise UserError(
-            f"{count:,} sentences were asked for, but corpus.source has only {report.usable:,} usable ones "
+            f"{count:,} sentences are needed, but corpus.source has only {report.usable:,} usable ones "
             f"({report.summary()}); lower corpus.sentences and sed.sentences, or add text"
         )
     for start in range(0, count, _ROWS):
@@ -269,7 +267,7 @@ def _draw(chunks: Iterator[tuple[np.ndarray, list[_Text]]], count: int, report: 
 
 
 def find_sources(config: CorpusConfig) -> list[Source]:
-    """Return the sources of `corpus.source`: files, sorted within a directory, hub datasets, the bundled corpus."""
+    """Return `corpus.source` as files (sorted within a directory) and hub datasets."""
     items = [config.source] if isinstance(config.source, str) else config.source
     if not items or "" in items:
         raise UserError(f"it is empty; name a file, a directory, a hub dataset or {BUNDLED}", setting=_SETTING)
@@ -286,7 +284,7 @@ def find_sources(config: CorpusConfig) -> list[Source]:
 
 
 def _blocks(source: Source, config: CorpusConfig, search: SearchConfig) -> Iterator[Rows]:
-    """Yield rows in non-empty blocks of some thousand, with the columns that queries are made from; null is None."""
+    """Yield rows in blocks, with titles and queries for search."""
     names, text = [config.column] if config.column else COLUMNS, ("sentence",)
     wanted, remedy = {text: [(name,) for name in names]}, "; name another column in corpus.column"
     optional = {"title": "title"} if search.enabled else {}

@@ -1,4 +1,4 @@
-"""Python objects as sources: they become Parquet files, which a run reads like any others."""
+"""Python objects as sources, written to Parquet files."""
 
 import os
 import re
@@ -20,28 +20,28 @@ from raysed.uris import half_character_in
 
 _ROWS = 10_000
 _SOURCE = re.compile(r"bundled:\S+|[!-~]*[/*][!-~]*")
-"""A path, pattern, URI or dataset, and hardly ever a sentence."""
+"""A path, pattern, URI or dataset; hardly ever a sentence."""
 
 
 def is_path(given: Any) -> bool:
-    """Return whether `given` names a source instead of being one."""
+    """Return whether `given` names a source."""
     return isinstance(given, str | PathLike)
 
 
 def is_row(item: Any) -> bool:
-    """Return whether `item` is a row of a task instead of a task."""
+    """Return whether `item` is a row of a task."""
     return isinstance(item, Mapping) or (
         isinstance(item, list | tuple) and len(item) in (2, 3) and all(isinstance(part, str | Real) for part in item)
     )
 
 
 def source_of(given: Any, place: str, setting: str) -> list[str]:
-    """Return the paths to read `given` from; objects are first written to a file of the name and directory of `place`.
+    """Return the paths to read `given` from, after writing objects to a file.
 
-    `given` is a path; paths, of which at least half look like some or exist; a `datasets.Dataset` or data frame; or
-    rows: sentences, mappings by column, (text, label), or two sentences and their score. The file is in a directory
-    named by its content, so equal rows leave it as it is, and others leave it to those who read it. UserError if
-    `given` is none of these, or an object while `place` is a URI.
+    `given` is a path; paths, of which at least half look like paths or exist; a `datasets.Dataset` or data frame; or
+    rows: sentences, mappings by column, (text, label), or two sentences and their score. The file has the name of
+    `place`, in a directory beside it that is named by the content, so other rows do not overwrite it.
+    UserError if `given` is none of these, or an object while `place` is a URI.
     """
     if is_path(given):
         return [fspath(given)]
@@ -50,7 +50,7 @@ def source_of(given: Any, place: str, setting: str) -> list[str]:
     is_table = hasattr(given, "to_parquet")
     if isinstance(given, bytes) or not (is_table or isinstance(given, Iterable)):
         raise UserError(f"{given!r} is neither a path nor rows", setting=setting)
-    # A set is in another order in each process.
+    # A set has another order in each process.
     items = iter(()) if is_table else iter(sorted(given, key=repr) if isinstance(given, set | frozenset) else given)
     first = list(islice(items, _ROWS))
     if first and all(map(is_path, first)) and 2 * sum(map(_names_source, first)) >= len(first):
@@ -83,7 +83,7 @@ def _names_source(item: Any) -> bool:
 def _write(items: Iterator[Any], path: Path, setting: str) -> None:
     others = (_row(item, place, setting) for place, item in enumerate(items))
     if (first := next(others, None)) is None:
-        raise UserError("nothing was given", setting=setting)
+        raise UserError("it is empty; pass at least one row", setting=setting)
     rows = chain([first], others)
     writer = None
     try:
@@ -99,7 +99,6 @@ def _write(items: Iterator[Any], path: Path, setting: str) -> None:
 
 
 def _row(item: Any, place: int, setting: str) -> dict[str, Any]:
-    """Return a row by column, under the names that readers know."""
     if isinstance(item, Mapping):
         return dict(item)
     if isinstance(item, str):

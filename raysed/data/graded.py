@@ -1,4 +1,4 @@
-"""Sentence pairs with gold scores: read from files, directories, the package or the hub, and checked."""
+"""Read sentence pairs with gold scores from files, directories, the package or the hub, and check them."""
 
 import math
 import os
@@ -26,12 +26,12 @@ GRADED_COLUMNS = (*SENTENCE_COLUMNS, ("sentence_1", "sentence_2"), ("text_1", "t
 GOLD_COLUMNS = ("score", "similarity_score", "relatedness_score", "similarity", "relatedness", "label")
 """Names of score columns, in order of preference."""
 FEWEST = 3
-"""Fewest pairs to score: the correlation of two is 1 or -1 whatever the model says."""
+"""Fewest pairs to score: the correlation of two is always 1 or -1."""
 
 _ALL = "all"
-"""Subset of pairs that are not divided into subsets."""
-_TELLING, _PART = 20, 1 / 3
-"""At least this many scores should fill this share of their range; fewer may be close together by chance."""
+"""Subset of pairs without a subset."""
+_MIN_SCORES, _MIN_SHARE = 20, 1 / 3
+"""This many scores should fill this share of their range; fewer may be close together by chance."""
 
 
 @dataclass(frozen=True)
@@ -42,18 +42,18 @@ class StsTask:
     subsets: dict[str, tuple[list[str], list[str], np.ndarray]]
     """First sentences, second sentences and gold scores, float64 [P], by subset."""
     dropped: int = 0
-    """Number of pairs without a gold score."""
+    """Pairs without a gold score."""
     aggregation: str | None = None
-    """`all`, `mean` or `wmean` for this task alone; None: as set for the evaluation."""
+    """`all`, `mean` or `wmean`; None: the evaluation's."""
 
     @property
     def pairs(self) -> int:
-        """Number of scored pairs over all subsets."""
+        """Number of scored pairs in all subsets."""
         return sum(len(gold) for _, _, gold in self.subsets.values())
 
 
 def load_task(name: str, config: TaskConfig, setting: str | None = None) -> StsTask:
-    """Read the pairs to score a model on; see `read_graded`. UserError if no correlation with them is defined."""
+    """Read the pairs to score a model on, see `read_graded`."""
     return read_graded(name, config, setting or f"evaluation.tasks.{name}", is_scored=True)
 
 
@@ -61,8 +61,8 @@ def read_graded(name: str, config: TaskConfig, setting: str, split: str = "test"
     """Read the pairs of `config.source`; `TaskConfig` lists its forms, `graded_schema` the columns.
 
     Pairs with a blank score (STS 2015 and 2016 have many) are dropped. Subsets are in order of first appearance
-    (directories: by name). `split` is that of a hub dataset if `config` names none. UserError if no pair has a score,
-    if scores are outside their range or fill too little of it, or, with `is_scored`, if no correlation is defined.
+    (directories: by name). `split` is the default of hub datasets. UserError if no pair has a score, or if scores are
+    outside their range or fill too little of it. `is_scored` also requires that a correlation is defined.
     """
     subsets: dict[str, tuple[list[str], list[str], list[float]]] = {}
     dropped = 0
@@ -103,9 +103,9 @@ def _check_correlation(gold_P: np.ndarray, source: str, setting: str) -> None:
 
 
 def _check_range(gold_P: np.ndarray, score_range: tuple[float, float], source: str, setting: str) -> None:
-    """Refuse scores of 0 to 1 that are taken for 0 to 5, which would silently give wrong targets."""
+    """Refuse scores of 0 to 1 with a range of 0 to 5, which would silently give wrong targets."""
     (low, high), lowest, highest = score_range, gold_P.min(), gold_P.max()
-    if len(gold_P) < _TELLING or highest - lowest >= _PART * (high - low):
+    if len(gold_P) < _MIN_SCORES or highest - lowest >= _MIN_SHARE * (high - low):
         return
     found = f"are all {lowest:g}" if lowest == highest else f"fill only {lowest:g} to {highest:g} of it"
     raise UserError(
@@ -115,7 +115,6 @@ def _check_range(gold_P: np.ndarray, score_range: tuple[float, float], source: s
 
 
 def _read(config: TaskConfig, setting: str, split: str) -> Iterator[Rows]:
-    """Yield the parts of a source, with the columns subset, score, first and second."""
     path = Path(os.path.expanduser(config.source))
     if config.source.startswith("bundled:"):
         from raysed import bundled
@@ -127,7 +126,7 @@ def _read(config: TaskConfig, setting: str, split: str) -> Iterator[Rows]:
         file = replace(local_file(bundled.pairs_file(split)), name=config.source)
         yield read(file, graded_schema(TaskConfig(source=config.source), setting))
     elif os.path.isdir(path):
-        # Some copies of SentEval also have a file of all subsets together.
+        # Some copies of SentEval also have a file of all subsets.
         graded = sorted(file for file in path.glob("STS.input.*.txt") if file.name != "STS.input.ALL.txt")
         if not graded:
             check_content(path, setting)

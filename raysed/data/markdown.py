@@ -1,6 +1,6 @@
-"""Markdown as text: a record for the text under each heading, without markup.
+"""Markdown as text: one record for the text under each heading, without markup.
 
-CommonMark with the tables and the strikethrough of GitHub, as markdown-it-py parses it.
+markdown-it-py parses CommonMark with GitHub's tables and strikethrough.
 """
 
 import html
@@ -12,17 +12,17 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 _PART_CHARACTERS = 1 << 19
-"""Parse this much at once, which takes 20 MB. Longer sections and blocks are divided."""
+"""Parse this much at once, in 20 MB. Longer sections and blocks are divided."""
 _HEADING_ID = re.compile(r"\s*\{[#.:][^{}]*\}$")
-"""`{#install}` after a heading, as written for Pandoc and site generators."""
+"""`{#install}` after a heading, for Pandoc and site generators."""
 _TAG = re.compile("<[^<>]*>")
 
 
 def sections(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str | None, str]]:
-    """Yield the line, the title and the text of each section that has text, from numbered lines.
+    """Yield the line, the title and the text of each section with text, from numbered lines.
 
     The title is the section's heading after those above it, e.g. `Install > On a GPU`; None before the first heading.
-    The line is that of the heading; before the first heading, that of the first text.
+    The line is the heading's; before the first heading, the first text's.
 
     >>> list(sections(enumerate(["# Cats", "They *sleep*,", "[mostly](why.md).", "## Food", "- fish"], start=1)))
     [(1, 'Cats', 'They sleep, mostly.'), (4, 'Cats > Food', 'fish')]
@@ -48,13 +48,13 @@ def sections(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str | None
 
 
 def _blocks(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, Sequence[Token]]]:
-    """Yield the first line and the tokens of each outermost block, in parts that each begin with a whole block."""
+    """Yield the first line and the tokens of each outermost block, parsing part by part."""
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
     lines, links, pending, first, is_end = iter(lines), {}, [], 1, False
     while not is_end:
         size, is_end = sum(map(len, pending)), True
         for _, line in lines:
-            pending.append(line.replace("\r", " "))  # not the end of a line, which the parser takes it for
+            pending.append(line.replace("\r", " "))  # the parser would end the line
             size += len(line) + 1
             if size >= _PART_CHARACTERS:
                 is_end = False
@@ -73,14 +73,13 @@ def _blocks(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, Sequence[To
 
 
 def _front_matter(lines: Sequence[str]) -> int:
-    """Return how many lines of YAML come first; `---` before a blank line is no YAML, but a rule across the page."""
+    """Count the lines of YAML at the top; `---` before a blank line is a rule across the page instead."""
     if len(lines) < 2 or lines[0].rstrip() != "---" or not lines[1].strip():
         return 0
     return next((count for count, line in enumerate(lines[1:], 2) if line.rstrip() in ("---", "...")), 0)
 
 
 def _text(tokens: Iterable[Token]) -> str:
-    """Return the text of blocks on one line."""
     found = []
     for token in tokens:
         if token.type == "inline":
@@ -95,7 +94,7 @@ def _text(tokens: Iterable[Token]) -> str:
 
 
 def _inline_text(tokens: Iterable[Token]) -> str:
-    """Return the text of a paragraph, heading or cell; images are their descriptions."""
+    """Return a block's text, with descriptions for images."""
     found = []
     for token in tokens:
         if token.type == "image":

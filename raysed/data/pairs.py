@@ -1,4 +1,4 @@
-"""Sentence pairs with a class (NLI), with a score (STS), or as two views of one meaning; as text and as tokens."""
+"""Sentence pairs with a class (NLI), with a score (STS), or as two views; as text and as tokens."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from raysed.data.tokens import LengthReport, PackedTokens, Tokenizer, TokenTable
 from raysed.errors import UserError, public
 
 CLASSES = ("contradiction", "entailment", "neutral")
-"""By class id, in the order of sentence-transformers."""
+"""Names by class id, in the order of sentence-transformers."""
 _HUB_ORDER = ("entailment", "neutral", "contradiction")
 """Meaning of 0, 1 and 2 in the hub's SNLI, MultiNLI and AllNLI."""
 _UNLABELLED = ("", "-", "-1")
 
 _AT_ONCE = 1 << 16
-"""Sentences to tokenise at once: Python's lists of tokens take ten times the memory of the table."""
+"""Sentences per call of the tokenizer: Python's lists take ten times the memory of the table."""
 _FILE = "part-00000.parquet"
 _TEXT = ("sentence1", "sentence2")
 _TOKENS = ("input_ids1", "input_ids2")
@@ -54,7 +54,7 @@ _VIEWS = Schema(
 
 @dataclass(frozen=True)
 class PairRows:
-    """P pairs of sentences, which may be premise and hypothesis or two views."""
+    """P pairs of sentences, such as premise and hypothesis or two views."""
 
     first: list[str]
     second: list[str]
@@ -85,7 +85,7 @@ class PairRows:
         return "; ".join(parts)
 
     def identity(self) -> str:
-        """Return 16 hex digits that depend on the pairs, their order and their labels.
+        """Return a digest of the pairs, their order and their labels.
 
         >>> PairRows(["ab"], ["c"]).identity() == PairRows(["a"], ["bc"]).identity()
         False
@@ -102,8 +102,8 @@ class PairRows:
 def load_nli(sources: Sequence[PairSource]) -> PairRows:
     """Read all of `nli.train`.
 
-    Classes are names or the hub's ids (0 entailment, 1 neutral, 2 contradiction); if a dataset names its ids, the names
-    count. Rows without a class ('-', -1, blank, null) or with an empty sentence are left out.
+    Classes are names, or ids: 0 entailment, 1 neutral, 2 contradiction, as on the hub, unless a dataset names them.
+    Rows without a class ('-', -1, blank, null) or with an empty sentence are left out.
     """
     found: list[tuple[str, str, int]] = []
     left_out = {"without a label": 0, "with an empty sentence": 0}
@@ -125,7 +125,7 @@ def load_nli(sources: Sequence[PairSource]) -> PairRows:
 
 
 def _class_ids(source: Rows) -> list[int | None]:
-    """Return each row's class id, None if it has no class; UserError for an unknown label."""
+    """Return each row's class id, or None; UserError for an unknown label."""
     named = {name: id_ for id_, name in enumerate(CLASSES)}
     numbered = {str(i): named[name] for i, name in enumerate(_HUB_ORDER)}
     known = {**named, **numbered, **dict.fromkeys(_UNLABELLED)}
@@ -142,7 +142,7 @@ def _class_ids(source: Rows) -> list[int | None]:
 
 
 def load_graded(sources: Sequence[TaskConfig]) -> PairRows:
-    """Read all of `sts.train`, scaling scores to 0 to 1 by source; errors name the first source `sts.train[0]`."""
+    """Read all of `sts.train`, with each source's scores scaled to 0 to 1."""
     first, second, scores, dropped = [], [], [], 0
     for place, source in enumerate(sources):
         setting = f"sts.train[{place}]"
@@ -159,7 +159,7 @@ def load_graded(sources: Sequence[TaskConfig]) -> PairRows:
 
 
 def load_views(config: ViewsConfig) -> PairRows:
-    """Read all of `views.files`; two-column tab-separated text needs no header, as BSL's `back_translated_nli.txt`."""
+    """Read all of `views.files`; two tab-separated columns need no header, like BSL's `back_translated_nli.txt`."""
     first, second = [], []
     for source in config.files:
         schema = _VIEWS
@@ -178,21 +178,21 @@ def load_views(config: ViewsConfig) -> PairRows:
 
 
 def entailment(rows: PairRows, max_unusable: float) -> PairRows:
-    """Return the pairs labelled entailment, with premise and hypothesis as the two views (BSL section 4.4)."""
+    """Return premise and hypothesis of each entailment as two views (BSL section 4.4)."""
     places = np.flatnonzero(rows.labels == CLASSES.index("entailment"))
     first, second = ([side[place] for place in places] for side in (rows.first, rows.second))
     return usable(first, second, "nli.train (pairs labelled entailment)", max_unusable)
 
 
 def usable(first: Sequence[str], second: Sequence[str], what: str, max_unusable: float) -> PairRows:
-    """Strip pairs of views and drop empty and identical ones; UserError if their share is above `max_unusable`.
+    """Strip views and drop empty and identical ones; UserError if their share is above `max_unusable`.
 
     >>> usable(["Hi. ", "", "Yes."], ["Hi.", "No.", "Right."], "views", max_unusable=0.7).summary()
     '1 pairs; left out: 1 with an empty view, 1 with two identical views'
     """
     pairs = [(one.strip(), other.strip()) for one, other in zip(first, second, strict=True)]
     if not pairs:
-        raise UserError(f"{what}: there are no pairs of views to learn from")
+        raise UserError(f"{what} has no pairs to learn from; add some")
     filled = [pair for pair in pairs if pair[0] and pair[1]]
     kept = [pair for pair in filled if pair[0] != pair[1]]
     empty, identical = len(pairs) - len(filled), len(filled) - len(kept)
@@ -211,7 +211,7 @@ def usable(first: Sequence[str], second: Sequence[str], what: str, max_unusable:
 
 @dataclass(frozen=True)
 class PairTable:
-    """P tokenised pairs; the ids of both sides are the pairs'."""
+    """P tokenised pairs; both sides have the pairs' ids."""
 
     first: TokenTable
     second: TokenTable
@@ -222,7 +222,6 @@ class PairTable:
         return len(self.first)
 
     def take(self, rows: np.ndarray) -> PairTable:
-        """Return the pairs at `rows` (positions, not ids), in that order."""
         labels = None if self.labels is None else self.labels[rows]
         return PairTable(self.first.take(rows), self.second.take(rows), labels)
 
@@ -234,7 +233,7 @@ class PairTable:
 
 
 def write_pairs(rows: PairRows, tokenizer: Tokenizer, directory: Path, report: LengthReport | None = None) -> None:
-    """Tokenise P pairs into a Parquet file: id, texts, tokens, labels if any. `report` counts 2 P sentences."""
+    """Write P pairs to a Parquet file: id, texts, tokens, labels if any. `report` counts 2 P sentences."""
     fields = [("id", pa.int64()), *((name, pa.string()) for name in _TEXT)]
     fields += [(name, pa.large_list(pa.int32())) for name in _TOKENS]
     if rows.labels is not None:
@@ -260,7 +259,7 @@ def read_pairs(directory: Path) -> PairTable:
 
 
 class LabelledBatch(NamedTuple):
-    """B pairs with class ids, int64 [B], or scores, float [B]; `tokens` holds the B first, then the B second texts."""
+    """B pairs with class ids, int64 [B], or scores, float [B]; `tokens` has all first, then all second texts."""
 
     tokens: PackedTokens
     labels: torch.Tensor
@@ -271,6 +270,6 @@ class PairBatches(EpochBatches):
     """Batches of a shuffled `PairTable`."""
 
     def batch(self, rows: PairTable) -> LabelledBatch | PackedTokens:
-        """Return the first sentences of B pairs and then the second ones, with labels if any."""
+        """Pack all first, then all second sentences; add labels if any."""
         tokens = pack(TokenTable.concatenate([rows.first, rows.second]), few_shapes=self.few_shapes)
         return tokens if rows.labels is None else LabelledBatch(tokens, torch.from_numpy(rows.labels), rows.first.ids)

@@ -1,7 +1,7 @@
-"""Parquet tables: a column whose values could run code is refused before a value is read.
+"""Parquet tables; columns whose values could run code are refused before a value is read.
 
-Importing Ray Data makes pyarrow unpickle objects of a type that it registers, as soon as their values become Python
-objects; and tables may come from someone else, or lie where others can write.
+Ray Data registers a type whose values pyarrow unpickles when they become Python objects. A table may come from someone
+else, or lie where others can write.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 from raysed.errors import UserError
 
 ROWS_PER_GROUP = 4096
-"""Rows per Parquet row group, which learners read as a whole."""
+"""Rows per row group, which learners read as a whole."""
 _BUFFER_BYTES = 1 << 20
-"""Read size per column; pyarrow would otherwise buffer a whole row group of it, which may be the whole file."""
+"""Read size per column; pyarrow would otherwise buffer a whole row group, perhaps the whole file."""
 
 
 def open_table(path: Path) -> pq.ParquetFile:
-    """Open a Parquet file; UserError if any of its columns, wanted or not, could run code."""
+    """Open a Parquet file; UserError if any column could run code."""
     file = pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
     refuse_code(file.schema_arrow, str(path))
     return file
@@ -32,13 +32,13 @@ def open_table(path: Path) -> pq.ParquetFile:
 
 @dataclass(frozen=True)
 class BlockFiles:
-    """A table in blocks of `size` rows, the last of which may be shorter.
+    """A table in blocks of `size` rows; the last may be shorter.
 
     Attributes:
-        directory: small files about the whole table, such as its mean; None while there are only blocks.
-        files: functions that fetch the blocks, in the order of their rows.
-        facts: functions that return what is recorded about each block.
-        size: a divisor of `ROWS_PER_GROUP`, or the same.
+        directory: small files about the whole table, such as its mean; None until they exist.
+        files: functions that fetch the blocks, in order.
+        facts: functions that return each block's record.
+        size: a divisor of `ROWS_PER_GROUP`.
     """
 
     directory: Path | None
@@ -49,18 +49,17 @@ class BlockFiles:
 
     @cached_property
     def rows(self) -> int:
-        """Rows of all blocks."""
         if self.known_rows is not None:
             return self.known_rows
         return (len(self.files) - 1) * self.size + open_table(self.files[-1]()).metadata.num_rows
 
     @property
     def shape(self) -> dict[str, int]:
-        """Return what a manifest says of the table."""
+        """The table's entry in a manifest."""
         return {"blocks": len(self.files), "size": self.size, "rows": self.rows}
 
     def read(self, start: int, stop: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the rows of whole blocks."""
+        """Read the whole blocks that contain these rows."""
         wanted = self.files[start // self.size : -(-stop // self.size)]
         names = None if columns is None else list(columns)
         return pa.concat_tables(open_table(fetch()).read(names) for fetch in wanted)
@@ -71,14 +70,14 @@ Source = Path | BlockFiles
 
 
 def directory_of(source: Source) -> Path:
-    """Return where the small files about a table are."""
+    """Return where small files about a table are."""
     return source.directory if isinstance(source, BlockFiles) else source
 
 
 class SentenceTable:
-    """A sentence or target table by position, without all of it in memory.
+    """A sentence or target table by position, on demand.
 
-    Row groups are those of all Parquet files in a directory, in the order of names, or `ROWS_PER_GROUP` rows of blocks.
+    Row groups are those of a directory's Parquet files in the order of names, or `ROWS_PER_GROUP` rows of blocks.
 
     Attributes:
         sizes: rows of each row group, int64 [G].
@@ -102,18 +101,17 @@ class SentenceTable:
         return int(self._starts[-1])
 
     def row_group(self, group: int, columns: Sequence[str]) -> pa.Table:
-        """Return some columns of a row group."""
         return self._readers[group](columns=list(columns))
 
     def column(self, name: str) -> np.ndarray | None:
-        """Return a whole column of numbers; None if there is none of this name."""
+        """Return a whole column of numbers, or None."""
         parts = [read(columns=[name]) for read in self._readers]
         if name not in parts[0].column_names:
             return None
         return np.concatenate([part[name].to_numpy() for part in parts])
 
     def rows(self, start: int, stop: int, columns: Sequence[str]) -> pa.Table:
-        """Return some rows, counted from 0; the row groups they come from stay in memory for the next call."""
+        """Return some rows; keep their row groups in memory for the next call."""
         groups = np.flatnonzero((self._starts[:-1] < stop) & (self._starts[1:] > start))
         wanted = [(int(group), tuple(columns)) for group in groups]
         self._loaded = {key: self._loaded[key] if key in self._loaded else self.row_group(*key) for key in wanted}
@@ -121,7 +119,7 @@ class SentenceTable:
 
 
 def refuse_code(schema: pa.Schema, where: str, columns: Iterable[str] | None = None) -> None:
-    """Refuse columns (default: all) of Arrow extension types: their own code makes the values (Ray: pickles)."""
+    """Refuse columns (default: all) of Arrow extension types, whose own code makes values (Ray: pickles)."""
     for name in schema.names if columns is None else columns:
         for index in schema.get_all_field_indices(name):
             kind = schema.field(index).type
@@ -138,17 +136,17 @@ def _is_extension(kind: pa.DataType) -> bool:
 
 
 def with_column(table: pa.Table, name: str, matrix_BD: np.ndarray) -> pa.Table:
-    """Return the table with a column of fixed-size lists, replacing any of that name."""
+    """Add or replace a column of fixed-size lists."""
     kept = table.drop_columns([name]) if name in table.column_names else table
     lists = pa.FixedSizeListArray.from_arrays(pa.array(matrix_BD.reshape(-1)), matrix_BD.shape[1])
     return kept.append_column(name, lists)
 
 
 def matrix(column: pa.ChunkedArray) -> np.ndarray:
-    """Return a column of fixed-size lists as float32 [B, D], writable."""
+    """Return a column of fixed-size lists as a writable float32 [B, D]."""
     return list_rows(column).astype(np.float32)
 
 
 def list_rows(column: pa.ChunkedArray) -> np.ndarray:
-    """Return a column of fixed-size lists as a matrix, in its own precision."""
+    """Return a column of fixed-size lists as a matrix, in its stored precision."""
     return pc.list_flatten(column).to_numpy().reshape(len(column), -1)

@@ -1,4 +1,4 @@
-"""Queries for the texts of a corpus: made from them, or given by users."""
+"""Queries for the texts of a corpus, made from them or given by users."""
 
 import json
 import random
@@ -17,21 +17,21 @@ from raysed.data.sources import File, Hub, find
 from raysed.errors import UserError
 
 OWN = "own"
-"""Kind of the queries that users have given, beside `config.QueryKind`."""
+"""Kind of users' queries, in addition to `config.QueryKind`."""
 UNKNOWN = -1
-"""In place of a query's text, if no text is known to answer it."""
+"""Stands for a query's text if none is known."""
 
 _SETTING = "search.source"
 _ROWS = 4096
-_IN_MEMORY = 1 << 20  # characters of queries before they go to a file
+_IN_MEMORY = 1 << 20  # characters to hold before a file is used
 SENTENCE_END = re.compile(r"""[.!?…][)\]"'”’»]*(?= |$)|[。！？]""")
 _LEAST_WORDS, _MOST_WORDS = 4, 12
-"""Of a crop, which is at most half of its text."""
+"""Words of a crop, which is at most half of its text."""
 _EDGES = "()[]{}\"'“”‘’«»,;:.!?…-–— "
 
 
 class Queries:
-    """Queries for the texts of a corpus, in a file until all texts have been read, as a text may have several."""
+    """Queries for the texts of a corpus, kept in a file until all texts have been read."""
 
     def __init__(self, search: SearchConfig):
         self._search = search
@@ -44,7 +44,7 @@ class Queries:
         self._file.close()
 
     def add(self, text: str, id_: int, title: str, own: Sequence[str], is_passage: bool) -> None:
-        """Add users' `own` queries for a text, and those made from it; only a crop is surely of this passage."""
+        """Add users' `own` queries for a text, and those made from it. Only a crop certainly belongs to its passage."""
         of_line = UNKNOWN if is_passage else id_
         for query in own:
             self.add_one(OWN, query, of_line)
@@ -52,11 +52,10 @@ class Queries:
             self.add_one(kind, query, id_ if kind == "crops" else of_line)
 
     def add_one(self, kind: str, query: str, of: int) -> None:
-        """Add a query for the text with the id `of`, or `UNKNOWN`."""
         self._file.write(f"{json.dumps([kind, query, of])}\n")
 
     def blocks(self) -> Iterator[list[tuple[str, str, int]]]:
-        """Yield kind, words and text of each query in blocks of some thousand, those of `search.source` last."""
+        """Yield each query's kind, words and text id in blocks of some thousand; those of `search.source` come last."""
         self._file.seek(0)
         while lines := list(islice(self._file, _ROWS)):
             yield [tuple(json.loads(line)) for line in lines]
@@ -65,7 +64,7 @@ class Queries:
 
 
 def queries_of(search: SearchConfig, text: str, title: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the kind and words of each query that can be made from a text; a crop depends on the text only.
+    """Yield the kind and words of each query made from a text; a crop depends on the text only.
 
     >>> dict(queries_of(SearchConfig(queries=["titles", "crops"]), "A cat sleeps.", "Cats"))
     {'titles': 'Cats'}
@@ -77,7 +76,7 @@ def queries_of(search: SearchConfig, text: str, title: str = "") -> Iterator[tup
 
 
 def _crop(text: str) -> str:
-    """Return some words of a text, the same ones each time; nothing of a short text."""
+    """Return random words of a text, always the same; none of a short text."""
     words, draws = text.split(), random.Random(text)
     if len(words) < 2 * _LEAST_WORDS:
         return ""
@@ -96,10 +95,10 @@ def own_queries(search: SearchConfig) -> Iterator[list[str | None]]:
 
 
 def queries_fingerprint(search: SearchConfig) -> dict[str, Any]:
-    """Return what identifies users' own queries, and read the first; UserError if there are none."""
+    """Return what identifies users' own queries; UserError if `search.source` has none."""
     found = [source.identity() for source in _sources(search)]
     if found and next(own_queries(search), None) is None:
-        raise UserError("it has no queries; name a file that has some", setting=_SETTING)
+        raise UserError("it has no queries; name a file with queries", setting=_SETTING)
     return {"queries": found} if found else {}
 
 
@@ -110,7 +109,7 @@ def _sources(search: SearchConfig) -> list[File | Hub]:
 
 
 def queries_in_cell(value: object, where: str) -> list[str]:
-    """Return the queries in a cell of `search.column`: null, a text, or a list of texts."""
+    """Return the queries in a cell: null, a text, or a list of texts."""
     found = [value] if isinstance(value, str) else [] if value is None else value
     if not isinstance(found, list) or not all(isinstance(query, str) for query in found):
         kind = type(value).__name__
@@ -119,12 +118,12 @@ def queries_in_cell(value: object, where: str) -> list[str]:
 
 
 def roles_in(table: pa.Table) -> list[Role]:
-    """Return the role of each row of a sentence table; without queries texts have none."""
+    """Return each row's role; in a table without queries, none."""
     if "of" not in table.column_names:
         return [""] * len(table)
     return roles_of(table["id"].to_numpy(), table["of"].to_numpy())
 
 
 def roles_of(ids: np.ndarray, of: np.ndarray) -> list[Role]:
-    """Return what each row of a table with queries is; `of` is a text's own id, see `make.text.sentence_table`."""
+    """Return each row's role in a table with queries: a text is a row whose `of` is its own id."""
     return ["document" if is_text else "query" for is_text in ids == of]

@@ -1,13 +1,13 @@
 """The one reader of rows: text with or without a header, JSONL, Parquet, and hub datasets.
 
-Errors name the file and the line (or row); libraries count only rows, and not all, so text is parsed here. File
-endings mean the same for all schemas:
+Errors name the file and the line (or row). Libraries do not count lines, so text is parsed here. File endings mean the
+same for all schemas:
 
-- `.csv` and `.tsv`: text with a header. Columns are separated by commas, with quoting (RFC 4180), or by tabs, without:
-  as the header shows, or else as the ending says.
+- `.csv` and `.tsv`: text with a header. Commas, with quoting (RFC 4180), or tabs, without, separate columns: as the
+  header shows, or else as the ending says.
 - `.txt`: tab-separated text without a header if the schema knows columns by position; else as `.tsv`.
 - `.jsonl`: an object per line. `.parquet`: Parquet. `.gz` may follow the endings of text.
-- `.md` and `.markdown`: the text under each heading, with its `title`, if the schema knows a single column by position.
+- `.md` and `.markdown`: the text under each heading, with its `title`, if the schema has one column by position.
 
 Text is UTF-8, and only a newline ends a line.
 """
@@ -36,17 +36,17 @@ from raysed.uris import half_character_in
 
 _BLOCK_BYTES = 1 << 18
 _BUFFER_BYTES = 1 << 22
-"""Object stores answer one request per buffer."""
+"""Object stores get one request per buffer."""
 _MAX_LINE_BYTES = 1 << 26
 _ROWS, _BLOCK_CHARACTERS = 4096, 1 << 24
-"""Of a block; its last row may be larger."""
+"""Limits of a block; its last row may exceed them."""
 _BATCH_ROWS = 64
-"""Of a table with types: a Parquet file says a long text once for all of its rows."""
+"""Rows to decode at a time: a Parquet file may store a long text once for many rows."""
 _MAX_SHOWN, _MAX_NAMED = 40, 15
-_LARGEST = 1e30
+_MAX_NUMBER = 1e30
 """Limit of absolute scores, far below where float64 squares overflow."""
 _Record = tuple[int, Sequence[Any] | None]
-"""The number of a line or row, and its values by field."""
+"""Number of a line or row, and its values by field."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class Schema:
     """Which columns a source must have; `setting`, `kind`, `needed` (the columns) and `remedy` are for messages.
 
     Attributes:
-        wanted: column names of each group of fields; the first that are all present count. Lower case matches any.
-        optional: column names of further fields; where a source or JSONL object lacks one, values are null.
+        wanted: column names of each group of fields; the first that are all present count. Lower case matches any case.
+        optional: column names of further fields; values are null where a source or JSONL object lacks one.
         text: fields that hold text or null.
-        bare: fields by position in a `.txt` file, which then has no header. With a single field, a line is its value,
-            blank lines count as rows, an empty file needs no header, and Markdown can be read.
-        loose: whether `.txt` and `.tsv` files may have a header or not; needs `bare`.
+        bare: fields by position in a `.txt` file without a header. A single field takes whole lines, counts blank lines
+            as rows, accepts an empty file, and can be read from Markdown.
+        loose: whether the header of `.txt` and `.tsv` files is optional; needs `bare`.
         blanks: whether any blanks separate columns without a header.
     """
 
@@ -76,11 +76,11 @@ class Schema:
 
     @cached_property
     def fields(self) -> list[str]:
-        """All fields, required ones first."""
+        """All fields, optional ones last."""
         return [*chain.from_iterable(self.wanted), *self.optional]
 
     def find(self, names: Collection[str]) -> list[str | None] | None:
-        """Return each field's column, None for an optional one that is absent; None altogether if a required one is."""
+        """Return each field's column, None if optional and absent; None if a required one is absent."""
         known = {name.strip().lower(): name for name in names} | {name: name for name in names}
         found: list[str | None] = []
         for choices in self.wanted.values():
@@ -99,27 +99,27 @@ class Schema:
 
 @dataclass(frozen=True)
 class Rows:
-    """N rows of a source; `name`, `unit` (`line` or `row`) and `numbers` [N] are what the user is shown."""
+    """N rows of a source; messages show `name`, `unit` (`line` or `row`) and `numbers` [N]."""
 
     name: str
     unit: str
     numbers: Sequence[int]
     columns: Mapping[str, list[Any]]
-    """Values by field, [N] each; all None if the source lacks an optional column."""
+    """Values by field, [N] each; None throughout for an absent optional column."""
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def where(self, place: int) -> str:
-        """Return the name and the line or row of the row at `place`, counted from 0, for messages."""
+        """Return the source and the line or row at `place`, counted from 0, for messages."""
         return f"{self.name}, {self.unit} {self.numbers[place]}"
 
     def texts(self, name: str) -> list[str]:
-        """Return a field's values, [N], with null as empty text."""
+        """Return a field's values, with null as empty text."""
         return [text or "" for text in self.columns[name]]
 
     def numbers_of(self, name: str, remedy: str) -> list[float | None]:
-        """Return a field's values as finite numbers, [N], None for null or blank; UserError for anything else."""
+        """Return a field's values as finite numbers, None for null or blank; UserError for anything else."""
         return [self._number(name, place, remedy) for place in range(len(self))]
 
     def _number(self, name: str, place: int, remedy: str) -> float | None:
@@ -128,7 +128,7 @@ class Rows:
         if not text:
             return None
         try:
-            if abs(number := float(text.replace("_", "?"))) <= _LARGEST:  # Python reads 1_5 as 15
+            if abs(number := float(text.replace("_", "?"))) <= _MAX_NUMBER:  # Python reads 1_5 as 15
                 return number
             problem = f"is too large or not finite; {remedy}"
         except ValueError:
@@ -139,7 +139,7 @@ class Rows:
 
 
 def read_source(config: PairSource | TaskConfig, schema: Schema, split: str = "train") -> Rows:
-    """Read one source: a file, or its rows of `config.split`; or that split (default: `split`) of a hub dataset."""
+    """Read a file (only its rows of `config.split`, if set), or that split of a hub dataset (default: `split`)."""
     hub = Hub(config.source, config.name, config.split or split)
     (source,) = find(config.source, schema.setting, schema.kind, hub)
     if config.split is None or source is hub:
@@ -166,7 +166,7 @@ def read(source: File | Hub, schema: Schema) -> Rows:
 
 
 def rows(source: File | Hub, schema: Schema) -> Iterator[Rows]:
-    """Yield a source's rows in non-empty blocks of some thousand."""
+    """Yield a source's rows in non-empty blocks of up to 4,096."""
     is_text = isinstance(source, File) and source.ending != ".parquet"
     records = _read_text if is_text else _read_hub if isinstance(source, Hub) else _read_parquet
     for numbers, values in _in_blocks(records(source, schema)):
@@ -195,7 +195,7 @@ def _in_blocks(records: Iterator[_Record]) -> Iterator[tuple[Sequence[int], Sequ
 
 
 def column_names(file: File) -> list[str]:
-    """Return a file's column names; for text, the cells of the first line, which need not be a header."""
+    """Return column names; for text, the first line's cells, even if it is no header."""
     if file.ending == ".parquet":
         with readable(file.name), file.filesystem.open_input_file(file.path) as raw:
             return pq.read_schema(raw).names
@@ -207,22 +207,22 @@ def column_names(file: File) -> list[str]:
     cells = line.split("\t")
     try:
         return cells if len(cells) > 1 else next(csv.reader([line]), [])
-    except csv.Error:  # not a header: an overlong cell, or a carriage return
+    except csv.Error:  # no header: an overlong cell, or a carriage return
         return [line]
 
 
 def first_filled_line(file: File) -> tuple[int, str]:
-    """Return the number and text of the first line that is not blank; 1 and no text if there is none."""
+    """Return the number and text of the first line that is not blank, or 1 and no text."""
     return next(((number, line) for number, line in _lines(file) if line.strip()), (1, ""))
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return a text file's lines without their ends; other Unicode line separators do not split lines."""
+    """Return a text file's lines without their ends."""
     return [line for _, line in _lines(local_file(path))]
 
 
 def _listed(names: Collection[str]) -> str:
-    """Return some names, shortened, because without a header they are sentences."""
+    """List names, shortened: without a header they are sentences."""
     shown = [n if len(n) <= _MAX_SHOWN else f"{n[:_MAX_SHOWN]}..." for n in islice(names, _MAX_NAMED)]
     more = f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else ""
     return (", ".join(shown) or "none") + more
@@ -232,7 +232,7 @@ def _listed(names: Collection[str]) -> str:
 
 
 def _read_text(file: File, schema: Schema) -> Iterator[_Record]:
-    """Yield the records of lines, which have no values if they are blank."""
+    """Yield the records of a text file; blank lines count only for a single bare field."""
     lines, is_blank_counted = _lines(file), len(schema.bare) == 1
     if file.ending in MARKDOWN_ENDINGS or (file.ending == ".txt" and is_blank_counted):
         records = _plain_records(file, lines, schema)
@@ -245,7 +245,7 @@ def _read_text(file: File, schema: Schema) -> Iterator[_Record]:
 
 
 def _plain_records(file: File, lines: Iterator[tuple[int, str]], schema: Schema) -> Iterator[tuple[int, list]]:
-    """Yield lines, tabs included, or the sections of Markdown; the optional columns `text` and `title` are of those."""
+    """Yield whole lines, or the sections of Markdown, which may fill the optional columns `text` and `title`."""
     if not len(schema.bare) == 1 == len(schema.fields) - len(schema.optional):
         raise UserError(
             f"{file.name}: columns {schema.needed} are needed, but a {file.ending} file has no columns; "
@@ -274,7 +274,7 @@ def _text_records(file: File, lines: Iterator[tuple[int, str]], schema: Schema) 
         _, header = next(cells)
         columns = schema.columns(header, f"{file.name}, line {number}")
         places = [None if name is None else header.index(name) for name in columns]
-        # Released files have rows without the last columns, which matters only if one of those is wanted.
+        # Rows of released files may lack the last columns, which matters only if one is wanted.
         least, count = max(place for place in places if place is not None) + 1, len(header)
         expected = f"tab-separated columns, but the header has {count}"
         if separator == ",":
@@ -291,7 +291,7 @@ def _text_records(file: File, lines: Iterator[tuple[int, str]], schema: Schema) 
 
 
 def _separator(file: File, schema: Schema, first: str, number: int) -> str | None:
-    """Return the column separator that the first line shows; None if it is not a header and tabs separate columns."""
+    """Return the separator in the header; None if the first line is data."""
     if file.ending == ".txt" and schema.bare and not schema.loose:
         return None
     try:
@@ -311,7 +311,7 @@ def _separator(file: File, schema: Schema, first: str, number: int) -> str | Non
 
 
 def _comma_separated(name: str, lines: Iterator[tuple[int, str]], number: int) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line (counted from `number`) on which each row begins, and its cells."""
+    """Yield each row's first line (counted from `number`) and cells."""
     csv.field_size_limit(_MAX_LINE_BYTES)
     reader, start = csv.reader((f"{line}\n" for _, line in lines), strict=True), number
     try:
@@ -324,7 +324,7 @@ def _comma_separated(name: str, lines: Iterator[tuple[int, str]], number: int) -
 
 
 def _json_records(name: str, lines: Iterator[tuple[int, str]], schema: Schema) -> Iterator[tuple[int, list | None]]:
-    """Yield records; the first one decides what the columns are called."""
+    """Yield records; the first one names the columns."""
     columns, needed = [], len(schema.fields) - len(schema.optional)
     for number, line in lines:
         if not line.strip():
@@ -332,7 +332,7 @@ def _json_records(name: str, lines: Iterator[tuple[int, str]], schema: Schema) -
             continue
         where = f"{name}, line {number}"
         record = _json_object(line, where)
-        if not columns:  # the first object may lack optional fields
+        if not columns:  # optional fields may be absent from the first object
             found = schema.columns(record, where)
             columns = found[:needed] + [one or name for one, name in zip(found[needed:], schema.optional.values())]
         for column in columns[:needed]:
@@ -392,12 +392,12 @@ def _read_parquet(file: File, schema: Schema) -> Iterator[_Record]:
 
 
 def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
-    """Return class names by column, if the hub's libraries left them in the file."""
+    """Return class names by column, if the hub's libraries left them."""
     try:
         features = json.loads(metadata[b"huggingface"])["info"]["features"]
         kinds = {name: kind["names"] for name, kind in features.items() if isinstance(kind, dict) and "names" in kind}
         return {name: list(map(str, names)) for name, names in kinds.items() if isinstance(names, list)}
-    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):  # absent, or from another program
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):  # absent or from another program
         return {}
 
 
@@ -428,7 +428,7 @@ def _read_hub(source: Hub, schema: Schema) -> Iterator[_Record]:
 def _records(
     first: int, columns: Sequence[str | None], values: Mapping[str, list[Any]], classes: Mapping
 ) -> Iterator[_Record]:
-    """Yield records, numbered from `first`, from values by column; class ids become names."""
+    """Yield records, numbered from `first`; class ids become names."""
     count, parts = len(next(iter(values.values()))), []
     for column in columns:
         names = classes.get(column, ())

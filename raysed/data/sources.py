@@ -1,4 +1,4 @@
-"""Sources of text that settings name: files by path, pattern or URI, and hub datasets."""
+"""Sources of text in settings: files by path, pattern or URI, and hub datasets."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from raysed.uris import refuse_secret
 
 ENDINGS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
 MARKDOWN_ENDINGS = (".md", ".markdown")
-"""Of files that have no columns, and are often there only to describe the others."""
+"""Files without columns, which often only describe the others."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _FILE_ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]*$")
@@ -28,7 +28,7 @@ _DIGEST_BYTES = 256 * 1024**2
 
 @dataclass(frozen=True)
 class File:
-    """A file; `name` is what the user is shown, without credentials or query."""
+    """A file; messages show `name`, without credentials or query."""
 
     name: str
     filesystem: pafs.FileSystem
@@ -38,11 +38,10 @@ class File:
 
     @property
     def ending(self) -> str:
-        """Ending that tells the format."""
         return ending(self.path)
 
     def identity(self) -> dict[str, Any]:
-        """Return name, size and digest, the same for a copy elsewhere; above 256 MiB, the time instead of a digest."""
+        """Return name, size and digest, equal for copies; above 256 MiB, the time instead of a digest."""
         known = {"file": self.path.rpartition("/")[2], "size": self.size}
         if self.size > _DIGEST_BYTES:
             return {**known, "mtime_ns": self.mtime_ns}
@@ -64,20 +63,17 @@ class Hub:
 
     @property
     def name(self) -> str:
-        """Name that the user is shown."""
         return f"dataset {self.id}"
 
     def identity(self) -> dict[str, Any]:
-        """Return the dataset and split; a new upload under the same id goes unnoticed."""
+        """Return dataset and split; a new upload under the same id goes unnoticed."""
         return {"hub": self.id, "name": self.config, "split": self.split}
 
 
 def find(item: str, setting: str, kind: str, hub: Hub, several: bool = False) -> list[File | Hub]:
-    """Return the files `item` names, sorted, or else the dataset `hub`.
+    """Return the files that `item` names, sorted, or else the dataset `hub`.
 
-    Args:
-        several: allows what may hold many texts without columns: directories, patterns, and Markdown, which counts only
-            if the directory or pattern names no other file of text.
+    `several` allows directories, patterns and Markdown. Markdown counts only without other files of text.
     """
     refuse_secret(item, setting)
     with readable(f"{setting}: {public(item)}"):
@@ -116,7 +112,7 @@ def find(item: str, setting: str, kind: str, hub: Hub, several: bool = False) ->
 
 
 def ending(path: str) -> str:
-    """Return the ending that tells the format; `.gz` after one of text is ignored.
+    """Return the ending that tells the format, before `.gz` if it is one of text.
 
     >>> ending("a.txt"), ending("A.TSV.gz")
     ('.txt', '.tsv')
@@ -127,25 +123,25 @@ def ending(path: str) -> str:
 
 
 def local_file(path: str | os.PathLike) -> File:
-    """Return a local file, which need not exist."""
+    """Return a local file; it need not exist."""
     check_content(path)
     return File(str(path), pafs.LocalFileSystem(), str(path))
 
 
 @contextmanager
 def readable(name: str) -> Iterator[None]:
-    """Turn file system, decompression and decoding errors into a UserError about the file."""
+    """Turn file system, decompression and decoding errors into UserErrors about the file."""
     try:
         yield
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        if isinstance(error, UnicodeDecodeError) and os.path.lexists(error.object):  # pyarrow takes names in UTF-8 only
+        if isinstance(error, UnicodeDecodeError) and os.path.lexists(error.object):  # pyarrow needs names in UTF-8
             wrong = error.object.decode(errors="replace")
             raise UserError(f"{name} cannot be read: the name {wrong} is not UTF-8; rename it") from None
         raise UserError(f"{name} cannot be read: {public(first_line(error))}") from None
 
 
 def _list(filesystem: pafs.FileSystem, root: str, patterns: list[str]) -> list[pafs.FileInfo]:
-    """Return the files below a directory whose relative path matches, without hidden ones."""
+    """Return the files below a directory whose relative path matches; skip hidden ones."""
     deep = len(patterns) > 1 or "**" in patterns
     found = []
     for info in filesystem.get_file_info(pafs.FileSelector(root, allow_not_found=True, recursive=deep)):
@@ -157,7 +153,7 @@ def _list(filesystem: pafs.FileSystem, root: str, patterns: list[str]) -> list[p
 
 
 def _matches(parts: list[str], patterns: list[str]) -> bool:
-    """Match path parts against patterns, where `**` stands for any number of parts."""
+    """Match path parts against patterns; `**` stands for any number of parts."""
     if not patterns or not parts:
         return not parts and all(pattern == "**" for pattern in patterns)
     if patterns[0] == "**":

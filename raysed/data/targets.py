@@ -1,4 +1,4 @@
-"""Target tables, and the batches that learners read from them."""
+"""Target tables and their batches."""
 
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,13 +19,13 @@ from raysed.errors import UserError
 
 _COLUMNS = ("id", "input_ids", "target")
 TARGET_FILE = "part-00000.parquet"
-"""First file of a table, and the only one of a block."""
+"""First file of a table; only file of a block."""
 MEAN = "mean.npy"
 """Mean embedding of an ensemble over the corpus."""
 _GROUPS_PER_FILE = 64
-"""262,144 rows per file: files of some hundred megabytes are copied in parallel, and read from where they are."""
+"""262,144 rows per file: some hundred megabytes, which can be copied in parallel."""
 _HELD_OUT, MOST_HELD_OUT = 0.05, 2000
-"""Share of rows to hold out, and the maximum number."""
+"""Share of rows to hold out, and their maximum number."""
 TARGET_TYPES = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16)}
 """By `sed.target_precision`."""
 
@@ -34,9 +34,10 @@ TARGET_TYPES = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16)}
 class TargetBatch:
     """One worker's sentences with their targets, [B, D].
 
-    `weight` is its number of sentences over the workers' mean, so that the mean of their losses is that of the batch.
-    `of_all` are the targets of all workers' sentences, [G, D], or None with a single worker. The first `queries` of
-    the sentences search the others; with 0, each searches all others.
+    Attributes:
+        weight: its number of sentences over the workers' mean; the mean of weighted losses is the batch's loss.
+        of_all: targets of all workers' sentences, [G, D]; None with a single worker.
+        queries: this many first sentences search the others; 0: each searches all others.
     """
 
     tokens: PackedTokens
@@ -47,17 +48,16 @@ class TargetBatch:
 
     @property
     def ids(self) -> np.ndarray:
-        """Ids of the sentences."""
         return self.tokens.ids
 
     @property
     def same_QP(self) -> np.ndarray:
-        """Which text is the query itself, bool [Q, P]; without queries, all sentences are both."""
+        """Which text is the query itself, bool [Q, P]; without queries, each sentence is both."""
         return self.ids[: self.queries or None, None] == self.ids[None, self.queries :]
 
 
 class _Window(NamedTuple):
-    """Some row groups of a target table; `order` is that of their rows."""
+    """Some row groups of a target table; `order` permutes their rows."""
 
     tokens: TokenTable
     targets: np.ndarray
@@ -67,8 +67,8 @@ class _Window(NamedTuple):
 class TargetBatches(Batches):
     """Batches of a target table.
 
-    Row groups are shuffled over the epoch, and rows within a window of row groups: memory holds one window, and any
-    step can be reached at once. With `reads_ahead`, memory holds the next window, too.
+    Row groups are shuffled over the epoch, and rows within a window of row groups. Memory holds one window (with
+    `reads_ahead`, two), and any step can be read directly.
 
     Args:
         offset: subtracted from every target, [D] (`sed.target: centred_mean`).
@@ -100,7 +100,6 @@ class TargetBatches(Batches):
         self._reader = ThreadPoolExecutor(1, "targets")
 
     def __call__(self, step: int) -> TargetBatch:
-        """Return this worker's part of the batch of a step."""
         epoch, index = divmod(step, self.per_epoch)
         wanted = np.arange(index * self.batch_size, (index + 1) * self.batch_size)
         start, pieces = 0, []
@@ -119,11 +118,9 @@ class TargetBatches(Batches):
         return TargetBatch(pack(own, few_shapes=self.few_shapes), targets_GD[self._part], self._weight, of_all)
 
     def held_out(self) -> list[TargetBatch]:
-        """Return the rows that are left out, see `held_out_batches`."""
         return held_out_batches(self._source, self.batch_size, self._offset)
 
     def _groups_of(self, epoch: int) -> list[np.ndarray]:
-        """Return the row groups of each window."""
         order = np.random.default_rng([self.seed, epoch]).permutation(len(self._group_rows))
         return np.split(order, range(self._window, len(order), self._window))
 
@@ -145,7 +142,7 @@ class TargetBatches(Batches):
 
 
 def held_out_batches(source: Source, batch_size: int, offset: np.ndarray | float = 0.0) -> list[TargetBatch]:
-    """Return the last rows of every row group as batches: a twentieth of all rows, but at most 2,000."""
+    """Return the last rows of every row group as batches: a twentieth of all rows, at most 2,000."""
     groups = SentenceTable(source)
     held = _held_out_rows(groups.sizes)
     parts = ((groups.row_group(group, _COLUMNS), held[group]) for group in np.flatnonzero(held))
@@ -157,7 +154,7 @@ def held_out_batches(source: Source, batch_size: int, offset: np.ndarray | float
 
 
 def rows_to_learn(rows: int) -> int:
-    """Return how many rows of a table are left if some are held out.
+    """Return how many rows of a table are not held out.
 
     >>> rows_to_learn(4000), rows_to_learn(100_000)
     (3800, 98000)
@@ -167,17 +164,17 @@ def rows_to_learn(rows: int) -> int:
 
 
 def _held_out_rows(group_rows: np.ndarray) -> np.ndarray:
-    """Return how many rows of each group to hold out, evenly spread, at least one altogether."""
+    """Return how many rows of each group to hold out, at least one in total."""
     share = min(_HELD_OUT, MOST_HELD_OUT / group_rows.sum())
-    until = np.floor(group_rows.cumsum() * share + 1e-9).astype(np.int64)  # without rounding 2,000 down
+    until = np.floor(group_rows.cumsum() * share + 1e-9).astype(np.int64)  # 2,000 must not become 1,999
     until[-1] = max(until[-1], 1)
     return np.diff(until, prepend=0)
 
 
 def write_targets(directory: Path, tables: Iterable[pa.Table]) -> None:
-    """Write a target table from tables with id, input_ids and target, each a row group, and the mean target as `MEAN`.
+    """Write a target table, each input table as a row group, and the mean target as `MEAN`.
 
-    Files `part-00000.parquet` and so on have 64 row groups of 4,096 rows.
+    Tables have id, input_ids and target. Files `part-00000.parquet` and so on have 64 row groups of 4,096 rows.
     """
     writer, rows, sum_D = None, 0, np.float64(0)
     for number, table in enumerate(tables):
@@ -196,7 +193,7 @@ def write_targets(directory: Path, tables: Iterable[pa.Table]) -> None:
 def with_targets(
     table: pa.Table, targets_BD: np.ndarray, precision: TargetPrecision, column: str = "target"
 ) -> pa.Table:
-    """Return the rows with targets in a target table's precision; UserError if one is not finite.
+    """Add targets to the rows, in `precision`; UserError if one is not finite.
 
     fp16 rounds to 11 binary digits: errors are at most 1/2048 of the number, or 3e-8 if that is more.
     """

@@ -1,6 +1,6 @@
 """Sentences as token ids: tokenised once, kept as flat arrays, packed without padding.
 
-A batch is a few rows of equal length; each holds several whole sentences, position ids restart at each, and attention
+A batch is a few rows of equal length. A row holds several whole sentences; position ids restart at each, and attention
 never crosses their boundaries. On Wikipedia, padding to the longest sentence takes about twice the arithmetic.
 """
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 ROW_TOKENS = 128
-"""Usual limit of tokens per row, because attention is quadratic in them."""
+"""Usual limit of tokens per row; attention is quadratic in them."""
 _SENTENCES_PER_ROW = 4
-"""Fills rows to 95 %; more would only make attention, and the dropout in it, more expensive."""
+"""Fills rows to 95 %; more would only cost more in attention and its dropout."""
 _ROW_STEP = 8
 """Few distinct row lengths let oneDNN reuse its programs, and GPUs want multiples of eight."""
 _TRIED_COUNTS = 3
-"""Numbers of rows that a batch to learn from is tried with."""
+"""How many numbers of rows to try per training batch."""
 _COUNTS_PER_OCTAVE = 4
-"""Numbers of rows between one power of two and the next that batches of few shapes have."""
+"""How many numbers of rows batches of few shapes may have between powers of two."""
 SAMPLE_TEXTS = ["A sentence.", "Ünïcode ☂ 漢字 🙂 zq9"]
-"""What any model must take: the second one has characters that few vocabularies hold."""
+"""Texts that any model must take; few vocabularies have the second one's characters."""
 
 _FLAT = {"_ids.i64": "<i8", "_tokens.i32": "<i4", "_offsets.i64": "<i8"}
 """Files of `FlatTokens`, in the order of `TokenTable`, with their number types."""
@@ -47,11 +47,11 @@ SENTENCE_SCHEMA = pa.schema([("id", pa.int64()), ("sentence", pa.string()), ("in
 
 @dataclass(frozen=True)
 class TokenTable:
-    """N tokenised sentences without per-sentence objects.
+    """N tokenised sentences in flat arrays.
 
     Attributes:
         ids: int64 [N].
-        input_ids: all tokens, special ones included, sentence after sentence, int32 [T].
+        input_ids: tokens of all sentences in order, special ones included, int32 [T].
         offsets: start of each sentence, int64 [N + 1].
     """
 
@@ -77,7 +77,7 @@ class TokenTable:
 
     @classmethod
     def concatenate(cls, tables: Sequence[TokenTable]) -> TokenTable:
-        """Concatenate the sentences of all tables."""
+        """Concatenate tables, ids included."""
         ids, input_ids, lengths = (
             np.concatenate([getattr(table, name) for table in tables]) for name in ("ids", "input_ids", "lengths")
         )
@@ -85,15 +85,15 @@ class TokenTable:
 
     @classmethod
     def from_lists(cls, token_lists: Sequence[Sequence[int]], ids: np.ndarray | None = None) -> TokenTable:
-        """Build a table from one list of token ids per sentence; `ids` default to 0..N-1."""
+        """Build a table from each sentence's list of token ids; `ids` default to 0..N-1."""
         offsets = np.concatenate([[0], np.cumsum([len(tokens) for tokens in token_lists])]).astype(np.int64)
         flat = np.fromiter((t for tokens in token_lists for t in tokens), np.int32, count=offsets[-1])
         return cls(np.arange(len(token_lists)) if ids is None else ids, flat, offsets)
 
     @classmethod
     def from_arrow(cls, table: pa.Table, column: str = "input_ids") -> TokenTable:
-        """Build a table from the column `id` and one of token lists, without a Python object per row."""
-        # Chunk by chunk, as an array of lists is limited to 2**31 tokens.
+        """Build a table from the column `id` and a column of token lists."""
+        # Not as one array of lists, which is limited to 2**31 tokens.
         lists = table.column(column)
         lengths = pc.list_value_length(lists).to_numpy()
         offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
@@ -110,13 +110,12 @@ class PartOfTable:
         return len(self._rows)
 
     def take(self, rows: np.ndarray) -> TokenTable:
-        """Return the sentences at `rows`, counted within this part, in that order."""
         return self._table.take(self._rows[rows])
 
 
 @dataclass
 class LengthReport:
-    """Counts of sentences and tokens, and of what a maximum length cuts off."""
+    """Counts of sentences and tokens, and of those that a maximum length cuts."""
 
     max_length: int
     sentences: int = 0
@@ -140,14 +139,14 @@ def tokenize(
     ids: np.ndarray | None = None,
     report: LengthReport | None = None,
 ) -> TokenTable:
-    """Tokenise sentences with special tokens, cut to `max_length` tokens; `ids` default to 0..N-1."""
+    """Tokenise sentences, cut to `max_length` tokens, special ones included; `ids` default to 0..N-1."""
     options: dict[str, Any] = dict(return_attention_mask=False, return_token_type_ids=False, verbose=False)
     backend, name = getattr(tokenizer, "backend_tokenizer", None), f"the tokenizer of {tokenizer.name_or_path!r}"
 
     def tokens_of(texts: list[str]) -> list[list[int]]:
         if backend is None:  # written in Python
             return tokenizer(texts, **options)["input_ids"] if texts else []
-        # Without the places of tokens in the text, which would take a quarter of the time.
+        # Without offsets in the text, which would take a quarter of the time.
         backend.no_truncation()
         backend.no_padding()
         return [tokens.ids for tokens in backend.encode_batch_fast(texts)]
@@ -156,7 +155,7 @@ def tokenize(
     report = report or LengthReport(max_length)
     long = [i for i, tokens in enumerate(token_lists) if len(tokens) > max_length]
     if long:
-        # The tokenizer cuts, because the closing special token has to stay.
+        # The tokenizer cuts, because it keeps the closing special token.
         options |= {"truncation": True, "max_length": max_length}
         cut = call_library(lambda texts: tokenizer(texts, **options)["input_ids"], [sentences[i] for i in long], name)
         if not 0 < len(cut[0]) <= max_length:
@@ -172,7 +171,7 @@ def tokenize(
 
 
 def with_prompts(texts: Iterable[str], roles: Iterable[Role], prompts: Mapping[Role, str]) -> list[str]:
-    """Return each text after the prompt of its role, if that has one.
+    """Prepend the prompt of its role to each text.
 
     >>> with_prompts(["What is rain?", "Water."], ["query", ""], {"query": "query: "})
     ['query: What is rain?', 'Water.']
@@ -182,12 +181,7 @@ def with_prompts(texts: Iterable[str], roles: Iterable[Role], prompts: Mapping[R
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A model's tokenizer, with how much of a text it keeps and what comes before it.
-
-    Attributes:
-        max_length: tokens per text, special ones included.
-        prompts: by role of the text.
-    """
+    """A model's tokenizer, prompts and maximum number of tokens, special ones included."""
 
     pretrained: PreTrainedTokenizerBase
     max_length: int
@@ -200,7 +194,7 @@ class Tokenizer:
         ids: np.ndarray | None = None,
         report: LengthReport | None = None,
     ) -> TokenTable:
-        """Tokenise texts after the prompts of their roles, see `tokenize`."""
+        """Tokenise texts with the prompts of their roles, see `tokenize`."""
         return tokenize(self.pretrained, with_prompts(texts, roles, self.prompts), self.max_length, ids, report)
 
 
@@ -209,9 +203,9 @@ class PackedTokens:
     """B sentences in R rows of L tokens.
 
     Attributes:
-        input_ids: [R, L], zero in empty places.
-        position_ids: place of a token in its own sentence, [R, L].
-        segments: sentence (0..B-1) of a token, [R, L]; B in empty places.
+        input_ids: [R, L], zero in empty slots.
+        position_ids: place of a token in its sentence, [R, L].
+        segments: sentence (0..B-1) of a token, [R, L]; B in empty slots.
         lengths: tokens per sentence, [B].
         ids: sentence ids for messages, numpy [B].
     """
@@ -226,12 +220,11 @@ class PackedTokens:
         return len(self.lengths)
 
     def to(self, device: torch.device | str) -> PackedTokens:
-        """Return the batch on another device."""
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
         return replace(self, **{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()})
 
     def with_rows(self, count: int) -> PackedTokens:
-        """Return the batch with empty rows appended, up to `count` rows."""
+        """Append empty rows, up to `count` rows."""
         missing = (0, 0, 0, count - len(self.input_ids))
         input_ids, positions = F.pad(self.input_ids, missing), F.pad(self.position_ids, missing)
         segments = F.pad(self.segments, missing, value=len(self))
@@ -239,17 +232,19 @@ class PackedTokens:
 
 
 def same_sentence(segments: torch.Tensor) -> torch.Tensor:
-    """Return the attention mask, [R, 1, L, L]: true within sentences and, as softmax needs some, among empty places."""
+    """Return the attention mask, [R, 1, L, L]: true within sentences and, for softmax, among empty slots."""
     return (segments[:, :, None] == segments[:, None, :])[:, None]
 
 
 def pack(table: TokenTable, row_tokens: int | None = None, few_shapes: bool = False) -> PackedTokens:
     """Pack sentences into few rows of about equal length; sentence b of the batch is row b of `table`.
 
-    Rows hold at most `row_tokens`, unless a single sentence is longer. None: four sentences of mean length, at most
-    `ROW_TOKENS`, then rounded up to a multiple of eight. With `few_shapes`, batches of as many sentences have two to
-    five shapes, for a GPU to replay what it recorded: rows of `ROW_TOKENS`, doubled until the longest sentence fits,
-    and rounded numbers of rows. A tenth to a fifth of the slots stay empty.
+    Rows hold at most `row_tokens`, or one longer sentence. None: four sentences of mean length, at most `ROW_TOKENS`,
+    then rounded up to a multiple of eight.
+
+    With `few_shapes`, batches of as many sentences have two to five shapes, so a GPU can replay recorded kernels. Rows
+    have `ROW_TOKENS`, doubled until the longest sentence fits, and their number is rounded. A tenth to a fifth of the
+    slots stay empty.
 
     >>> pack(TokenTable.from_lists([[7, 8, 9], [5], [6, 4]]), row_tokens=4).input_ids.tolist()
     [[7, 8, 9], [6, 4, 5]]
@@ -267,7 +262,6 @@ def pack(table: TokenTable, row_tokens: int | None = None, few_shapes: bool = Fa
         multiple = max(1, (1 << count.bit_length()) // (2 * _COUNTS_PER_OCTAVE))
         count, row_length = -(-count // multiple) * multiple, row_tokens
     shape = (count, max(1, row_length)) if count else (0, 0)
-    # Flat place of each token in [R, L]: that of its sentence's first token plus its place in the sentence.
     within = np.arange(len(table.input_ids)) - np.repeat(table.offsets[:-1], lengths)
     flat = np.repeat(rows * row_length + columns, lengths) + within
     input_ids, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
@@ -282,7 +276,7 @@ def pack(table: TokenTable, row_tokens: int | None = None, few_shapes: bool = Fa
 def _places(lengths: np.ndarray, capacity: int, step: int, tried: int) -> tuple[np.ndarray, np.ndarray, int]:
     """Put sentences in rows of at most `capacity`, rounded up to a multiple of `step`.
 
-    Of `tried` numbers of rows, from the least that fits on, take the one with the fewest empty slots. Return rows,
+    Try `tried` numbers of rows, from the lowest that fits, and take the one with the fewest empty slots. Return rows,
     columns of first tokens, and the row length.
     """
     limit, order = -(-capacity // step) * step, np.argsort(-lengths, kind="stable")
@@ -295,12 +289,12 @@ def _places(lengths: np.ndarray, capacity: int, step: int, tried: int) -> tuple[
             found.append((count * row_length, rows, columns, row_length))
             count += 1
         else:
-            count = min(count + 1 + count // 16, most)  # in large steps for large batches
+            count = min(count + 1 + count // 16, most)  # larger steps for larger batches
     return min(found, key=itemgetter(0, 3))[1:]
 
 
 def _balanced(lengths: np.ndarray, order: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Put sentences, in this order, in the emptiest row; return rows, columns of first tokens, and the longest row."""
+    """Put each sentence in the emptiest row; return rows, columns of first tokens, and the longest row."""
     rows, columns = np.zeros((2, len(lengths)), np.int64)
     loads = [(0, row) for row in range(count)]
     for i in order:
@@ -311,7 +305,7 @@ def _balanced(lengths: np.ndarray, order: np.ndarray, count: int) -> tuple[np.nd
 
 
 def batches_by_tokens(lengths: np.ndarray, token_budget: int) -> Iterator[np.ndarray]:
-    """Yield row positions, longest sentences first, in batches of at most `token_budget` tokens (or one sentence).
+    """Yield row positions, longest first, in batches of at most `token_budget` tokens (or one sentence).
 
     >>> [rows.tolist() for rows in batches_by_tokens(np.array([2, 5, 3, 1]), 6)]
     [[1], [2, 0, 3]]
@@ -327,7 +321,7 @@ def batches_by_tokens(lengths: np.ndarray, token_budget: int) -> Iterator[np.nda
 
 
 class FlatTokens:
-    """Write the arrays of a `TokenTable` as flat little-endian files, which processes map into memory and share."""
+    """Write the arrays of a `TokenTable` as flat little-endian files, which processes can share in memory."""
 
     def __init__(self, directory: Path):
         self._files = [open(directory / name, "wb") for name in _FLAT]
@@ -335,20 +329,18 @@ class FlatTokens:
         self._tokens = 0
 
     def add(self, table: TokenTable) -> None:
-        """Append sentences."""
         arrays = table.ids, table.input_ids, table.offsets[1:] + self._tokens
         for file, kind, values in zip(self._files, _FLAT.values(), arrays):
             file.write(np.ascontiguousarray(values, kind).tobytes())
         self._tokens += len(table.input_ids)
 
     def close(self) -> None:
-        """Close the files."""
         for file in self._files:
             file.close()
 
 
 def read_tokens(directory: Path) -> TokenTable:
-    """Map what `FlatTokens` wrote into memory: a machine's processes share the pages, and only what is used is read."""
+    """Map the files of `FlatTokens` into memory: processes share pages, and read only those they use."""
     arrays = []
     for name, kind in _FLAT.items():
         path = directory / name

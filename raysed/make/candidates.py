@@ -1,4 +1,4 @@
-"""What a learner compares for each query: the text that answers it, and texts that are near but answer worse."""
+"""The candidates that a learner ranks for each query: the text that answers it, and hard negatives."""
 
 import tempfile
 from pathlib import Path
@@ -16,13 +16,14 @@ from raysed.score.metrics import unit
 from raysed.store.progress import emit
 
 _POOL = 50_000
-"""Most texts that negatives are chosen from, spread evenly: they are in memory."""
+"""Most texts to choose negatives from, evenly spaced: they are in memory."""
 
 
 def candidates(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
-    """Write rows of the corpus for each query: itself, its own text and negatives; and all targets, to be mapped.
+    """Write the corpus rows of each query, its own text and its negatives, and a file of all targets to map.
 
-    A text without queries counts as one itself, so that every text is learnt; its own text is its nearest neighbour.
+    A text without queries is also a query, because the learner should train on every text. Its own text is its nearest
+    neighbour.
     """
     search, targets = settings["search"], SentenceTable(inputs["targets"])
     of_N = SentenceTable(inputs["corpus"]).column("of")
@@ -33,7 +34,7 @@ def candidates(out: Path, inputs: Named, settings: Named, context: Context) -> N
     shape = len(targets), matrix(targets.rows(0, 1, ("target",))["target"]).shape[1]
     vectors_ND = np.lib.format.open_memmap(out / VECTORS, "w+", TARGET_TYPES[settings["target_precision"]], shape)
     with tempfile.TemporaryDirectory() as scratch:
-        # In half precision, which moves cosines by less than 0.001.
+        # Half precision changes cosines by less than 0.001.
         x_ND = np.lib.format.open_memmap(Path(scratch) / "unit", "w+", np.float16, shape)
         for start in range(0, len(targets), ROWS_PER_GROUP):
             stop = min(start + ROWS_PER_GROUP, len(targets))
@@ -44,6 +45,10 @@ def candidates(out: Path, inputs: Named, settings: Named, context: Context) -> N
     vectors_ND.flush()
     np.save(out / CANDIDATES, np.column_stack([queries_Q, mined.own_Q, mined.negatives_QN]))
     emit(sentences=len(queries_Q))
-    found = int((mined.negatives_QN != NONE).sum())
-    counts = {"texts": len(texts_P), "queries": int((of_N != rows_N).sum()), "negatives": found}
-    return {**counts, "nearest": mined.negatives_QN.size, "spared": mined.spared}
+    return {
+        "texts": len(texts_P),
+        "queries": int((of_N != rows_N).sum()),
+        "negatives": int((mined.negatives_QN != NONE).sum()),
+        "nearest": mined.negatives_QN.size,
+        "spared": mined.spared,
+    }

@@ -1,4 +1,4 @@
-"""What a learner finds in the corpus of what its teachers find, and what smaller copies of its vectors find."""
+"""Compare a learner's searches in the corpus with its teachers', also with smaller copies of its vectors."""
 
 from pathlib import Path
 
@@ -17,11 +17,14 @@ from raysed.store.progress import emit
 
 _DOCUMENTS, _QUERIES, _PARTS = 5000, 200, 20
 _FEWEST = 100
-"""Texts, below which the ten best say little."""
+"""Texts; of fewer, the ten best say little."""
 
 
 def learner_fidelity(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
-    """Search some texts of the corpus by some of them; the target table has what the teachers say of each."""
+    """Search a sample of the corpus, by the learner's vectors and by the teachers' targets.
+
+    Without queries in the corpus, texts search the other texts. A corpus that is too small gives no facts.
+    """
     targets, corpus = SentenceTable(inputs["targets"]), SentenceTable(inputs["corpus"])
     of_N = corpus.column("of")
     count = len(corpus) if of_N is None else int((of_N == np.arange(len(of_N))).sum())  # texts come before queries
@@ -31,22 +34,22 @@ def learner_fidelity(out: Path, inputs: Named, settings: Named, context: Context
 
     of_texts, of_queries = _places(0, count), _places(count, len(targets))
     places = [*of_texts, *of_queries]
-    taught = pa.concat_tables(targets.rows(*place, ("id", "input_ids", "target")) for place in places)
+    rows = pa.concat_tables(targets.rows(*place, ("id", "input_ids", "target")) for place in places)
     texts = pa.concat_tables(corpus.rows(*place, ("sentence",)) for place in places)["sentence"].to_pylist()
     encoder, _ = load_start(inputs["encoder"], inputs["model"])
-    tokens, layers = TokenTable.from_arrow(taught), (settings["layers"],)
+    tokens, layers = TokenTable.from_arrow(rows), (settings["layers"],)
     (x_NE,) = encode(encoder.to(context.device), tokens, layers, context.token_budget)
     emit(sentences=len(texts))
     documents_P = np.arange(sum(stop - start for start, stop in of_texts))
     queries_Q = np.arange(len(documents_P), len(texts)) if of_queries else documents_P
     queries_Q = queries_Q[np.linspace(0, len(queries_Q) - 1, min(_QUERIES, len(queries_Q))).astype(int)]
-    found = fidelity(matrix(taught["target"]), x_NE, stored_smaller(x_NE), texts, queries_Q, documents_P)
+    searches = fidelity(matrix(rows["target"]), x_NE, stored_smaller(x_NE), texts, queries_Q, documents_P)
     counts = {"documents": len(documents_P), "queries": len(queries_Q)}
-    return {**counts, "asked_by": "queries" if of_queries else "texts", "searches": found}
+    return {**counts, "asked_by": "queries" if of_queries else "texts", "searches": searches}
 
 
 def _places(first: int, stop: int) -> list[tuple[int, int]]:
-    """Return which of some rows to read: all, or parts spread evenly.
+    """Return the ranges of rows to read: all, or evenly spaced parts.
 
     >>> _places(0, 3000), _places(7, 7), _places(0, 10**6)[:2]
     ([(0, 3000)], [], [(0, 250), (50000, 50250)])

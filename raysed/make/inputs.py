@@ -1,4 +1,4 @@
-"""What makers share: the sentences to embed, and the names of embedding files."""
+"""Sentences to embed and names of embedding files, shared by makers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,18 +9,17 @@ from raysed.model.prompts import Prompts
 from raysed.score.tasks import Evaluation
 
 Named = Mapping[str, Any]
-"""A maker's inputs or settings by name, or the facts that it returns for the manifest."""
+"""A maker's inputs or settings by name, or its facts for the manifest."""
 
 
 @dataclass(frozen=True)
 class Sentences:
-    """The tasks whose sentences are embedded."""
+    """The evaluation's sentences, with tokens and prompts of the run's encoder; teachers have their own."""
 
     evaluation: Evaluation
     tokens: TokenTable | None
-    """Of the run's encoder, after `prompts`; None if the run makes that encoder first."""
+    """Tokens after `prompts`; None if the run makes its encoder first."""
     prompts: Prompts = field(default_factory=dict)
-    """Of the run's encoder; teachers have their own."""
 
 
 def layers_file(layers: Any) -> str:

@@ -1,4 +1,4 @@
-"""Trained artefacts: members and learners; and the outcomes of ensembles."""
+"""Trained artefacts (members and learners), and the outcomes of ensembles."""
 
 import json
 import logging
@@ -37,6 +37,7 @@ from raysed.process import expect_no_progress, made_progress
 from raysed.recipe import SED, last_stage
 from raysed.registry import stages
 from raysed.score.tasks import DevTask
+from raysed.store.checkpoints import Checkpoints
 from raysed.store.storage import Entry, Storage
 from raysed.train.collapse import collapse
 from raysed.train.deepspeed import prepare_deepspeed
@@ -54,7 +55,7 @@ log = logging.getLogger(__name__)
 
 
 class Trainer:
-    """One training, or one worker's part of it: its `setup`, the updates, and the files."""
+    """One training, or one worker's part of it: set-up, updates and files."""
 
     def __init__(self, inputs: Named, settings: Named, context: Context):
         self._began = time.monotonic()
@@ -90,7 +91,7 @@ class Trainer:
 
         def on_metrics(entry: Metrics) -> None:
             log_entry(entry)
-            if has_begun:  # entries from before a resume were reported then
+            if has_begun:  # a resume replays earlier entries, already reported
                 score = max(entry["dev"].values()) if "dev" in entry else None
                 context.report({"step": entry["step"], "total": setup.plan.steps, "loss": entry["loss"], "dev": score})
 
@@ -121,7 +122,7 @@ class Trainer:
         return result
 
     def _dev(self) -> DevTask | None:
-        """Return the dev task, with tokens also where the run makes the tokenizer."""
+        """Return the dev task, tokenised here if the run makes the tokenizer."""
         dev = self.inputs.get("dev")
         if dev is None or dev.tokens is not None:
             return dev
@@ -135,7 +136,7 @@ class Trainer:
     def _write(
         self, out: Path, kind: str, encoder: Encoder, result: TrainingResult, description: Named, meta: Named
     ) -> Named:
-        """Write a model, with a description of its origin; return the facts for the manifest."""
+        """Write a model and a description of its origin; return the facts for the manifest."""
         task = self.context.task
         depends, name = (task.depends, task.name) if task else ({}, None)
         description = {**depends, "start": depends.get("start") or None, kind: name, **description}
@@ -144,14 +145,14 @@ class Trainer:
 
 
 def train(task: Task, trainer: type[Trainer], storage: Storage, context: Context, until: int | None = None) -> Outcome:
-    """Train a model, or take part in that as one of its workers, and publish it.
+    """Train a model, or a worker's part of it, and publish it.
 
-    Raises a failure, for another start, until `max_retries` are used up; what no start would mend is returned.
+    A failure that another start may fix is raised, until `max_retries` are used up. Others are returned.
 
     Args:
         until: stop after this update and save the state.
     """
-    if task.exists(storage):  # published by a worker that was lost before it could report
+    if task.exists(storage):  # a worker published it and was lost before it could report
         history = read_history(storage.fetch(task.name))
         score = None if until is None else TrainingResult(history).score_by(until)
         if score is not None or until is None:
@@ -159,7 +160,7 @@ def train(task: Task, trainer: type[Trainer], storage: Storage, context: Context
     checkpoints, options = task.checkpoints(storage), resolve_input(task.inputs["options"], storage)
     begun = (0, {}) if context.rank else (checkpoints.begin(context.job, until), checkpoints.failure(context.job))
     starts, failed = context.broadcast(begun)
-    if "failure" in failed:  # of another worker, which ended all of them
+    if "failure" in failed:  # of another worker; it ended all of them
         return Outcome(failure=failed["failure"], is_mistake=failed["is_mistake"])
     if starts > options.max_retries:
         cause = f"; the last error was: {failed['cause']}" if failed else ""
@@ -176,28 +177,35 @@ def train(task: Task, trainer: type[Trainer], storage: Storage, context: Context
                 checkpoints.clear()
             return Outcome(result.score, updates)
     except Exception as error:
-        # Storage tries again by itself; a run that another job has taken over is over.
-        is_mistake = isinstance(error, UserError | OSError)
-        # Among several workers it may be that another one is lost, as with its node; the next start counts this one.
-        may_retry = starts < options.max_retries or context.world > 1
-        if may_retry and not (is_mistake or isinstance(error, RunFailed)):
-            # The first worker to fail in a start names the cause; the others then lose their connection to it.
-            if context.world > 1 and checkpoints.failure(context.job).get("start") != starts:
-                checkpoints.fail(context.job, start=starts, cause=last_line(error))
+        failure = _failure(error, context, checkpoints, starts, options.max_retries)
+        log.log(logging.DEBUG if failure.is_mistake else logging.ERROR, "giving up on %s", task.name, exc_info=True)
+        if context.world > 1:  # others may wait for this worker: all start again, and find the recorded failure
             raise
-        log.log(logging.DEBUG if is_mistake else logging.ERROR, "giving up on %s", task.name, exc_info=True)
-        failure = str(error) if isinstance(error, UserError) else last_line(error)
-        if context.world > 1:  # others may wait for this one: all start again, and find what is recorded
-            checkpoints.fail(context.job, failure=failure, is_mistake=is_mistake)
-            raise
-        return Outcome(failure=failure, is_mistake=is_mistake)
+        return failure
+
+
+def _failure(error: Exception, context: Context, checkpoints: Checkpoints, starts: int, max_retries: int) -> Outcome:
+    """Return how an error ends a training, and record it for other workers; raise it if another start may fix it."""
+    # No restart fixes an `OSError`, which storage has already retried, or another job's take-over (`RunFailed`).
+    is_mistake = isinstance(error, UserError | OSError)
+    # With several workers, the loss of another one may be the cause; the next start counts this one.
+    may_retry = starts < max_retries or context.world > 1
+    if may_retry and not (is_mistake or isinstance(error, RunFailed)):
+        # The first worker to fail in a start names the cause; the others then lose their connection to it.
+        if context.world > 1 and checkpoints.failure(context.job).get("start") != starts:
+            checkpoints.fail(context.job, start=starts, cause=last_line(error))
+        raise error
+    failure = str(error) if isinstance(error, UserError) else last_line(error)
+    if context.world > 1:
+        checkpoints.fail(context.job, failure=failure, is_mistake=is_mistake)
+    return Outcome(failure=failure, is_mistake=is_mistake)
 
 
 # -- members ---------------------------------------------------------------------------------------------------------
 
 
 def member(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
-    """Train one model of an ensemble."""
+    """Train a model of an ensemble."""
     training = MemberTrainer(inputs, settings, context)
     return training.write(out, training.run())
 
@@ -208,8 +216,8 @@ class Member(Artefact):
     Args:
         stage: of the run; all its trainings are one experiment.
         block: settings of the node's last stage.
-        tables: what it learns from, by name.
-        base: embeddings of the evaluation by the untrained encoder, if it starts from that.
+        tables: training data by name.
+        base: embeddings of the evaluation by the untrained encoder, if training starts from that.
         memory: see `raysed.graph.Training`.
     """
 
@@ -268,7 +276,6 @@ class MemberTrainer(Trainer):
     """The training of a member."""
 
     def write(self, out: Path, result: TrainingResult) -> Named:
-        """Write the kept weights."""
         meta = {"kept": result.kept, "kept_step": result.kept_step, "dev": result.score}
         if reason := collapse(entry for entry in result.history if entry["step"] <= result.kept_step):
             meta["collapsed"] = reason
@@ -277,7 +284,7 @@ class MemberTrainer(Trainer):
 
 
 def member_updates(recipe: str, settings: Named, rows: Mapping[str, int]) -> int:
-    """Return the updates of one member, given the `rows` of the tables it learns from."""
+    """Return the number of updates of a member, given the `rows` of its tables."""
     stage, block = stages()[settings["stage"]], settings[settings["stage"]]
     count = stage.rows_read(block, settings.get("share", 1.0), rows)
     if count < 2 and "views" in stage.Settings.model_fields:
@@ -286,7 +293,7 @@ def member_updates(recipe: str, settings: Named, rows: Mapping[str, int]) -> int
 
 
 def grid_halving(steps: int, sts: Any, needed: int, evaluate_every: int) -> dict[str, Any]:
-    """Return how bounds are halved, see `raysed.cluster.halving`; one with fewer than `needed` models is out."""
+    """Return arguments of `raysed.cluster.halving.Halving`; a bound with fewer than `needed` models is out."""
     rungs = rungs_of(steps, sts.halving_rungs, sts.halving_reduction, evaluate_every)
     reduction, statistic = sts.halving_reduction, STATISTICS[sts.statistic]
     return {"rungs": rungs, "reduction": reduction, "least": needed, "statistic": statistic}
@@ -296,7 +303,7 @@ def grid_halving(steps: int, sts: Any, needed: int, evaluate_every: int) -> dict
 
 
 def learner(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
-    """Distil one learner in this process alone."""
+    """Distil a learner in this process alone."""
     training = LearnerTrainer(inputs, settings, context)
     return training.write(out, training.run())
 
@@ -306,9 +313,9 @@ class Learner(Artefact):
 
     Args:
         stage: of the run; all its learners train at the same time.
-        sed: settings, with the values of `keep` and `target` that this recipe has.
-        search: the corpus and the `candidates` for its queries, with `search`.
-        base: embeddings of the evaluation by the untrained encoder, if it starts from that.
+        sed: settings, with `keep` and `target` as this recipe resolves them.
+        search: the corpus and the `candidates` for its queries; empty without `search`.
+        base: embeddings of the evaluation by the untrained encoder, if training starts from that.
     """
 
     def __init__(
@@ -326,7 +333,7 @@ class Learner(Artefact):
         base: Artefact | None,
         memory: Callable[..., Any],
     ):
-        # Neutral precision and start: both already count through the inputs.
+        # Both are already part of the fingerprint, through the inputs.
         block = sed.model_copy(update={"target_precision": "fp32", "start": "encoder"})
         settings = {"sed": block, "keep": sed.keep, "seed": seed}
         inputs = {"encoder": encoder, "start": start, "targets": targets, **search}
@@ -340,15 +347,15 @@ class Learner(Artefact):
 
 
 class LearnerTrainer(Trainer):
-    """The training of a learner, or one worker's part of it."""
+    """The training of a learner."""
 
     def __init__(self, inputs: Named, settings: Named, context: Context):
-        if distributed.is_initialized():  # otherwise plain torch makes the updates
+        if distributed.is_initialized():  # otherwise torch alone makes the updates
             prepare_deepspeed(gpu=context.device != "cpu")
         super().__init__(inputs, settings, context)
 
     def write(self, out: Path, result: TrainingResult) -> Named:
-        """Write the learner without the parts that only its training needed."""
+        """Write the learner without the parts that only training needs."""
         trained, steps = self.setup.objective.learner, result.steps
         encoder, _ = load_start(self.inputs["encoder"], self.inputs["start"])
         encoder.set_head(trained.head_weight())
@@ -365,7 +372,7 @@ class LearnerTrainer(Trainer):
 
 
 class EnsembleOutcome(Artefact):
-    """Which of the members exist, and which are healthy; `is_used`: something is made from the healthy ones."""
+    """The trained and the healthy members of an ensemble; `is_used`: another artefact needs the healthy ones."""
 
     def __init__(self, node: str, stage: str, members: Sequence[Artefact], min_members: int | None, is_used: bool):
         inputs = {"members": Candidates(tuple(members))}
@@ -375,7 +382,7 @@ class EnsembleOutcome(Artefact):
 
 
 class GridOutcome(Artefact):
-    """The lower bound whose models become the ensemble; `bounds`: by name of a model."""
+    """The lower bound whose models become the ensemble, chosen from the bounds in `models`."""
 
     def __init__(
         self,
@@ -403,13 +410,13 @@ def _outcome_lines(node: str, entry: Entry) -> Iterator[str]:
 
 
 def ensemble(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
-    """List the trained members, and the healthy ones that others may build on; raise if they are too few."""
-    node, asked = settings["node"], settings["min_members"]
-    members = [each for each in inputs["members"] if each.fingerprint]  # others have no healthy member to go on from
+    """List the trained members, and the healthy ones to build on; raise if there are too few."""
+    node, min_members = settings["node"], settings["min_members"]
+    members = [each for each in inputs["members"] if each.fingerprint]  # others lack a healthy member to start from
     _refuse_mistakes(members)
     trained = [each for each in members if each.meta is not None]
     left_out = {each.name: each.reason or "it ended without a result" for each in members if each.meta is None}
-    needed = _needed(asked, len(members))
+    needed = _needed(min_members, len(members))
     if len(trained) < needed:
         name, reason = next(iter(left_out.items()))
         raise RunFailed(
@@ -417,7 +424,7 @@ def ensemble(out: Path, inputs: Named, settings: Named, context: Context) -> Nam
             f"(members.min_members); {name}: {reason}"
         )
     collapsed = {each.name: each.meta["collapsed"] for each in trained if "collapsed" in each.meta}
-    healthy, needed = len(trained) - len(collapsed), _needed(asked, len(trained)) if asked else 1
+    healthy, needed = len(trained) - len(collapsed), _needed(min_members, len(trained)) if min_members else 1
     if healthy < needed and settings["is_used"]:
         name, reason = next(iter(collapsed.items()))
         raise UserError(
@@ -428,12 +435,12 @@ def ensemble(out: Path, inputs: Named, settings: Named, context: Context) -> Nam
 
 
 def grid_choice(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
-    """Make the models of the best lower bound the ensemble; raise if no bound has enough models."""
+    """List the models of the best lower bound as the ensemble; raise if no bound has enough models."""
     node, sts, steps = settings["node"], settings["sts"], inputs["trained"]["steps"]
     groups: dict[float, list[CandidateResult]] = {}
     _refuse_mistakes(inputs["members"])
     for each in inputs["members"]:
-        if each.fingerprint:  # others have no healthy member to go on from
+        if each.fingerprint:  # others lack a healthy member to start from
             groups.setdefault(settings["bounds"][each.name], []).append(each)
     needed = _needed(settings["min_members"], max(map(len, groups.values())))
     trained = {bound: [each for each in group if each.meta is not None] for bound, group in groups.items()}
@@ -477,7 +484,7 @@ def grid_choice(out: Path, inputs: Named, settings: Named, context: Context) -> 
 
 def _outcome(out: Path, trained: Sequence[CandidateResult], about: Named) -> dict[str, Any]:
     pairs = [(each.name, each.fingerprint) for each in trained]
-    # Aligned with `all`, for artefacts that are made from healthy members and keep their numbers.
+    # Aligned with `all`: artefacts made from a healthy member keep its number.
     sound = [("", "") if "collapsed" in each.meta else pair for each, pair in zip(trained, pairs)]
     lists = {"all": pairs, "healthy": [pair for pair in sound if pair[0]], "sound": sound}
     (out / "outcome.json").write_text(json.dumps({**lists, **about}, indent=1))
@@ -490,7 +497,7 @@ def _needed(min_members: int | None, count: int) -> int:
 
 
 def _refuse_mistakes(found: Sequence[CandidateResult]) -> None:
-    """Raise errors that the user can fix, such as a full disk, instead of going on without the member."""
+    """Raise an error that the user can fix, such as a full disk, instead of continuing without the member."""
     for each in found:
         if each.is_mistake:
             raise UserError(f"{each.name}: {each.reason}")

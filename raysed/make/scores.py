@@ -1,8 +1,8 @@
-"""What frozen models give: embeddings of the evaluation's sentences, and calibrations.
+"""Embeddings of the evaluation's sentences by frozen models, and calibrations.
 
-Embeddings are one `layers-<k>.npy` (float32 [U, D], rows in the order of `Evaluation.sentences`) per pooling, or one
-file per pooling and task if every task has its own calibration. Scores, plots and ensemble means read these files, so
-nothing is encoded twice.
+Each pooling has a file `layers-<k>.npy` (float32 [U, D], rows in the order of `Evaluation.sentences`), or one file per
+task if every task has its own calibration. Scores, plots and ensemble means read these files, so no sentence is encoded
+twice.
 """
 
 import hashlib
@@ -61,17 +61,24 @@ class EvaluationEmbeddings(Artefact):
         poolings: Sequence[Layers],
         may_fail: bool = False,
     ):
-        inputs = {"encoder": encoder, "model": model, "sentences": sentences}
-        about = f"embeddings by {what}", "evaluation", embeddings, inputs, {"layers": poolings}
-        super().__init__(name, *about, execution=Short(), may_fail=may_fail)
+        super().__init__(
+            name,
+            f"embeddings by {what}",
+            "evaluation",
+            embeddings,
+            {"encoder": encoder, "model": model, "sentences": sentences},
+            {"layers": poolings},
+            execution=Short(),
+            may_fail=may_fail,
+        )
 
 
 def embeddings(out: Path, inputs: Named, settings: Named, context: Context) -> None:
-    """Embed sentences with one encoder, or several ones' mean weights, at every pooling; refuse non-finite results."""
+    """Embed sentences at every pooling with one encoder, or the mean weights of several; refuse non-finite results."""
     sentences, config = inputs["sentences"], inputs["encoder"]
     models = inputs["model"] if isinstance(inputs["model"], list) else [inputs["model"]]
     loaded = (load_checkpoint(path, config.trust_remote_code) for path in models)
-    weights = mean_weights(loaded) if len(models) > 1 else None  # before the encoder: memory has two models at most
+    weights = mean_weights(loaded) if len(models) > 1 else None  # before the encoder, to hold at most two models
     encoder, tokenizer = load_start(config, models[0])
     if weights:
         encoder.load_state_dict(weights)
@@ -89,7 +96,7 @@ def embeddings(out: Path, inputs: Named, settings: Named, context: Context) -> N
 
 
 def centre(out: Path, inputs: Named, settings: Named, context: Context) -> None:
-    """Write the mean vector [D] of some corpus sentences, averaged over the members of an ensemble without targets."""
+    """Write the mean vector [D] of some corpus sentences, averaged over members; for an ensemble without targets."""
     table, sums = read_tokens(inputs["corpus"]), 0.0
     rows = np.random.default_rng(len(table)).choice(len(table), min(_CENTRED_ON, len(table)), replace=False)
     sample = table.take(np.sort(rows))
@@ -100,7 +107,7 @@ def centre(out: Path, inputs: Named, settings: Named, context: Context) -> None:
 
 
 def mean_weights(models: Iterable[nn.Module]) -> dict[str, torch.Tensor]:
-    """Return the mean of the models' states, summed in float64 one by one; integers are the last model's."""
+    """Return the mean of the models' states, summed in float64 one by one; integers come from the last model."""
     sums: dict[str, torch.Tensor] = {}
     count = 0
     for model in models:
@@ -122,8 +129,8 @@ def teacher_embeddings(out: Path, inputs: Named, settings: Named, context: Conte
 
 
 def embed_by(teacher: Teacher, texts: Sequence[str], roles: Sequence[Role]) -> tuple[np.ndarray, float]:
-    """Return a teacher's embeddings [N, D], and how many it made per second."""
-    teacher.embed(texts[:1])  # loads it, before its speed is measured
+    """Return a teacher's embeddings [N, D], and its sentences per second."""
+    teacher.embed(texts[:1])  # loads the model before the measurement
     began = time.monotonic()
     x_ND = embed_in_parts(teacher.embed, texts, roles, f"embed by {teacher.title}")
     seconds = time.monotonic() - began
@@ -139,10 +146,10 @@ class FittedCalibration(Artefact):
     """A calibration of one model, fitted on frozen embeddings.
 
     Args:
-        inputs: embeddings, model, encoder, sentences, the text that it is fitted on unless that is the tasks', and dev.
+        inputs: embeddings, model, encoder, sentences, dev, and the text to fit on unless that is the tasks'.
         blocks: settings of the flow and of calibrations.
         seeds: of the fit, and of the run.
-        poolings: to be fitted; `main` is the one that is exported, and `of_model` are all of the model.
+        poolings: to fit; `main` is exported, and `of_model` are all poolings of the model.
     """
 
     def __init__(
@@ -163,9 +170,18 @@ class FittedCalibration(Artefact):
         if not is_on_tasks:
             settings["run_seed"] = seeds[1]
         name, title = f"{recipe.text}/calibrations/{index:02d}", f"calibration {index:02d} of {recipe.text}"
-        execution = Short(inputs["embeddings"].name, on_cpus=is_on_tasks)
-        made = name, title, "calibration", calibration, inputs, settings, {"poolings": list(of_model)}, execution
-        super().__init__(*made, may_fail=may_fail, lines=_unfitted_line)
+        super().__init__(
+            name,
+            title,
+            "calibration",
+            calibration,
+            inputs,
+            settings,
+            untracked={"poolings": list(of_model)},
+            execution=Short(inputs["embeddings"].name, on_cpus=is_on_tasks),
+            may_fail=may_fail,
+            lines=_unfitted_line,
+        )
 
 
 def _unfitted_line(entry: Entry) -> Iterator[str]:
@@ -176,22 +192,23 @@ def _unfitted_line(entry: Entry) -> Iterator[str]:
 def calibration(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Fit a calibration at every pooling, and write the calibrated embeddings.
 
-    A failure at a pooling other than the main one costs only cells of a side table; the manifest has it as `failed`.
+    Only a failure at the main pooling is an error. Others leave cells of a side table empty and are returned as
+    `failed`.
     """
     evaluation, stages, poolings = inputs["sentences"].evaluation, settings["stages"], settings["layers"]
-    of = {layers: load_embeddings(inputs["embeddings"], layers) for layers in poolings}
+    frozen = {layers: load_embeddings(inputs["embeddings"], layers) for layers in poolings}
     if settings["flow"].fit_on == "tasks":
         flow = settings["flow"]
         tasks = {task: [task] for task in evaluation.tasks} if flow.per_task else {None: flow.fit_tasks}
-        # Where sentences come in pairs, rows 2i and 2i + 1 are one.
+        # For sentence pairs, rows 2i and 2i + 1 are a pair.
         rows_of = {task: evaluation.pair_rows(names).reshape(-1) for task, names in tasks.items()}
-        parts = [{task: x_UD[rows] for task, rows in rows_of.items()} for x_UD in of.values()]
+        parts = [{task: x_UD[rows] for task, rows in rows_of.items()} for x_UD in frozen.values()]
     else:
         parts, flow = _rows_of_text(inputs, settings, context)
     ks, failed, seed = {}, {}, settings["seed"]
     for layers, rows in zip(poolings, parts):
         try:
-            ks[layers] = _natsv_k(inputs.get("dev"), settings, of[layers], rows)
+            ks[layers] = _natsv_k(inputs.get("dev"), settings, frozen[layers], rows)
             seeds = {task: seed if task is None else derive_seed(seed, task) for task in rows}
             fitted = {task: fit_calibration(stages, x_ND, flow, ks[layers], seeds[task]) for task, x_ND in rows.items()}
         except UserError as error:
@@ -200,7 +217,7 @@ def calibration(out: Path, inputs: Named, settings: Named, context: Context) -> 
             failed[str(layers)] = str(error)
             continue
         for task, fit in fitted.items():
-            folder, file, x_ND = out / f"layers-{layers}", out / layers_file(layers), of[layers]
+            folder, file, x_ND = out / f"layers-{layers}", out / layers_file(layers), frozen[layers]
             if task is not None:
                 folder = folder / quote(task, safe="")
                 file, x_ND = folder / OF_TASK, evaluation.of_task(x_ND, task)
@@ -212,12 +229,12 @@ def calibration(out: Path, inputs: Named, settings: Named, context: Context) -> 
 
 
 def poolings_without_fit(meta: Named) -> str:
-    """Return why side tables lack a calibration, from what `calibration` returned; empty if none does."""
+    """Return why poolings have no fit, from the facts of `calibration`; empty if all have one."""
     return "; ".join(f"no fit with {layers} pooled layers: {why}" for layers, why in meta.get("failed", {}).items())
 
 
 def _natsv_k(dev: DevTask | None, settings: Named, x_UD: np.ndarray, parts: Parts) -> int | None:
-    """Return how many directions `natsv` removes; chosen on one task, it holds for all, as in BERT-flow."""
+    """Return how many directions `natsv` removes. A choice on the dev task holds for all tasks, as in BERT-flow."""
     k = settings["calibration"].natsv_k
     if "natsv" not in settings["stages"] or k != "dev":
         return None if k == "dev" else k
@@ -232,10 +249,10 @@ _embedded: dict[Any, dict[Layers, np.ndarray]] = {}
 
 
 def _rows_of_text(inputs: Named, settings: Named, context: Context) -> tuple[list[Parts], FlowConfig]:
-    """Return embeddings of sentences outside the tasks, per pooling, and flow settings that fit their number."""
+    """Return embeddings of sentences outside the tasks, per pooling, and flow settings for their number."""
     table, flow = draw(_text_to_fit(inputs, settings), settings["flow"], settings["seed"])
-    poolings = inputs["poolings"]  # all of the model's, whichever this fit uses
-    digest = hashlib.sha256(table.offsets.tobytes())  # files may have changed since another run in this process
+    poolings = inputs["poolings"]  # all of the model's: other fits read them from the cache
+    digest = hashlib.sha256(table.offsets.tobytes())  # files may change between runs in this process
     digest.update(np.ascontiguousarray(table.input_ids))
     weights = model_identity(inputs["encoder"])
     key = str((inputs["encoder"], weights, inputs["model"], poolings, digest.hexdigest()))
@@ -266,7 +283,7 @@ def _text_to_fit(inputs: Named, settings: Named) -> TokenTable:
 
 
 def draw(table: TokenTable, flow: FlowConfig, seed: int) -> tuple[TokenTable, FlowConfig]:
-    """Draw as many pairs as the flow's fit uses, for one pass over them; return everything if it uses all."""
+    """Draw the pairs that the flow's fit uses, for one pass over them; return everything if it uses all."""
     pairs = len(table) // 2
     needed = distinct_pairs(pairs, flow)
     if needed == pairs:
@@ -276,7 +293,7 @@ def draw(table: TokenTable, flow: FlowConfig, seed: int) -> tuple[TokenTable, Fl
 
 
 def load_embeddings(directory: Path, layers: Layers) -> Embeddings:
-    """Load embeddings as `Evaluation.score` takes them: float32 [U, D], or with `flow.per_task` by task [U_task, D]."""
+    """Load embeddings for `Evaluation.score`: float32 [U, D], or with `flow.per_task` by task [U_task, D]."""
     files = sorted((directory / f"layers-{layers}").glob(f"*/{OF_TASK}"))
     if files:
         return {unquote(file.parent.name): np.load(file) for file in files}

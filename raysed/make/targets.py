@@ -1,7 +1,7 @@
 """Target tables: the mean of an ensemble's members, the embeddings of external teachers, and their combination.
 
-They consist of blocks of the corpus, made by a stream of actors (see `raysed.cluster.streaming`): memory in flight is
-O(D) per sentence and ensemble for any number of teachers, and a stopped run continues with missing blocks.
+A stream of actors makes them in blocks of the corpus (see `raysed.cluster.streaming`). Memory in flight is O(D) per
+sentence and ensemble for any number of teachers, and a stopped run continues with the missing blocks.
 """
 
 import json
@@ -37,15 +37,15 @@ from raysed.score.ensemble import Ensemble
 from raysed.score.tasks import mean_embeddings
 
 COMBINATION = "combination.npz"  # the fitted combination, next to the targets
-CHOICE = "choice.json"  # which teachers are best together on the dev task
+CHOICE = "choice.json"  # the best set of teachers on the dev task
 _SENTENCES_AT_ONCE = {"cpu": 1024, "cuda": 4096}
-"""Sentences to embed at once: enough of equal length to fill a pass, few enough to need little memory."""
+"""Sentences to embed at once: enough of equal length to fill a pass, and few enough to need little memory."""
 _VERIFIED_ROWS = 32
 _CALIBRATION = 300  # sentences that a teacher is quantized on: with 64, cosines are 0.01 lower
 _MAX_DIFFERENCE = {"fp32": 2e-2, "bf16": 5e-2, "auto": 5e-2, "int8": 5e-2}
-"""Of a target, by its precision, from its fp32 re-encoding, relative to the largest target or 1."""
-_TURN_SENTENCES = 4 * ROWS_PER_GROUP  # sentences that decide how targets are turned: many more than dimensions
-_LEAST_VARIANCE = 1e-4  # floor of starting variances, relative to their mean: dimensions without content have none
+"""Largest difference of a target from its fp32 re-encoding, by precision, relative to the largest target or 1."""
+_TURN_SENTENCES = 4 * ROWS_PER_GROUP  # sentences to fit the rotation on: many more than dimensions
+_LEAST_VARIANCE = 1e-4  # floor of starting variances, relative to their mean: empty dimensions have none
 
 
 # -- the mean of members ---------------------------------------------------------------------------------------------
@@ -66,16 +66,23 @@ class MeanTargets(Artefact):
     ):
         inputs = {"corpus": corpus, "encoder": encoder, "teachers": members}
         settings = {"precision": precision, "target_precision": target_precision}
-        execution = Blocks(corpus, MeanBlocks, "average teachers", group="mean")
-        made = f"{recipe}/targets", f"targets of {recipe}", stage, mean_targets, inputs, settings
-        super().__init__(*made, execution=execution, is_intermediate=True)
+        super().__init__(
+            f"{recipe}/targets",
+            f"targets of {recipe}",
+            stage,
+            mean_targets,
+            inputs,
+            settings,
+            execution=Blocks(corpus, MeanBlocks, "average teachers", group="mean"),
+            is_intermediate=True,
+        )
 
 
 class MeanBlocks:
-    """Add its teachers' embeddings to the running float32 sums of a block; the last of a chain divides.
+    """Add teachers' embeddings to the running float32 sums of a block; the last actor of a chain divides.
 
-    `inputs["part"]` has the table number and directory of each teacher; `inputs["counts"]` the number of teachers per
-    table for the last of a chain, otherwise nothing.
+    `inputs["part"]` has the table number and directory of each teacher. `inputs["counts"]` has the number of teachers
+    per table for the last actor of a chain, and is empty for the others.
     """
 
     columns, kept = ("id", "input_ids"), ("id", "input_ids", "target")
@@ -93,27 +100,26 @@ class MeanBlocks:
         ]
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """Return the block with its sums."""
         for mean in self._means:
             table = mean(table)
         return table
 
 
 class MeanOfTeachers:
-    """Adds the embeddings of teachers to a running float32 sum: a stage of Ray Data's `map_batches`.
+    """Add the embeddings of teachers to a running float32 sum, as a stage of Ray Data's `map_batches`.
 
         dataset.map_batches(
             MeanOfTeachers, fn_constructor_args=(paths,), fn_constructor_kwargs={"count": len(paths)},
             compute=ray.data.ActorPoolStrategy(size=2), num_cpus=1, batch_format="pyarrow"
         )
 
-    A chain of stages holds more teachers than one actor can; the last one divides by their number. Any chain gives the
-    same mean.
+    A chain of stages holds more teachers than one actor can; the last stage divides by their number. Any chain gives
+    the same mean.
 
     Args:
         teachers: directories of models that share a tokenizer, such as members of an ensemble.
         column: of the sum, a fixed-size list of float32 [D]; batches also have `id` and `input_ids`, lists of int32.
-        count: teachers of all stages, by which the last divides; None: this is not the last one.
+        count: number of teachers in all stages, for the last one; None: not the last stage.
         device: None: a GPU if the actor has one.
     """
 
@@ -135,7 +141,6 @@ class MeanOfTeachers:
         self._column, self._count, self._target_precision = column, count, target_precision
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        """Return the batch with its sums, or the mean."""
         is_first, sums_BD = self._column not in batch.column_names, np.zeros((len(batch), 1), np.float32)
         if is_first and not self._sum:
             raise UserError("there are no teachers; name the directories of some models")
@@ -152,7 +157,7 @@ class MeanOfTeachers:
 
 
 def mean_targets(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
-    """Write the mean target of all blocks, and re-encode some rows: none may be mixed up."""
+    """Write the mean of all blocks' targets, and re-encode some rows to check their order."""
     blocks: BlockFiles = inputs["blocks"]
     facts = [of_block() for of_block in blocks.facts]
     if (rows := sum(of_block["rows"] for of_block in facts)) != blocks.rows:
@@ -170,11 +175,9 @@ def teacher_sum(
     trust_remote_code: bool = False,
     precision: EncodePrecision = "fp32",
 ) -> Callable[..., np.ndarray]:
-    """Load teachers; return a function that adds their raw last-layer embeddings of B sentences, float32 [B, D].
+    """Load teachers; return a function of B sentences and the sum so far that adds the teachers' embeddings [B, D].
 
-    It takes the sentences, and the sum so far.
-
-    SED section 4 averages embeddings without normalisation, and section 5.1 pools the last layer.
+    Embeddings are not normalised (SED section 4) and pool the last layer (section 5.1).
     """
 
     def load(path: Path) -> Encoder:
@@ -196,14 +199,12 @@ def verify_targets(
 ) -> float:
     """Re-encode 32 random rows in fp32, one teacher in memory at a time; return the largest difference.
 
-    A larger one is tolerated if targets may be in bf16.
-
     Raises:
-        RuntimeError: a target does not belong to its sentence.
+        RuntimeError: a target does not belong to its sentence; targets in bf16 may differ more.
     """
     table = SentenceTable(targets)
     rows = np.random.default_rng(len(table)).choice(len(table), min(_VERIFIED_ROWS, len(table)), replace=False)
-    # Sorted, so that no row group is read twice.
+    # Sorted rows read no row group twice.
     picked = [table.rows(int(row), int(row) + 1, ("id", "input_ids", "target")) for row in np.sort(rows)]
     sample = pa.concat_tables(picked)
     tokens = TokenTable.from_arrow(sample)
@@ -234,9 +235,9 @@ def mean_of_members(out: Path, inputs: Named, settings: Named, context: Context)
 
 
 class TeacherRows(Artefact):
-    """The corpus as embedded by one external teacher; `source` is that, and `int8` its 8-bit weights.
+    """Embeddings of the corpus by one external teacher (`source`, with optional 8-bit weights `int8`).
 
-    Teacher and text identify a block, so another combination or a larger corpus computes only new ones.
+    Teacher and text identify a block, so another combination or a larger corpus computes only new blocks.
     """
 
     def __init__(
@@ -250,13 +251,20 @@ class TeacherRows(Artefact):
         name, title = f"{TEACHERS}/rows/{teacher.identity}", f"embeddings of the corpus by {teacher.title}"
         inputs = {"corpus": corpus, "teacher": source, **({"int8": int8} if int8 else {})}
         what = f"the teacher {teacher.title}"
-        execution = Blocks(corpus, TeacherBlocks, what, teacher.weights_bytes, name, is_keyed=True)
-        made = name, title, "teachers", teacher_rows, inputs, {"precision": precision}
-        super().__init__(*made, execution=execution, is_intermediate=True)
+        super().__init__(
+            name,
+            title,
+            "teachers",
+            teacher_rows,
+            inputs,
+            {"precision": precision},
+            execution=Blocks(corpus, TeacherBlocks, what, teacher.weights_bytes, name, is_keyed=True),
+            is_intermediate=True,
+        )
 
 
 class Embedder:
-    """Adds embeddings of a column of sentences: a stage of Ray Data's `map_batches`.
+    """Add embeddings of a column of sentences, as a stage of Ray Data's `map_batches`.
 
         dataset.map_batches(
             Embedder, fn_constructor_args=("models/mine",), compute=ray.data.ActorPoolStrategy(size=2), num_cpus=1
@@ -266,8 +274,8 @@ class Embedder:
         model: as in `teachers`: a directory, hub id, or file of embeddings.
         output: the new column, float32 [N, D].
         device: None: a GPU if the actor has one.
-        precision: `auto`: bf16 if the device is fast in it.
-        role: `query` or `document` puts the model's prompt for it before each sentence.
+        precision: `auto`: bf16 if that is faster on the device.
+        role: `query` or `document` adds the model's prompt for it before each sentence.
     """
 
     def __init__(
@@ -285,7 +293,7 @@ class Embedder:
         self._teacher, self._column, self._output, self._role = model, column, output, role
 
     def __call__(self, batch: Any) -> Any:
-        """Return the batch, a table or columns as NumPy arrays, with the new column; UserError if it is not finite."""
+        """Return the batch (a table, or NumPy arrays by column) with the new column; UserError if it is not finite."""
         sentences = batch[self._column].tolist() if isinstance(batch, dict) else batch[self._column].to_pylist()
         x_BD = embed_by_role(self._teacher.embed, sentences, self._roles(batch, len(sentences)))
         broken = np.flatnonzero(~np.isfinite(x_BD).all(1))
@@ -312,7 +320,7 @@ class TeacherBlocks(Embedder):
 
 
 def teacher_in_int8(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
-    """Quantize a teacher on sentences of the corpus; return how near its vectors are to those in fp32, or why not."""
+    """Quantize a teacher on sentences of the corpus; return its closeness to fp32, or a reason to keep fp32."""
     if context.device != "cpu":
         return {"reason": "this run embeds on GPUs"}
     table = SentenceTable(inputs["corpus"])
@@ -330,7 +338,7 @@ def teacher_rows(out: Path, inputs: Named, settings: Named, context: Context) ->
 
 
 def choice_of_teachers(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
-    """Choose the teachers that are best together on the dev task."""
+    """Choose the best set of teachers on the dev task."""
     dev, file = inputs["dev"], layers_file(inputs["dev"].layers)
     embeddings = [np.load(path / file)[dev.rows] for path in inputs["embeddings"]]
     found = Ensemble(dev.evaluation, settings["combination"], embeddings).choose(list(dev.evaluation.tasks))
@@ -351,8 +359,8 @@ def worth_of_teachers(out: Path, inputs: Named, settings: Named, context: Contex
 def combined_targets(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Write a table of id, input_ids and the teachers' combined embedding, and the combination next to it.
 
-    `shared` in the manifest says whether targets are in a single teacher's space. Teachers that the dev task has not
-    chosen contribute nothing.
+    Teachers that the dev task has not chosen contribute nothing. The fact `shared` tells whether targets are in a
+    single teacher's space.
     """
     table, sed = TeacherVectors(inputs, settings["widths"]), settings["sed"]
     encoder, _ = load_start(inputs["encoder"], inputs["start"])
@@ -378,16 +386,17 @@ def combined_targets(out: Path, inputs: Named, settings: Named, context: Context
             yield with_targets(rows, targets_BD, sed.target_precision)
 
     write_targets(out, row_groups())
-    about = {"rows": len(table.corpus), "teachers": len(table.widths), "width": combination.width}
-    is_shared = len(table.widths) == 1 and combination.is_identity
-    return {**about, "kept": combination.kept, "shared": is_shared}
+    return {
+        "rows": len(table.corpus),
+        "teachers": len(table.widths),
+        "width": combination.width,
+        "kept": combination.kept,
+        "shared": len(table.widths) == 1 and combination.is_identity,
+    }
 
 
 class TeacherVectors:
-    """The teachers' embeddings of the corpus, block by block.
-
-    `kept` are the numbers of the teachers that are distilled.
-    """
+    """The teachers' embeddings of the corpus, block by block; `kept` has the numbers of the chosen teachers."""
 
     def __init__(self, inputs: Named, widths: Sequence[int]):
         self.widths = widths
@@ -419,10 +428,9 @@ def _fitted(table: TeacherVectors, how: CombinationConfig, width: int | None, is
 def _products(
     table: TeacherVectors, combination: Combination, encoder: Encoder, context: Context
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Compare targets with the untrained learner's embeddings of some sentences.
+    """Return sums over some sentences that compare targets with the untrained learner's unit vectors.
 
-    Returns sums over these sentences: targets times the learner's unit vectors [D, H], these times themselves [H, H],
-    and the squared targets [D].
+    They are targets times unit vectors [D, H], unit vectors times themselves [H, H], and squared targets [D].
     """
     corpus, size = table.corpus, encoder.width
     products_DH, own_HH = np.zeros((combination.width, size)), np.zeros((size, size))

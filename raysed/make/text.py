@@ -25,19 +25,19 @@ from raysed.model.views import filler_bytes, masked_views
 from raysed.store.progress import Progress, emit
 from raysed.train.stages.sed import STAGE, SedConfig
 
-_FEW_SENTENCES, _FEW_UPDATES = 1000, 150  # warn below these
+_FEW_SENTENCES, _FEW_STEPS = 1000, 150  # warn below these
 
 
 def static_start(out: Path, inputs: Named, settings: Named, context: Context) -> None:
-    """Write the table of token vectors that a static learner starts from."""
+    """Write the token vectors that a static learner starts from."""
     write_static(inputs["encoder"], settings["corpus"], settings["seed"], out, context.token_budget)
 
 
 def sentence_table(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Clean, draw and tokenise the corpus, a few thousand sentences at a time.
 
-    With `search` there are queries for them, too, and a column `of`: the id of the text that a query is for or
-    `UNKNOWN`, and a text's own id.
+    With `search`, also write queries, and a column `of`: the id of the text that a query is for or `UNKNOWN`; for a
+    text, its own id.
     """
     block, search = settings["corpus"], settings.get("search")
     tokenizer = text_tokenizer(inputs["encoder"], inputs["start"], settings.get("prompts", {}))
@@ -53,22 +53,26 @@ def sentence_table(out: Path, inputs: Named, settings: Named, context: Context) 
             flat.add(table)
             progress.update(report.kept)
     emit(sentences=lengths.sentences)
-    about = {"report": asdict(report), "lengths": asdict(lengths), "rows": lengths.sentences}
-    return {**about, "summary": report.summary(), "length_summary": str(lengths)}
+    return {
+        "report": asdict(report),
+        "lengths": asdict(lengths),
+        "rows": lengths.sentences,
+        "summary": report.summary(),
+        "length_summary": str(lengths),
+    }
 
 
 def small_corpus(sentences: int, is_trained_on: bool, sed: SedConfig | None) -> Iterator[str]:
-    """Yield warnings about a corpus too small to learn much from; `sed` is None without learners."""
+    """Yield warnings about a corpus that is too small; `sed` is None without learners."""
     if sentences < _FEW_SENTENCES and is_trained_on:
         yield f"the corpus has only {sentences} sentences; training usually needs several thousand"
     if sed is None:
         return
     per_epoch = max(1, sentences // sed.batch_size)
-    if (updates := STAGE.steps(sed, sentences)) < _FEW_UPDATES:
+    if (steps := STAGE.steps(sed, sentences)) < _FEW_STEPS:
         yield (
-            f"a learner gets only {updates} updates ({sentences:,} sentences, sed.batch_size {sed.batch_size}, "
-            f"sed.epochs {sed.epochs:g}), but it needs a few hundred; set sed.epochs to "
-            f"{-(-_FEW_UPDATES // per_epoch)} for {_FEW_UPDATES} updates"
+            f"a learner gets only {steps} training steps ({sentences:,} sentences, sed.batch_size {sed.batch_size}, "
+            f"sed.epochs {sed.epochs:g}); set sed.epochs to {-(-_FEW_STEPS // per_epoch)} for {_FEW_STEPS} or more"
         )
 
 
@@ -105,13 +109,21 @@ class RewrittenViews(Artefact):
     ):
         name, title = f"views/{kind}.text", f"rewritten sentences ({kind})"
         inputs, settings = {"corpus": corpus, "source": source, "encoder": encoder}, {"kind": kind, "seed": seed}
-        execution = Blocks(corpus, ViewBlocks, title, partial(filler_bytes, views, encoder.value), name)
-        made = name, title, "views", rewritten_views, inputs, settings, {"views": ExternalInput(None, views)}, execution
-        super().__init__(*made, is_intermediate=True)
+        super().__init__(
+            name,
+            title,
+            "views",
+            rewritten_views,
+            inputs,
+            settings,
+            untracked={"views": ExternalInput(None, views)},
+            execution=Blocks(corpus, ViewBlocks, title, partial(filler_bytes, views, encoder.value), name),
+            is_intermediate=True,
+        )
 
 
 class ViewBlocks:
-    """Rewrite blocks of the corpus; random choices depend only on the seed and the sentences' IDs."""
+    """Rewrite blocks of the corpus; random choices depend only on the seed and the sentences' ids."""
 
     columns, kept = ("id", "sentence"), ("id", "first", "second", "chosen", "total")
 
@@ -119,7 +131,7 @@ class ViewBlocks:
         self._make = masked_views(inputs["views"], inputs["encoder"], settings["seed"], context.device)
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """Return the two views of each sentence; the first row has what was rewritten in the whole block."""
+        """Return the two views of each sentence; the first row has the block's counts of rewritten tokens."""
         made = self._make(table.column("sentence").to_pylist(), table.column("id").to_numpy())
         first, second = zip(*made.pairs)
         others = [0] * (len(table) - 1)
@@ -128,7 +140,7 @@ class ViewBlocks:
 
 
 def rewritten_views(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
-    """Count what was rewritten in all blocks."""
+    """Count the rewritten tokens of all blocks."""
     blocks: BlockFiles = inputs["blocks"]
     counted = [open_table(fetch()).read(["chosen", "total"]) for fetch in blocks.files]
     chosen, total = (sum(int(pc.sum(table.column(name)).as_py()) for table in counted) for name in ("chosen", "total"))

@@ -1,4 +1,4 @@
-"""Calibrations of embeddings and their files: the flow, and affine maps, a chain of which multiplies out to one."""
+"""Calibrations of embeddings (a flow or an affine map) and their files."""
 
 import json
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _TRANSFORM_ROWS = 1024
 
 
 class Flow(glow.Glow):
-    """A `Glow` that rejects widths it cannot split, and transforms arrays with any number of rows."""
+    """A `Glow` that rejects widths it cannot split and transforms arrays block by block."""
 
     def __init__(
         self, width: int, levels: int = 2, depth: int = 3, hidden: int = 32, generator: torch.Generator | None = None
@@ -30,7 +30,7 @@ class Flow(glow.Glow):
 
     @torch.inference_mode()
     def transform(self, x_ND: np.ndarray) -> np.ndarray:
-        """Return z_ND as float32, computed in blocks of rows; raise UserError for another width."""
+        """Return z_ND as float32; raise UserError for another width."""
         require_width(x_ND, self.width)
         z_ND = np.empty((len(x_ND), self.width), np.float32)
         for start in range(0, len(x_ND), _TRANSFORM_ROWS):
@@ -78,18 +78,16 @@ class Affine:
 
     @property
     def width(self) -> int:
-        """Size D of the embeddings."""
         return len(self.bias_D)
 
     def transform(self, x_ND: np.ndarray) -> np.ndarray:
-        """Return the mapped rows as float32; raise UserError for another width."""
         require_width(x_ND, len(self.weight_DD))
         y_ND = np.asarray(x_ND, np.float32) @ self.weight_DD.astype(np.float32)
         y_ND += self.bias_D.astype(np.float32)
         return y_ND
 
     def then(self, second: "Affine") -> "Affine":
-        """Return the composition: this map first, then `second`."""
+        """Compose this map with `second`, which is applied after it."""
         return Affine(self.weight_DD @ second.weight_DD, self.bias_D @ second.weight_DD + second.bias_D)
 
 
@@ -108,7 +106,7 @@ def save_calibration(calibration: CalibrationMap, directory: Path) -> None:
 
 
 def load_calibration(directory: Path) -> CalibrationMap:
-    """Load what `save_calibration` wrote, bit for bit, on the CPU; `kind` in config.json selects the class."""
+    """Load what `save_calibration` wrote, on the CPU; raise UserError if it cannot be read."""
     try:
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         if config["kind"] == "flow":

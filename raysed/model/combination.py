@@ -1,7 +1,7 @@
 """Combine several teachers into one target per sentence: an affine map of their concatenated vectors.
 
-The map is fitted on moments of the teachers' embeddings over the corpus: one pass to fit it and one to apply it, in
-memory that does not depend on the number of sentences.
+One pass over the corpus fits the map on moments of the teachers' embeddings, another applies it. Memory does not depend
+on the number of sentences.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 MOST_EXHAUSTIVE = 6
-"""With at most this many teachers, score every subset (63 of 6 teachers)."""
+"""Score every subset of up to this many teachers: 63 subsets of 6."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +21,7 @@ class Combination:
 
     Attributes:
         is_unit: normalise each teacher's vector to length 1 first.
-        kept: share (0 to 1) of the combined vectors' squared length that is left at the target's width.
+        kept: share (0 to 1) of the combined vectors' squared length that fits into the target's width.
     """
 
     is_unit: bool
@@ -45,18 +45,16 @@ class Combination:
         return rows == columns and np.allclose(self.weight_ED, np.eye(rows)) and not np.any(self.offset_D)
 
     def turned(self, products_DD: np.ndarray) -> "Combination":
-        """Return it with targets rotated towards other vectors; `products_DD` sums their outer products, see `turn`."""
+        """Rotate the targets towards other vectors, see `turn`."""
         turn_DD = turn(products_DD)
         offset_D = np.broadcast_to(self.offset_D, len(turn_DD)) @ turn_DD
         return replace(self, weight_ED=self.weight_ED @ turn_DD, offset_D=offset_D)
 
     def save(self, path: Path) -> None:
-        """Write a `.npz` file."""
         np.savez(path, is_unit=self.is_unit, weight_ED=self.weight_ED, offset_D=self.offset_D, kept=self.kept)
 
     @classmethod
     def load(cls, path: Path) -> "Combination":
-        """Load what `save` wrote."""
         with np.load(path) as file:
             return cls(bool(file["is_unit"]), file["weight_ED"], file["offset_D"], float(file["kept"]))
 
@@ -78,14 +76,14 @@ def fit_combination(
     is_ordered: bool = False,
     centred_on: tuple[np.ndarray, int] | None = None,
 ) -> Combination:
-    """Fit the combination.
+    """Fit the map from teachers' vectors to targets.
 
     Args:
         weights: one per teacher; 0 leaves the teacher out.
         products_EE: X' X of the rows X of `side_by_side`, uncentred; unit rows unless `how` is `mean`.
-        width: D of the targets; None: the combination's own. A wider combination is projected onto its uncentred
-            principal directions, which preserve dot products best; a narrower one is padded with zeros.
-        is_ordered: rotate to the principal directions even if nothing has to be projected.
+        width: D of the targets; None: the combined width. Wider vectors are projected onto their uncentred principal
+            directions, which preserve dot products best. Narrower ones are padded with zeros.
+        is_ordered: rotate to the principal directions even without projection.
         centred_on: sum [E] and number of the same rows. Several teachers are then centred and each is scaled to total
             variance 1 (PHI-S, Ranzinger et al. 2024, without its rotation, which changes no dot product).
     """
@@ -114,7 +112,7 @@ def fit_combination(
 def principal_directions(products_FF: np.ndarray, count: int) -> tuple[np.ndarray, float]:
     """Return the top principal directions [F, count] and the share of the rows' squared length that they keep.
 
-    They are orthonormal, strongest first. Those of uncentred second moments preserve dot products best.
+    They are orthonormal, strongest first.
     """
     values_F, vectors_FF = np.linalg.eigh(products_FF)
     share = values_F[::-1][:count].sum() / values_F.sum() if count < len(values_F) else 1.0
@@ -132,9 +130,9 @@ def with_fixed_signs(directions_FG: np.ndarray) -> np.ndarray:
 
 
 def turn(products_DF: np.ndarray) -> np.ndarray:
-    """Return the R [D, F] with orthonormal rows or columns that maximises trace(R' products): orthogonal Procrustes.
+    """Solve orthogonal Procrustes: return the R [D, F], orthonormal in rows or columns, of largest trace(R' products).
 
-    The products are outer products, summed over sentences, of vectors [D] with those to rotate them towards [F].
+    `products_DF` sums, over sentences, the outer products of vectors [D] and their goals [F].
     """
     import scipy.linalg  # not needed by every worker
 
@@ -142,11 +140,11 @@ def turn(products_DF: np.ndarray) -> np.ndarray:
     return left_DR @ right_RF
 
 
-# -- several teachers as one, and which of them -----------------------------------------------------------------------
+# -- combining and choosing teachers ---------------------------------------------------------------------------------
 
 
 def prepared(how: str, balance: str, x_ND: np.ndarray) -> np.ndarray:
-    """Prepare a teacher's embeddings for `combined`: normalised, and balanced on these sentences alone if asked."""
+    """Normalise a teacher's embeddings for `combined`; `centred` balances them on these sentences alone."""
     if how == "mean":
         return x_ND
     x_ND = side_by_side([x_ND], is_unit=True)
@@ -157,7 +155,7 @@ def prepared(how: str, balance: str, x_ND: np.ndarray) -> np.ndarray:
 
 
 def combined(how: str, weights: Sequence[float], parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Combine prepared embeddings [B, D_k] at full width [B, E], as `fit_combination` does before it reduces them."""
+    """Combine prepared embeddings [B, D_k] to [B, E], as `fit_combination` does before projection."""
     if how == "mean":
         return np.average(parts, axis=0, weights=weights)
     roots_K = np.sqrt(np.asarray(weights) / np.sum(weights))
@@ -169,8 +167,8 @@ def choose_teachers(
 ) -> tuple[tuple[int, ...], dict[tuple[int, ...], float]]:
     """Return the subset of teachers to keep, and the score of every subset tried.
 
-    With up to 6 teachers every subset is tried; with more, greedy forward selection adds the best one each time. The
-    smallest subset less than `least` below the best score wins; among these the best, and of equals the first.
+    Above `MOST_EXHAUSTIVE` teachers, greedy forward selection adds the best one each time. The smallest subset less
+    than `least` below the best score wins: of equal sizes the best, of equal scores the first.
     """
     everyone, tried = range(count), {}
     if count <= MOST_EXHAUSTIVE:

@@ -1,8 +1,8 @@
 """The encoder of members and learners: a Hugging Face transformer, run without padding, and pooling.
 
-Three short random sentences show whether an architecture's `forward` gives the same result for packed rows as for
-padded ones. If it does not, the encoder runs padded batches: same numbers, slower. Architectures whose sentences see
-their padding, as ConvBERT's do, are refused.
+Three short random sentences show whether an architecture embeds packed rows like padded ones. If it does not, the
+encoder runs padded batches: same numbers, slower. Architectures that let padding change a vector, such as ConvBERT,
+are refused.
 """
 
 import logging
@@ -30,26 +30,26 @@ _ROUNDING, _ROUNDING_OF_HALVES = 1e-3, 2e-2
 
 
 class UnsupportedEncoder(UserError):
-    """An architecture that only sentence-transformers can compute, such as one whose sentences see their padding."""
+    """An architecture that only sentence-transformers can run, such as one with a decoder."""
 
 
 class Encoder(nn.Module):
     """A transformer, pooling (the mean includes special tokens) and, in some learners, a linear head.
 
-    The transformer is any bidirectional encoder of transformers that returns hidden states, or a table of vectors.
+    The transformer is any bidirectional encoder that returns hidden states, or `StaticVectors`.
 
     Attributes:
         pooling: `mean`, or `cls`: the state of each sentence's first token.
-        position_offset: first position in packed rows (RoBERTa: padding id + 1); None: it cannot take packed rows.
-        parts: number of passes per batch. Above 1 the backward pass recomputes each part (activation checkpointing),
-            so memory holds the activations of one part at a time; results do not change.
+        position_offset: first position in packed rows (RoBERTa: padding id + 1); None: rows must be padded.
+        parts: passes per batch. Above 1 the backward pass recomputes each part (activation checkpointing), so memory
+            holds the activations of one part at a time. Results do not change.
     """
 
     def __init__(self, transformer: PreTrainedModel):
         super().__init__()
         self.transformer = transformer
         if getattr(transformer.config, "use_cache", False):
-            transformer.config.use_cache = False  # of decoders: keys and values, for the next tokens of a text
+            transformer.config.use_cache = False  # decoders would keep keys and values
         self.head: nn.Linear | None = None
         self.pooling: Literal["mean", "cls"] = "mean"
         self.parts = 1
@@ -60,7 +60,6 @@ class Encoder(nn.Module):
 
     @property
     def width(self) -> int:
-        """Size D of the embeddings."""
         return self.head.out_features if self.head else self.transformer.config.hidden_size
 
     def set_head(self, weight_HD: np.ndarray | None) -> None:
@@ -79,20 +78,19 @@ class Encoder(nn.Module):
 
     @property
     def is_static(self) -> bool:
-        """Whether it is a table of one vector per token."""
         return isinstance(self.transformer, StaticVectors)
 
     def use_sparse_gradients(self) -> None:
-        """Make token embeddings' gradients sparse on a CPU (GPUs would synchronise). The optimizer must allow it."""
+        """Make token embeddings' gradients sparse on CPUs (GPUs would synchronise). The optimizer must allow it."""
         embedding = self.transformer.get_input_embeddings()
         is_on_cpu = self.transformer.device.type == "cpu"
         if is_on_cpu and type(embedding) is nn.Embedding and not embedding.scale_grad_by_freq:
             embedding.sparse = True
 
     def round_weights(self) -> None:
-        """Keep the transformer's weights in bf16 from now on, to embed faster than by autocast; pooling stays in fp32.
+        """Convert the transformer's weights to bf16, which embeds faster than autocast.
 
-        Buffers stay as they are: rotary frequencies need their precision. A table of vectors would gain nothing.
+        Buffers stay in fp32, which rotary frequencies need. A static model would gain nothing.
         """
         if not self.is_static:
             for parameter in self.transformer.parameters():
@@ -100,7 +98,6 @@ class Encoder(nn.Module):
 
     @property
     def is_rounded(self) -> bool:
-        """Whether the transformer's weights are in bf16."""
         return self.transformer.dtype == torch.bfloat16
 
     def forward(self, tokens: PackedTokens, layers: Layers = 1) -> torch.Tensor:
@@ -127,11 +124,11 @@ class Encoder(nn.Module):
             return self.head(emb_BH.to(self.head.weight.dtype))
 
     def token_states(self, tokens: PackedTokens) -> torch.Tensor:
-        """Return the last block's states in the packed layout, [R, L, D], for token-level objectives."""
+        """Return the last block's states in the packed layout, [R, L, D]."""
         return self._hidden_states(tokens, all_layers=False)[-1]
 
     def _hidden_states(self, tokens: PackedTokens, all_layers: bool) -> Sequence[torch.Tensor]:
-        """Return the states of the embedding layer and every block, or of the last block only, each [R, L, D]."""
+        """Return the states [R, L, D] of all layers, embeddings first, or of the last one only."""
         if self.position_offset is None:
             return _padded_states(self.transformer, tokens, all_layers)
         tensors = tokens.input_ids, tokens.position_ids, tokens.segments
@@ -141,8 +138,8 @@ class Encoder(nn.Module):
             return states_of(*tensors)
         count = min(self.parts, rows)
         edges = [rows * part // count for part in range(count + 1)]
-        # Pass tensors, not the batch: `checkpoint` saves the random state of its tensor arguments' devices and does not
-        # look into a dataclass. Otherwise the recomputation on a GPU would draw other dropout masks.
+        # Pass tensors, not the batch: `checkpoint` saves the random state of its tensor arguments' devices only.
+        # Otherwise a GPU would draw other dropout masks when it recomputes.
         parts = [
             checkpoint(states_of, *(x[slice(*pair)] for x in tensors), use_reentrant=False) for pair in pairwise(edges)
         ]
@@ -150,7 +147,7 @@ class Encoder(nn.Module):
 
 
 def blocks_of(layers: Layers, count: int) -> list[int]:
-    """Return the indices of the blocks that a pooling averages, out of `count`; raise UserError if there are too few.
+    """Return which of `count` blocks a pooling averages; raise UserError for too many layers.
 
     Index 0 is the embedding layer. `first_last` is what the released BERT-flow code does for its "last two layers".
 
@@ -165,7 +162,7 @@ def blocks_of(layers: Layers, count: int) -> list[int]:
 
 
 def _mean_pool(states: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:
-    """Average each sentence's states, [R, L, D] -> emb_BD; empty slots are segment B, whose sum is dropped."""
+    """Average each sentence's states, [R, L, D] -> emb_BD; drop segment B, the empty slots."""
     count, width = len(tokens), states.shape[-1]
     states = states.to(torch.promote_types(states.dtype, torch.float32))
     sums = _sums(states.reshape(-1, width), tokens.segments.reshape(-1), count + 1, states.device.type)
@@ -173,8 +170,8 @@ def _mean_pool(states: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:
 
 
 def _first_states(states: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:
-    """Return the state of each sentence's first token, [R, L, D] -> [B, D]; 0 for a sentence without tokens."""
-    # All others are put behind the last sentence and dropped: a mask would have to be waited for on a GPU.
+    """Return each sentence's first state, [R, L, D] -> [B, D]; 0 without tokens."""
+    # Other tokens go to a last segment, which is dropped: selecting by a mask would make a GPU synchronise.
     segments = tokens.segments.where(tokens.position_ids == 0, len(tokens)).flatten()
     found = states.new_zeros(len(tokens) + 1, states.shape[-1], dtype=torch.promote_types(states.dtype, torch.float32))
     return found.index_put((segments,), states.flatten(0, 1).to(found.dtype))[:-1]
@@ -183,7 +180,7 @@ def _first_states(states: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:
 def _sums(states_TD: torch.Tensor, segments_T: torch.Tensor, count: int, device_type: str) -> torch.Tensor:
     """Sum the states of each segment, [count, D], in a reproducible order.
 
-    On CUDA the order of `index_add` varies between calls and that of `index_put` does not; on CPUs it is the reverse.
+    On CUDA the order of `index_add` varies between calls, on CPUs that of `index_put`.
     """
     zeros = states_TD.new_zeros(count, states_TD.shape[1])
     if device_type == "cuda":
@@ -205,7 +202,7 @@ def _packed_states(
 
 
 def _padded_states(transformer: PreTrainedModel, tokens: PackedTokens, all_layers: bool) -> list[torch.Tensor]:
-    """Run the ordinary padded forward and put its states back into the packed layout."""
+    """Run padded rows; return states in the packed layout."""
     count, longest = len(tokens), max(1, int(tokens.lengths.max()))
     real = tokens.segments < count
     places = tokens.segments[real] * longest + tokens.position_ids[real]
@@ -232,14 +229,14 @@ def _states(
 
 @torch.no_grad()
 def _probe(transformer: PreTrainedModel) -> int | None:
-    """Return the first position with which packed rows give the padded result, or None if none does."""
+    """Return the first position for which packed rows give the padded result, or None."""
     was_training, found = transformer.training, None
     transformer.eval()
     pad, vocabulary = transformer.config.pad_token_id or 0, transformer.config.vocab_size
     generator = np.random.default_rng(0)
     sentences = [generator.integers(min(pad + 1, vocabulary - 1), vocabulary, size) for size in (3, 5, 6)]
     tokens = pack(TokenTable.from_lists(sentences), row_tokens=8).to(transformer.device)
-    # Two of the sentences share a row: an architecture that ignores the mask or the positions gives other numbers.
+    # Two sentences share a row, so an architecture that ignores the mask or the positions gives other numbers.
     expected = _mean_pool(_padded_states(transformer, tokens, False)[0], tokens)
     # Short sentences cannot reveal attention that is limited to a window.
     if all(kind == "full_attention" for kind in getattr(transformer.config, "layer_types", None) or []):
@@ -254,7 +251,7 @@ def _probe(transformer: PreTrainedModel) -> int | None:
             share = _ROUNDING if transformer.dtype == torch.float32 else _ROUNDING_OF_HALVES
             if difference_D.abs().max() > share * expected_D.abs().max():
                 raise UnsupportedEncoder(
-                    f"{name} gives a sentence other vectors beside longer ones; use another architecture"
+                    f"{name} embeds a sentence differently if it is padded; use another architecture"
                 )
         log.warning("%s does not support packed rows, so it gets padded batches (same results, slower)", name)
     transformer.train(was_training)

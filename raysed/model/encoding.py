@@ -34,7 +34,7 @@ def encode(
     device, was_training, done = next(encoder.parameters()).device, encoder.training, 0
     passes = deque(batches_by_tokens(table.lengths, token_budget or default_token_budget(device)))
     encoder.eval()
-    packed = ThreadPoolExecutor(1, "pack")  # a GPU's next pass is packed while it works; threads of a CPU are busy
+    packed = ThreadPoolExecutor(1, "pack")  # packs the next pass while a GPU computes
     ahead = None
     try:
         while passes:
@@ -58,7 +58,7 @@ def encode(
 
 
 def _pack(table: TokenTable, rows: np.ndarray) -> PackedTokens:
-    """Pack some rows, as long as the longest sentence: lengths are similar, so few slots stay empty."""
+    """Pack rows as long as the longest sentence: lengths are similar, so few slots stay empty."""
     return pack(table.take(rows), row_tokens=1)
 
 
@@ -79,7 +79,7 @@ def _embed(
     longest = int(tokens.lengths.max())
     if len(tokens) == 1:
         raise UserError(
-            f"there is not enough memory to embed a sentence of {longest} tokens; lower encoder.max_length (of a "
+            f"not enough memory to embed a sentence of {longest} tokens; lower encoder.max_length (of a "
             "teacher: teachers.max_length), or use a smaller model"
         )
     log.warning(
@@ -89,18 +89,18 @@ def _embed(
 
 
 def _needs_autocast(encoder: Encoder, device: torch.device) -> bool:
-    """Return whether autocast has to round what an architecture computes from buffers in fp32, beside weights in bf16.
+    """Return whether autocast must round what an architecture with weights in bf16 computes from fp32 buffers.
 
-    On GPUs it would also compute normalisations in fp32, a fifth of the time for no smaller errors.
+    On GPUs autocast also computes normalisations in fp32: a fifth of the time, for no smaller errors.
     """
     has_buffers = any(buffer.is_floating_point() for buffer in encoder.transformer.buffers())
     return encoder.is_rounded and (has_buffers or device.type != "cuda")
 
 
 def default_token_budget(device: torch.device | str) -> int:
-    """Return how many tokens a forward pass should have on a device.
+    """Return the tokens per forward pass on a device.
 
-    On CPUs 8,192 tokens overflow the caches and take a sixth longer than 2,048. On GPUs small passes finish before the
+    On CPUs 8,192 tokens overflow the caches and take a sixth longer than 2,048. GPUs finish small passes before the
     next one is launched.
 
     >>> default_token_budget("cpu"), default_token_budget("cuda")

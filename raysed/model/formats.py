@@ -1,8 +1,8 @@
 """Export the transformer as the files that sentence-transformers' `backend="onnx"` and `"openvino"` look for.
 
 These backends run only the transformer and return only its last layer; pooling and calibration stay modules of
-sentence-transformers. optimum-onnx and optimum-intel, which they need, do not work with this transformers, so torch's
-exporter, ONNX Runtime's quantization, OpenVINO and NNCF write the files.
+sentence-transformers. Their exporters, optimum-onnx and optimum-intel, do not work with this transformers release.
+torch's exporter, ONNX Runtime's quantization, OpenVINO and NNCF write the files instead.
 """
 
 import importlib.util
@@ -35,7 +35,7 @@ FILES: Mapping[Format, str] = {
     "openvino": "openvino/openvino_model.xml",
     "openvino_int8": "openvino/openvino_model_qint8_quantized.xml",
 }
-"""File names as sentence-transformers' exports choose them. The folder is the name of the backend, and of our extra."""
+"""Names of sentence-transformers' own exports. The folder names the backend and raysed's extra."""
 _SIGNED = {"int8": True, "int8_avx2": False}
 """Whether weights are signed: sums of signed products may overflow on processors without VNNI."""
 _OPSET = 18
@@ -43,7 +43,7 @@ _OPSET = 18
 
 
 def check_formats(formats: Sequence[Format], encoder: EncoderConfig) -> None:
-    """Raise UserError if an encoder cannot be exported; tries the ONNX export with random weights."""
+    """Raise UserError if an encoder cannot be exported, tried with random weights."""
     if not formats:
         return
     for name in formats:
@@ -66,7 +66,7 @@ def check_formats(formats: Sequence[Format], encoder: EncoderConfig) -> None:
 
 
 def check_packages(name: Format, setting: str, remedy: str) -> None:
-    """Raise UserError if packages are missing that write or run a format."""
+    """Raise UserError if a package that writes or runs a format is missing."""
     runtime = {"openvino": ["openvino"], "openvino_int8": ["openvino", "nncf"]}.get(name, ["onnxruntime"])
     missing = [package for package in ("onnx", "onnxscript", *runtime) if importlib.util.find_spec(package) is None]
     if missing:
@@ -75,9 +75,9 @@ def check_packages(name: Format, setting: str, remedy: str) -> None:
 
 
 def write_formats(path: Path, formats: Sequence[Format], sentences: Sequence[str] = ()) -> None:
-    """Add further formats to an exported model's directory, from the files in it.
+    """Add formats to an exported model's directory.
 
-    `openvino_int8` chooses the range of its activations by `sentences`, which should be like those to embed.
+    `openvino_int8` calibrates on `sentences`, which should resemble those to embed.
     """
     model = AutoModel.from_pretrained(path, trust_remote_code=False, use_safetensors=True, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
@@ -93,14 +93,13 @@ def write_formats(path: Path, formats: Sequence[Format], sentences: Sequence[str
                 continue
             from onnxruntime.quantization import QuantType, quantize_dynamic
 
-            # Weights get 8 bits and one scale per output channel; activations are quantized dynamically.
             kind, options = QuantType.QInt8 if _SIGNED[name] else QuantType.QUInt8, {"WeightSymmetric": True}
             with _quiet():
                 quantize_dynamic(plain, place, per_channel=True, weight_type=kind, extra_options=options)
 
 
 def write_onnx(transformer: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, file: Path) -> None:
-    """Write a transformer on the CPU, with the last layer as its only output."""
+    """Write a transformer on the CPU; its only output is the last layer."""
     batch = dict(tokenizer(["A man plays the guitar.", "It rains."], padding=True, return_tensors="pt"))
     axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", min=2)}
     options = {"input_names": list(batch), "output_names": ["last_hidden_state"], "opset_version": _OPSET}
@@ -139,7 +138,7 @@ def write_openvino(
 
 
 def load_format(path: Path, name: Format | None) -> Callable[[Sequence[str]], np.ndarray]:
-    """Return a function that embeds sentences, float32 [N, D], with an exported model in a format (None: torch)."""
+    """Return a function that embeds sentences, float32 [N, D], with an exported format (None: torch)."""
     from raysed.model import library  # takes seconds
 
     model = library.load(path)
@@ -150,33 +149,28 @@ def load_format(path: Path, name: Format | None) -> Callable[[Sequence[str]], np
 
 
 def backend_of(name: Format) -> str:
-    """Return sentence-transformers' backend for a format: `onnx` or `openvino`."""
+    """Return the backend of a format: `onnx` or `openvino`."""
     return FILES[name].partition("/")[0]
 
 
 def has_own_code(path: Path) -> bool:
-    """Return whether an exported model's directory contains custom code of its encoder."""
+    """Return whether an export contains custom code of its encoder."""
     return "auto_map" in read_settings(path / "config.json")
 
 
 def largest_difference(found_ND: np.ndarray, expected_ND: np.ndarray) -> float:
-    """Return the largest difference of any coordinate over the largest expected magnitude; NaN if either has NaN."""
+    """Return the largest difference over the largest expected magnitude; NaN if either has NaN."""
     return float(np.abs(found_ND - expected_ND).max() / np.abs(expected_ND).max())
 
 
 def cosines(found_ND: np.ndarray, expected_ND: np.ndarray) -> np.ndarray:
-    """Return the cosine of each row of two matrices, [N]."""
+    """Return the cosines of corresponding rows, [N]."""
     lengths_N = np.linalg.norm(found_ND, axis=1) * np.linalg.norm(expected_ND, axis=1)
     return (found_ND * expected_ND).sum(1) / lengths_N
 
 
 class OnnxFile:
-    """An ONNX file that ONNX Runtime runs on the CPU, with as many threads as torch uses.
-
-    Attributes:
-        inputs: types by name.
-        outputs: names.
-    """
+    """An ONNX file that ONNX Runtime runs on the CPU, with torch's number of threads; `inputs` are types by name."""
 
     def __init__(self, file: Path):
         from onnxruntime import InferenceSession, SessionOptions
@@ -189,11 +183,11 @@ class OnnxFile:
         self.outputs = [each.name for each in self._session.get_outputs()]
 
     def run(self, output: str, batch: Mapping[str, np.ndarray], seconds: float = TIMEOUT_MAX) -> np.ndarray:
-        """Compute one output; after `seconds` ONNX Runtime raises an error, as a file may have endless loops."""
+        """Compute one output; raise after `seconds`, since a file may have endless loops."""
         from onnxruntime import RunOptions
 
         options = RunOptions()
-        options.log_severity_level = 4  # the error says it, too
+        options.log_severity_level = 4  # the exception repeats it
         timer = Timer(seconds, setattr, (options, "terminate", True))
         timer.start()
         try:
@@ -211,7 +205,7 @@ class OnnxTransformer(torch.nn.Module):
         self.config, self._file = config, OnnxFile(file)
 
     def forward(self, **batch: torch.Tensor) -> BaseModelOutput:
-        """Return `last_hidden_state`, float32 [B, L, D], and no other layer."""
+        """Return only `last_hidden_state`, float32 [B, L, D]."""
         states_BLD = self._file.run("last_hidden_state", {name: batch[name].numpy() for name in self._file.inputs})
         return BaseModelOutput(last_hidden_state=torch.from_numpy(states_BLD))
 
@@ -219,7 +213,7 @@ class OnnxTransformer(torch.nn.Module):
 class OpenVinoTransformer(torch.nn.Module):
     """A transformer in an OpenVINO file, called like the original, with as many threads as torch uses.
 
-    All else is OpenVINO's default, as for users: on CPUs with AMX it computes in bf16.
+    Other options are OpenVINO's defaults: on CPUs with AMX it computes in bf16.
     """
 
     dtype = torch.float32
@@ -231,14 +225,13 @@ class OpenVinoTransformer(torch.nn.Module):
         self.place = torch.nn.Parameter(torch.empty(0), requires_grad=False)  # says that it is on the CPU
 
     def forward(self, **batch: torch.Tensor) -> BaseModelOutput:
-        """Return `last_hidden_state`, float32 [B, L, D], and no other layer."""
         batch = {"token_type_ids": torch.zeros_like(batch["input_ids"]), **batch}
         given = {port.any_name: batch[port.any_name].numpy() for port in self._compiled.inputs}
         return BaseModelOutput(last_hidden_state=torch.from_numpy(self._compiled(given)["last_hidden_state"]))
 
 
 class _LastStates(torch.nn.Module):
-    """The output that the backend reads; leaves a pooler out of the file."""
+    """Return only the last layer, which leaves a pooler out of the file."""
 
     def __init__(self, transformer: torch.nn.Module):
         super().__init__()
@@ -249,8 +242,8 @@ class _LastStates(torch.nn.Module):
 
 
 def _openvino() -> Any:
-    """Import OpenVINO without its telemetry, which would send usage data to Intel from the first import on."""
-    sys.modules.setdefault("openvino_telemetry", None)  # as if it were not installed, which OpenVINO and NNCF allow
+    """Import OpenVINO without its telemetry, which sends usage data to Intel on import."""
+    sys.modules.setdefault("openvino_telemetry", None)  # OpenVINO and NNCF take it for not installed
     import openvino
 
     return openvino
@@ -258,10 +251,10 @@ def _openvino() -> Any:
 
 @cache
 def _openvino_core() -> Any:
-    """Return a core that is never freed, for all models of this process.
+    """Return one core for all models of this process; it is never freed.
 
-    Each core gives its thread a stack for signal handlers. Cores that are freed in the order in which they were made
-    leave it one that is freed, too, and the next signal, such as Ctrl-C, ends the process with a segmentation fault.
+    Each core gives its thread a stack for signal handlers. Freeing cores in order of creation leaves the thread a freed
+    stack, and the next signal, such as Ctrl-C, is a segmentation fault.
     """
     return _openvino().Core()
 

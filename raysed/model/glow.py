@@ -30,13 +30,13 @@ class Glow(nn.Module):
 
     1. actnorm: y = (x + shift) * exp(3 * log_scale), per channel;
     2. reversal of the channels (the paper says "random permutation", its code reverses);
-    3. additive coupling of the halves: [y1, y2 + g(y1)], where g has three linear layers: two without bias,
-       each followed by an actnorm and ReLU, and a last one that starts at zero.
+    3. additive coupling of the halves: [y1, y2 + g(y1)]. g has three linear layers: two without bias, each
+       followed by an actnorm and ReLU, and a last one that starts at zero.
 
     A level is `depth` steps. After every level but the last, the second half of the channels leaves the flow. z is the
     concatenation of these halves, in order, and the last level's output.
 
-    To need few kernels per training step, one parameter holds all shifts and another all log-scales, in this order: the
+    One parameter holds all shifts and another all log-scales, so a training step needs few kernels. Their order: the
     actnorms of all steps, g's first actnorms, g's second actnorms, the scaled biases of g's last layers.
 
     Shapes: B rows, D = width, a multiple of 2**levels; `levels` is 2 in the paper, 3 in the released code's default.
@@ -71,9 +71,9 @@ class Glow(nn.Module):
     def initialize_(self, x_BD: Tensor) -> None:
         """Set every actnorm, g's included, to give mean 0 and standard deviation 1 over these rows.
 
-        Call it once, before the first update, with randomly drawn rows; a second call raises RuntimeError, also after
-        saving and loading. A channel that is constant up to rounding (a LayerNorm weight of zero) is scaled like the
-        channel of largest deviation: scaled to deviation 1 in every step, its noise would overflow.
+        Call it once, before the first step, with randomly drawn rows; a second call raises RuntimeError, also after
+        loading. A channel that is constant up to rounding (a LayerNorm weight of zero) is scaled like the channel of
+        largest deviation. Scaled to deviation 1 in every step, its noise would overflow.
         """
         if self.initialized:
             raise RuntimeError("this flow is initialised already")
@@ -138,19 +138,17 @@ class FlowHead(nn.Module):
         return features
 
     def get_embedding_dimension(self) -> int:
-        """Return the width D of the embeddings."""
         return self.glow.width
 
     get_sentence_embedding_dimension = get_embedding_dimension  # its name before sentence-transformers 6
 
     def save(self, directory: str | Path, **_: Any) -> None:
-        """Write the flow into a directory, and this file into its parent, where the loader looks for it."""
+        """Write the flow into a directory, and this file beside it for sentence-transformers."""
         write(self.glow, Path(directory))
         shutil.copyfile(__file__, Path(directory).parent / Path(__file__).name)
 
     @staticmethod
     def load(directory: str | Path) -> "FlowHead":
-        """Load what `save` wrote."""
         return FlowHead(read(Path(directory), Glow))
 
 

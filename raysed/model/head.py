@@ -1,6 +1,6 @@
 """A learner's linear head, from the transformer's width H to that of the targets.
 
-It has no bias: its matrix alone determines the dot products after it, which lets `fold` shrink it.
+It has no bias, so its matrix alone determines dot products and `fold` can shrink it.
 """
 
 from pathlib import Path
@@ -12,13 +12,13 @@ from raysed.model.combination import with_fixed_signs
 
 _FILE = "head.safetensors"
 START = "head.npy"
-"""File beside the targets: the head [H, D] that learners start with."""
+"""File beside the targets: the learners' initial head [H, D]."""
 VARIANCE = "variance.npy"
-"""File beside the targets, for heads that are dropped: mean squared error [D] of `START` in each dimension."""
+"""File beside the targets, if the head is dropped: mean squared error [D] of `START` per dimension."""
 
 
 def save_head(weight_HD: np.ndarray, directory: Path) -> None:
-    """Write `head.safetensors` beside the transformer, as the `weight` [D, H] of a linear layer."""
+    """Write `head.safetensors`: the `weight` [D, H] of a linear layer."""
     save_file({"weight": np.ascontiguousarray(weight_HD.T)}, directory / _FILE)
 
 

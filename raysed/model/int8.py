@@ -1,6 +1,6 @@
-"""Teachers in 8 bits: OpenVINO quantizes a transformer on sentences like those to embed, and runs it on the CPU.
+"""Teachers in 8 bits: OpenVINO quantizes a transformer on sample sentences and runs it on the CPU.
 
-Vectors are near those in fp32, not equal: how near, is measured on other sentences.
+Vectors differ slightly from fp32; raysed measures by how much on other sentences.
 """
 
 import tempfile
@@ -13,21 +13,21 @@ from raysed.model.formats import OpenVinoTransformer, cosines, write_onnx, write
 from raysed.model.load import LibraryModel, NativeModel
 
 COMPARED = 100
-"""Sentences, the first of those given, to compare with fp32."""
+"""Number of sentences to compare with fp32."""
 _FILE = "model.xml"
 
 
 def write_int8(model: NativeModel | LibraryModel, sentences: Sequence[str], out: Path) -> dict[str, Any]:
     """Quantize a model on all but the first `COMPARED` sentences.
 
-    Returns the `mean` and `least` cosine with its vectors in fp32; or the `reason` why it stays as it is.
+    Returns the `mean` and `least` cosine with its fp32 vectors, or the `reason` why it cannot.
     """
     if isinstance(model, LibraryModel):
         return {"reason": model.reason}
     if model.encoder.is_static:
-        return {"reason": "it is a table of vectors"}
+        return {"reason": "it is a static model"}
     if model.layers != 1:
-        return {"reason": "more than its last layer is pooled"}
+        return {"reason": "it pools more than its last layer"}
     some = list(sentences[:COMPARED])
     exact_ND, transformer = model.embed(some), model.encoder.transformer
     try:
@@ -43,15 +43,15 @@ def write_int8(model: NativeModel | LibraryModel, sentences: Sequence[str], out:
 
 
 def int8_summary(title: str, found: Mapping[str, Any]) -> str:
-    """Return a sentence about what `write_int8` returned for a teacher."""
+    """Describe what `write_int8` returned for a teacher."""
     if "reason" in found:
-        return f"{title} cannot be quantized and embeds the corpus as with encode_precision auto: {found['reason']}"
+        return f"{title} cannot be quantized, so it embeds the corpus with encode_precision auto: {found['reason']}"
     near = f"{found['mean']:.3f} on average and {found['least']:.3f} at least"
     return f"{title} embeds the corpus in 8 bits: its vectors' cosine with fp32 is {near}, on {COMPARED} sentences"
 
 
 def use_int8(model: NativeModel, directory: Path) -> bool:
-    """Let a model embed with what `write_int8` wrote; return False if that was nothing, because it had a reason."""
+    """Make a model embed with the files of `write_int8`; return False if it wrote none."""
     if not (directory / _FILE).exists():
         return False
     model.encoder.transformer = OpenVinoTransformer(directory / _FILE, model.encoder.transformer.config)

@@ -1,7 +1,7 @@
-"""Read and write sentence-transformers models. Only this module imports the library; import it late, it takes seconds.
+"""Read and write sentence-transformers models. Only this module imports the library, which takes seconds.
 
-A model directory's code runs only with `trust_remote_code`. Modules of custom classes are rejected, except this
-project's flow, which is loaded with raysed's own class.
+A model directory's code runs only with `trust_remote_code`. Custom modules are rejected, except raysed's flow, which
+raysed's own class loads.
 """
 
 import json
@@ -42,24 +42,24 @@ from raysed.store.hub import model_directory
 
 _OWN = "sentence_transformers."
 _FLOW = "glow.FlowHead"
-"""Class of an exported flow in modules.json; `glow.py` lies beside that file."""
+"""Class of an exported flow in modules.json, in the `glow.py` beside it."""
 _VECTOR_MODULES = ("Dense", "Normalize", "LayerNorm", "Dropout", "FlowHead")
-"""Modules that map a sentence's vector and do not look at its tokens."""
+"""Modules that map a sentence's vector without its tokens."""
 _DEFAULT_OPTIONS = {
     "transformer_task": "feature-extraction",
     "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
     "module_output_name": "token_embeddings",
 }
 _HANDLED_KEYS = {"max_seq_length", *_DEFAULT_OPTIONS}
-_WEIGHTS = {"use_safetensors": True, "dtype": torch.float32}  # in whatever precision they are stored
+_WEIGHTS = {"use_safetensors": True, "dtype": torch.float32}  # whatever the stored precision
 
 
 class NotPackable(Exception):
-    """The reason why only sentence-transformers itself can compute a model."""
+    """The reason why only sentence-transformers can run a model."""
 
 
 def load(directory: Path, device: str = "cpu", trust_remote_code: bool = False) -> SentenceTransformer:
-    """Load a model directory with the library; raise UserError for modules that are neither its own nor a flow."""
+    """Load a model directory with the library; raise UserError for custom modules other than a flow."""
     entries = _entries(directory)
     if any(kind == _FLOW for kind, _ in entries):  # the library would run the directory's glow.py
         modules = [_module(directory, *entry, trust_remote_code) for entry in entries]
@@ -77,7 +77,7 @@ def load(directory: Path, device: str = "cpu", trust_remote_code: bool = False) 
 def load_native(directory: Path, token_budget: int | None, device: str) -> NativeModel:
     """Load a model that packed rows can compute up to the pooled vector.
 
-    Raise NotPackable if it is more than a transformer, mean or cls pooling, and maps of the pooled vector.
+    Raise NotPackable unless it is a transformer, mean or cls pooling, and maps of the pooled vector.
     """
     place, layers, pooling, heads = _modules_of_vectors(directory)
     if pooling.pooling_mode not in ("mean", "cls"):
@@ -89,14 +89,14 @@ def load_native(directory: Path, token_budget: int | None, device: str) -> Nativ
     except UnsupportedEncoder:
         raise NotPackable("its transformer has a decoder, or sees its padding") from None
     if layers != 1 and not encoder.transformer.config.output_hidden_states:
-        raise NotPackable("its transformer does not pass on the layers that it pools")
+        raise NotPackable("its transformer does not return the layers that it pools")
     encoder.pooling = pooling.pooling_mode
     longest = _longest(directory, place, tokenizer.model_max_length)
     return NativeModel(encoder.to(device), tokenizer, layers, longest, nn.Sequential(*heads), token_budget)
 
 
 def _modules_of_vectors(directory: Path) -> tuple[str, Layers, Pooling, list[nn.Module]]:
-    """Return the transformer's subdirectory, the layers that are pooled, the pooling, and the modules after it."""
+    """Return the transformer's subdirectory, the pooled layers, the pooling, and later modules."""
     (first, place), *rest = _entries(directory)
     if _name(first) != "Transformer":
         raise NotPackable(f"its first module is {_name(first)}")
@@ -116,8 +116,7 @@ def _modules_of_vectors(directory: Path) -> tuple[str, Layers, Pooling, list[nn.
 def pooling_and_heads(directory: Path) -> tuple[str, int | None, list[nn.Module]]:
     """Return the transformer's subdirectory, its maximum number of tokens and the modules after it, pooling first.
 
-    Without modules.json the transformer is in the directory itself, the maximum is unknown (None) and only a pooling in
-    `1_Pooling` may follow.
+    Without modules.json the subdirectory is empty, the maximum None, and only a pooling in `1_Pooling` may follow.
     """
     if not (directory / "modules.json").is_file():
         places = [place for place in ("1_Pooling",) if (directory / place).is_dir()]
@@ -129,7 +128,7 @@ def pooling_and_heads(directory: Path) -> tuple[str, int | None, list[nn.Module]
 
 
 def stored_smaller(x_NE: np.ndarray) -> dict[str, tuple[np.ndarray, float]]:
-    """Return ways to keep vectors: what sentence-transformers' quantisation leaves of them, and bytes per vector."""
+    """Quantise vectors with sentence-transformers; return the restored vectors and bytes per vector by title."""
     width = x_NE.shape[1]
     ranges_2E = np.stack([x_NE.min(0), x_NE.max(0)]).astype(np.float32)
     steps_E = (ranges_2E[1] - ranges_2E[0]) / 255
@@ -143,7 +142,7 @@ def stored_smaller(x_NE: np.ndarray) -> dict[str, tuple[np.ndarray, float]]:
 
 
 def most_tokens(name: str) -> int:
-    """Return how many tokens a model reads of each text, by its files; `sys.maxsize` if they do not say."""
+    """Return how many tokens of a text a model reads; `sys.maxsize` if its files set no limit."""
     directory = model_directory(name)
     if (directory / "modules.json").is_file():
         return _longest(directory, _entries(directory)[0][1])
@@ -156,7 +155,6 @@ def _longest(directory: Path, place: str, default: int = sys.maxsize) -> int:
 
 
 def _check_settings(directory: Path, place: str) -> None:
-    """Raise NotPackable for settings of the model or its transformer that packed rows do not support."""
     if find_adapter_config_file(directory / place):
         raise NotPackable("it is a LoRA adapter")
     check_size(str(directory), AutoConfig.from_pretrained(directory / place, trust_remote_code=False))
@@ -179,9 +177,9 @@ def _transformer_settings(directory: Path, place: str) -> dict[str, Any]:
 
 
 def _entries(directory: Path) -> list[tuple[str, str]]:
-    """Return class and subdirectory of each module in modules.json; raise UserError for custom code."""
+    """Return each module's class and subdirectory from modules.json; raise UserError for custom code."""
     if not (directory / "modules.json").is_file():
-        return [(f"{_OWN}models.Transformer", "")]  # to which the library adds a pooling
+        return [(f"{_OWN}models.Transformer", "")]  # the library adds a pooling
     found = [(entry["type"], entry["path"]) for entry in _read_json(directory / "modules.json")]
     if not found:
         raise UserError("modules.json lists no modules")
@@ -206,11 +204,11 @@ def _module(directory: Path, kind: str, place: str, trust_remote_code: bool = Fa
     try:
         return module.load(str(directory), subfolder=place, local_files_only=True, **options).eval()
     except (pickle.UnpicklingError, EOFError):
-        raise UserError(f"{place}/pytorch_model.bin holds not just weights; save it as model.safetensors") from None
+        raise UserError(f"{place}/pytorch_model.bin contains more than weights; save it as model.safetensors") from None
 
 
 def _layers(module: WeightedLayerPooling) -> Layers:
-    """Return the pooling that equals the module's weighted mean; raise NotPackable if there is none."""
+    """Return the pooling that equals the module's weighted mean; raise NotPackable if none does."""
     count = module.num_hidden_layers
     weights = module.layer_weights.detach().double().numpy()
     share_L = np.zeros(count + 1)
@@ -222,7 +220,7 @@ def _layers(module: WeightedLayerPooling) -> Layers:
     raise NotPackable("its layers are weighted unequally")
 
 
-# -- out -------------------------------------------------------------------------------------------------------------
+# -- export ----------------------------------------------------------------------------------------------------------
 
 
 def export_model(
@@ -237,11 +235,11 @@ def export_model(
 ) -> None:
     """Write a model directory that `SentenceTransformer(path)` loads; the same arguments give the same bytes.
 
-    Its modules: the transformer, the mean over layers (if more than the last is pooled) and the mean over tokens, or
-    `StaticEmbedding` for a table of vectors; then head and calibration as linear layers. A flow is `FlowHead` from a
-    copy of glow.py; like an encoder with custom code, such a model needs `trust_remote_code=True`. Classes and settings
-    have the names that every release since 3.2 reads, because the ONNX backend needs release 5 (docs/distill.md).
-    `prompts`, by role, are those of `encode_query` and `encode_document`; `encode` adds none.
+    Its modules are the transformer, the mean over several layers and the mean over tokens, or `StaticEmbedding` for a
+    static model. Head and calibration follow as linear layers. A flow is `FlowHead` from a copy of glow.py; such a
+    model, or an encoder with custom code, needs `trust_remote_code=True`. Every release since 3.2 reads the names of
+    classes and settings, because the ONNX backend needs release 5 (docs/distill.md). `encode_query` and
+    `encode_document` add the `prompts` of their role; `encode` adds none.
     """
     if calibration is not None and calibration.width != encoder.width:
         raise UserError(f"a calibration of width {calibration.width} does not fit embeddings of width {encoder.width}")
@@ -270,7 +268,7 @@ def export_model(
 
 
 def parity(path: Path, sentences: Sequence[str], expected_ND: np.ndarray, trust_remote_code: bool = False) -> float:
-    """Return an export's `largest_difference` from the model in memory; rounding gives 1e-6, whitening up to 1e-5."""
+    """Return an export's `largest_difference` from the model in memory: 1e-6 by rounding, up to 1e-5 with whitening."""
     model = load(path, trust_remote_code=trust_remote_code)
     return largest_difference(model.encode(list(sentences), show_progress_bar=False), expected_ND)
 
@@ -297,13 +295,13 @@ def _write_module(path: Path, index: int, module: nn.Module) -> dict[str, Any]:
 def _write_transformer(
     encoder: Encoder, tokenizer: PreTrainedTokenizerBase, path: Path, layers: Layers, max_length: int
 ) -> None:
-    """Write the tokenizer and the transformer, set to return all layers' states if more than the last is pooled."""
+    """Write tokenizer and transformer, which returns all layers if the pooling needs them."""
     save_encoder(encoder, tokenizer, path, max_length)
     _write_json(path / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
     config = _read_json(path / "config.json")
     _write_json(path / "config.json", {**config, "output_hidden_states": layers != 1})
     tokenizer_config = _read_json(path / "tokenizer_config.json")
-    if tokenizer_config["tokenizer_class"] == "TokenizersBackend":  # known to transformers 5 only; ONNX needs 4
+    if tokenizer_config["tokenizer_class"] == "TokenizersBackend":  # transformers 4, which ONNX needs, lacks it
         _write_json(path / "tokenizer_config.json", {**tokenizer_config, "tokenizer_class": "PreTrainedTokenizerFast"})
 
 

@@ -1,7 +1,7 @@
 """Load any sentence encoder to evaluate or as a teacher: an export, a sentence-transformers model, a plain transformer.
 
-If its modules allow, packed rows compute a sentence-transformers model up to the pooled vector and the library's own
-modules the rest; otherwise the library computes all of it. Code in a model directory is never run.
+If a sentence-transformers model's modules allow, packed rows compute the pooled vector and the library's own modules
+the rest. Otherwise the library runs the whole model. Code in a model directory is never run.
 """
 
 import logging
@@ -32,7 +32,7 @@ from raysed.store.hub import model_directory
 log = logging.getLogger(__name__)
 
 _OLD_MARKS = {"sentence_transformers", "sbert_ce_default_activation_function"}
-"""Settings that older releases wrote into a cross-encoder's config.json."""
+"""Marks of older releases in a cross-encoder's config.json."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,11 @@ class NativeModel:
     """A model that packed rows compute.
 
     Attributes:
-        layers: how many are pooled.
+        layers: number of last layers to pool, or `first_last`.
         max_length: tokens per sentence, special ones included.
-        heads: sentence-transformers modules to apply after pooling.
-        calibration: what a run's model applies after pooling.
+        heads: sentence-transformers modules after pooling.
+        calibration: a run's map after pooling.
         token_budget: tokens per forward pass; None: `default_token_budget`.
-        prompts: by role, from its files.
     """
 
     encoder: Encoder
@@ -59,12 +58,10 @@ class NativeModel:
 
     @property
     def parameters(self) -> int:
-        """Number of parameters, heads included."""
         return sum(tensor.numel() for module in (self.encoder, self.heads) for tensor in module.parameters())
 
     @property
     def description(self) -> str:
-        """Pooling, layers, heads and maximum length, for reports."""
         over = "mean over tokens" if self.encoder.pooling == "mean" else "first token"
         layers = f"layers {self.layers}"
         return f"{', '.join([over, layers, *(type(head).__name__ for head in self.heads)])}; {self.max_length} tokens"
@@ -81,7 +78,7 @@ class NativeModel:
 
 @dataclass(frozen=True)
 class LibraryModel:
-    """A model that sentence-transformers computes, with the reason why packed rows cannot."""
+    """A model that sentence-transformers runs, with the reason why packed rows cannot."""
 
     model: Any
     reason: str
@@ -91,19 +88,16 @@ class LibraryModel:
 
     @property
     def parameters(self) -> int:
-        """Number of parameters."""
         return sum(tensor.numel() for tensor in self.model.parameters())
 
     @property
     def description(self) -> str:
-        """Who computes it and why, for reports."""
         return f"by sentence-transformers ({self.reason})"
 
     def embed(self, sentences: Sequence[str], role: Role = "") -> np.ndarray:
-        """Return float32 [N, D], rows in sentence order."""
-        ways = {"query": self.model.encode_query, "document": self.model.encode_document}  # a Router has two encoders
+        ways = {"query": self.model.encode_query, "document": self.model.encode_document}  # a Router has two
         embed = ways.get(role.removeprefix("prompted "), self.model.encode)
-        # Without a prompt (None), the library adds the one that the model has for this way, if any.
+        # With None, the library adds the model's own prompt for this role.
         prompt = "" if role.startswith("prompted") else self.prompts.get(role)
         options = {"prompt": prompt, "convert_to_numpy": True, "show_progress_bar": False}
         x_ND = call_library(lambda texts: embed(texts, **options), list(sentences), f"the model {self.name!r}")
@@ -121,8 +115,8 @@ def load_model(
 ) -> NativeModel | LibraryModel:
     """Load a model by directory, hub id, `package:NAME/DIR` or `bundled:encoder`.
 
-    `layers` and `max_length` apply to a plain transformer only; a sentence-transformers model brings its own. `place`
-    names the setting or option in error messages (None: `--model`).
+    `layers` and `max_length` apply to plain transformers only. `place` names the setting or option in error messages
+    (None: `--model`).
     """
     place = place or f"--model {name}"
     directory = model_directory(name, place)
@@ -139,14 +133,13 @@ def load_model(
         encoder.set_head(load_head(directory))  # present if it is a run's learner
     except UserError as error:
         raise error.at(place) from None
-    options = {"token_budget": token_budget, "prompts": prompts}
-    return NativeModel(encoder.to(device), tokenizer, layers, max_length, **options)
+    return NativeModel(encoder.to(device), tokenizer, layers, max_length, token_budget=token_budget, prompts=prompts)
 
 
 def check_layers(name: str, layers: Layers, asked_for: bool) -> None:
-    """Raise UserError for a pooling of more layers than a model's configuration has, before anything is embedded.
+    """Raise UserError if a model has fewer layers than the pooling needs.
 
-    A model that brings its own pooling is checked only if the user asked for these layers.
+    A model with its own pooling is checked only if the user asked for these layers.
     """
     directory = model_directory(name)
     if (directory / "modules.json").is_file() and not asked_for:
@@ -160,16 +153,16 @@ def check_layers(name: str, layers: Layers, asked_for: bool) -> None:
 
 
 def _check_kind(directory: Path, name: str) -> None:
-    """Refuse models that are marked as another kind; note that the head of other classifiers is not used.
+    """Refuse models marked as another kind; warn that a classifier's head is ignored.
 
-    These are not refused, because nothing tells a reranker from an encoder that was trained by classifying.
+    Unmarked classifiers are accepted: nothing tells a reranker from an encoder that was trained as a classifier.
     """
     kind = read_settings(directory / SETTINGS).get("model_type", "SentenceTransformer")
     config = read_settings(directory / "config.json")
     head = re.search(r"\w+For(Sequence|Token|Question)\w+", str(config.get("architectures")))
     if head and not (directory / "modules.json").is_file():
         kind = "CrossEncoder" if _OLD_MARKS & config.keys() else kind
-        log.warning("%s is a %s, whose head is not used: the encoder below it is", name, head[0])
+        log.warning("%s is a %s: its head is ignored, only its encoder is used", name, head[0])
     if kind != "SentenceTransformer":
         raise UserError(f"it is a {kind}, which gives no sentence embeddings; name a sentence-embedding model")
 

@@ -8,7 +8,7 @@ from raysed.data.candidates import NONE
 from raysed.data.queries import UNKNOWN
 
 NEAREST = 64
-"""Texts per query that are looked at."""
+"""Nearest texts per query to choose from."""
 _CELLS = 2**24  # cosines at once
 
 
@@ -17,9 +17,8 @@ class MinedNegatives:
     """Row numbers, int64, for Q queries.
 
     Attributes:
-        own_Q: the query's own text.
-        negatives_QN: nearest first, `NONE` where there are fewer.
-        spared: how many of the texts that would be negatives by nearness alone are as good as the query's own.
+        negatives_QN: nearest first, filled up with `NONE`.
+        spared: number of texts left out because they are as good as the query's own.
     """
 
     own_Q: np.ndarray
@@ -37,11 +36,11 @@ def mine(
 ) -> MinedNegatives:
     """Take as negatives the texts nearest to each query that are not as good as the query's own.
 
-    A text is as good if its cosine is at most `margin` times the own text's cosine below that one. No text is a
+    A text is as good if its cosine is at least that of the query's own text less the share `margin`. No text is a
     negative of itself or of its own queries.
 
     Args:
-        x_ND: unit vectors whose cosines tell how near texts are; may be mapped from a file.
+        x_ND: unit vectors to compare by cosine; may be mapped from a file.
         own_Q: row of each query's own text; `UNKNOWN`: the text nearest to the query.
         texts_P: rows of the texts to choose from, ascending.
     """

@@ -1,7 +1,7 @@
-"""Where bf16 is fast, and how CPUs attend in it.
+"""Decide where bf16 is fast, and compute attention in it on CPUs.
 
-On CPUs, torch's fused attention does not use their products in bf16: its forward pass takes up to twice as long as
-plain products and a softmax, and its backward pass 5 times as long as in float32.
+torch's fused attention does not use the bf16 products of CPUs. Its forward pass takes up to twice as long as plain
+products and a softmax, its backward pass 5 times as long as in float32.
 """
 
 import logging
@@ -31,23 +31,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_GAIN = 1.2  # the least that bf16 must gain over fp32
-_SLOW = 3  # a product in bf16 that takes this many times as long is emulated: a whole pass would take minutes
-_LENGTH = 32  # of the sentences of a measured pass
-_MOST_TOKENS, _WORK = 2048, 3e10  # of a measured pass: as in real ones, but fewer (times weights) for large models
+_GAIN = 1.2  # how much faster bf16 must be
+_SLOW = 3  # a bf16 product this much slower is emulated, and a whole pass would take minutes
+_LENGTH = 32  # tokens per sentence of a measured pass
+_MOST_TOKENS, _WORK = 2048, 3e10  # limits of a measured pass: tokens, and tokens times weights
 
 
 def has_bf16(device: torch.device | str) -> bool:
-    """Return whether a GPU computes in bf16; those before Ampere emulate it. False for other devices."""
+    """Return whether a device is a GPU that computes in bf16; those before Ampere emulate it."""
     return torch.device(device).type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def uses_bf16(precision: EncodePrecision, encoder: "Encoder") -> bool:
     """Return whether to run an encoder's forward passes in bf16.
 
-    `auto`, and `int8` if the model cannot be quantized, does if the encoder's GPU has it, or if it is faster on this
-    machine's CPU: measured in a second, once for each machine and model, so that a run that is continued decides as
-    before.
+    `auto` uses bf16 on GPUs that have it, and on CPUs where it is faster: a measurement of a second, once per machine
+    and model. `int8` does the same for a model that cannot be quantized.
     """
     if precision in ("fp32", "bf16"):
         return precision == "bf16"
@@ -56,9 +55,9 @@ def uses_bf16(precision: EncodePrecision, encoder: "Encoder") -> bool:
 
 
 def _measured_once(encoder: "Encoder") -> bool:
-    """Measure, or read what was measured: near the limit, a second measurement could decide otherwise.
+    """Measure once and remember the decision: near the limit, a second measurement could differ.
 
-    Workers that embed one corpus, and a training that continues, must compute in one precision.
+    All workers on a corpus, and a resumed training, must compute in one precision.
     """
     transformer = encoder.transformer
     shapes = [f"{name} {list(p.shape)}" for name, p in transformer.named_parameters()]
@@ -71,19 +70,19 @@ def _measured_once(encoder: "Encoder") -> bool:
         with tempfile.NamedTemporaryFile("w", dir=place) as file, suppress(FileExistsError):
             file.write("bf16" if faster else "fp32")
             file.flush()
-            os.link(file.name, path)  # of several processes, the first decides for all
+            os.link(file.name, path)  # the first of several processes decides
     return path.read_text() == "bf16"
 
 
 def _processor() -> str:
-    info = Path("/proc/cpuinfo")  # Linux has it
+    info = Path("/proc/cpuinfo")  # on Linux
     lines = info.read_text().splitlines() if info.exists() else []
     return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags"))})) or platform.machine()
 
 
 @torch.no_grad()
 def is_faster_in_bf16(encoder: "Encoder") -> bool:
-    """Measure whether an encoder's forward passes on this machine are faster with weights in bf16 than in fp32."""
+    """Measure whether forward passes are faster here with bf16 weights."""
     layers = [module for module in encoder.transformer.modules() if isinstance(module, nn.Linear)]
     if encoder.is_static or not layers:
         return False
@@ -104,7 +103,7 @@ def is_faster_in_bf16(encoder: "Encoder") -> bool:
         fp32 = _seconds(partial(encoder, tokens))
         with torch.autocast("cpu", torch.bfloat16):
             bf16 = _seconds(partial(functional_call, encoder, rounded, (tokens,)))
-    except (RuntimeError, IndexError, TypeError, ValueError):  # it takes shorter sentences, or no bf16
+    except (RuntimeError, IndexError, TypeError, ValueError):  # it needs shorter sentences, or rejects bf16
         return False
     finally:
         encoder.train(was_training)
@@ -113,7 +112,7 @@ def is_faster_in_bf16(encoder: "Encoder") -> bool:
 
 
 def _seconds(action: Callable[[], Any]) -> float:
-    """Time an action: the fastest of three, or the second if it is slow; the first makes programs and memory."""
+    """Time an action after a warm-up: the fastest of up to three calls, fewer if they are slow."""
     times = []
     while len(times) < 2 or (len(times) < 4 and sum(times) < 0.3):
         began = time.perf_counter()
@@ -123,7 +122,7 @@ def _seconds(action: Callable[[], Any]) -> float:
 
 
 def plain_attention(device: torch.device) -> AbstractContextManager:
-    """Return a context in which attention in bf16 on a CPU is two products and a softmax, each of them in bf16.
+    """Return a context in which bf16 attention on a CPU is two products and a softmax, all in bf16.
 
     >>> q = torch.randn(1, 2, 3, 4)
     >>> with torch.autocast("cpu", torch.bfloat16), plain_attention(q.device):

@@ -1,4 +1,4 @@
-"""Load and save encoders: pre-trained models by their settings, artefacts of a run by their directory."""
+"""Load and save encoders: pre-trained models by settings, artefacts by directory."""
 
 import copy
 import json
@@ -38,13 +38,13 @@ LOAD_ERRORS = (
 )
 """What transformers raises for an unusable path, file or setting."""
 _PER_LAYER_SETTINGS = ("layer_types", "attention_window", "no_rope_layers")
-"""Settings of an architecture that are lists, with an element for each layer."""
+"""Settings that are lists with one element per layer."""
 _MAX_SIZES = {"num_hidden_layers": 1000, "hidden_size": 2**17, "intermediate_size": 2**20, "vocab_size": 2**25}
-"""Upper limits on sizes. Ten million layers would take hours to build before their weights turn out to be missing."""
+"""Upper limits. Ten million layers would take hours to build before their weights turn out to be missing."""
 
 
 def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBase]:
-    """Load a pre-trained transformer and its tokenizer; UserError if either is incomplete or `max_length` too large."""
+    """Load a pre-trained encoder; UserError if it is incomplete or `max_length` too large."""
     try:
         with _warnings_off():
             found = _read_configuration(encoder_path(config), config)
@@ -59,7 +59,7 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
     if missing:
         problem = f"{config.path!r} lacks {len(missing)} weights of its architecture, such as {missing[0]}"
         raise UserError(problem, setting="encoder.path")
-    for name in info["missing_keys"]:  # unused poolers; zeros keep checkpoints of equal runs equal
+    for name in info["missing_keys"]:  # unused poolers; zeros make equal runs save equal files
         nn.init.zeros_(transformer.get_parameter(name))
     if config.keep_layers is not None:
         _keep_layers(transformer, config)
@@ -77,7 +77,7 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
 
 @contextmanager
 def _warnings_off() -> Iterator[None]:
-    """Silence transformers' warnings about missing weights, which callers check, and unused ones."""
+    """Silence transformers' warnings about unused and missing weights; callers check the latter."""
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:
@@ -95,7 +95,7 @@ def read_weights(kind: Any, config: EncoderConfig) -> tuple[PreTrainedModel, dic
 def load_lm_head(config: EncoderConfig) -> tuple[nn.Linear, nn.LayerNorm, torch.Tensor] | None:
     """Return a checkpoint's masked-language-model head: linear layer, layer norm and output bias [V].
 
-    None if it has none, or one unlike BERT's: GELU between layer and norm, output weights tied to the input embeddings.
+    Return None without a head like BERT's: GELU between layer and norm, output weights tied to the input embeddings.
     """
     try:
         with _warnings_off():
@@ -115,21 +115,21 @@ def load_lm_head(config: EncoderConfig) -> tuple[nn.Linear, nn.LayerNorm, torch.
 
 
 def load_start(config: EncoderConfig, start: Path | None) -> tuple[Encoder, PreTrainedTokenizerBase]:
-    """Load the model of the artefact at `start`, or the pre-trained encoder if it is None."""
+    """Load the artefact at `start` (None: the pre-trained encoder)."""
     if start is None:
         return load_encoder(config)
     return load_checkpoint(start, config.trust_remote_code), load_tokenizer(config, start)
 
 
 def load_tokenizer(config: EncoderConfig, start: Path | None = None) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of an artefact or of the pre-trained encoder; UserError if it is missing or too large."""
+    """Load the tokenizer of an artefact or pre-trained encoder; UserError if it is missing or too large."""
     if start is not None:
         tokenizer = AutoTokenizer.from_pretrained(start, trust_remote_code=config.trust_remote_code)
         return make_usable(tokenizer, config.path)
     vocabulary = configuration_of(config).vocab_size
     try:
         tokenizer = read_tokenizer(config)
-        if len(tokenizer) > vocabulary:  # Gemma's has a token for images; where a text has its name, it is text
+        if len(tokenizer) > vocabulary:  # Gemma's image token; its name in a text is text
             tokenizer = read_tokenizer(config, split_special_tokens=True)
     except LOAD_ERRORS as error:
         raise unloadable(config, error) from None
@@ -140,15 +140,15 @@ def load_tokenizer(config: EncoderConfig, start: Path | None = None) -> PreTrain
 
 
 def text_tokenizer(config: EncoderConfig, start: Path | None = None, prompts: Mapping[Role, str] = {}) -> Tokenizer:
-    """Load a tokenizer as `load_tokenizer` does, with `encoder.max_length` and prompts by role."""
+    """Load a tokenizer with `encoder.max_length` and prompts by role."""
     return Tokenizer(load_tokenizer(config, start), config.max_length, prompts)
 
 
 def make_usable(tokenizer: PreTrainedTokenizerBase, path: str, rows: int = sys.maxsize) -> PreTrainedTokenizerBase:
-    """Give a tokenizer a token for padding, which is masked: sentence-transformers pads.
+    """Give a tokenizer a padding token, which sentence-transformers needs.
 
-    Raise UserError if it fails on a text, or has ids for which its model's table has no row. Special tokens may lack a
-    row, unless they are added to every text.
+    Raise UserError if it fails on a text, or if the model has no row for a token. Special tokens may lack a row unless
+    the tokenizer adds them to every text.
     """
     special = {index for index, token in getattr(tokenizer, "added_tokens_decoder", {}).items() if token.special}
     used = tokenize(tokenizer, SAMPLE_TEXTS, sys.maxsize).input_ids
@@ -165,7 +165,7 @@ def make_usable(tokenizer: PreTrainedTokenizerBase, path: str, rows: int = sys.m
 
 
 def read_tokenizer(config: EncoderConfig, **options: Any) -> PreTrainedTokenizerBase:
-    """Read the tokenizer of the model's commit, from where that is cached."""
+    """Read the tokenizer of the model's commit."""
     options |= _cache_options(config)
     return AutoTokenizer.from_pretrained(encoder_path(config), trust_remote_code=config.trust_remote_code, **options)
 
@@ -175,16 +175,16 @@ def _cache_options(config: EncoderConfig) -> dict[str, Any]:
 
 
 def unloadable(config: EncoderConfig, error: Exception) -> UserError:
-    """Turn one of `LOAD_ERRORS` into a UserError."""
+    """Turn a `LOAD_ERRORS` exception into a UserError."""
     return UserError(f"{config.path!r} cannot be loaded: {first_line(error)}", setting="encoder.path")
 
 
 def _keep_layers(transformer: PreTrainedModel, config: EncoderConfig) -> None:
-    """Drop all layers but `encoder.keep_layers`, in weights and configuration; the result can be saved as a model."""
+    """Drop layers from weights and configuration."""
     found = transformer.config
     count = found.num_hidden_layers
     kept = kept_layers(config.keep_layers, count)
-    if getattr(found, "num_hidden_groups", None) == 1:  # ALBERT's one layer, which runs so many times
+    if getattr(found, "num_hidden_groups", None) == 1:  # ALBERT repeats one layer
         return describe_layers(found, kept)
     stacks = [m for m in transformer.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
     if len(stacks) != 1:
@@ -196,7 +196,7 @@ def _keep_layers(transformer: PreTrainedModel, config: EncoderConfig) -> None:
     for index in reversed(range(count)):
         if index not in kept:
             del stacks[0][index]
-    for index, layer in enumerate(stacks[0]):  # decoders' layers know their place
+    for index, layer in enumerate(stacks[0]):  # decoders' layers store their index
         for module in layer.modules():
             if hasattr(module, "layer_idx"):
                 module.layer_idx = index
@@ -205,13 +205,13 @@ def _keep_layers(transformer: PreTrainedModel, config: EncoderConfig) -> None:
         again = type(transformer)(found)
     if again.state_dict().keys() != transformer.state_dict().keys():
         raise UserError(
-            f"encoder.keep_layers begins with layer {kept[0]} of {config.path!r}, whose weights are unlike those of "
-            "layer 0; keep that one, too"
+            f"encoder.keep_layers begins with layer {kept[0]} of {config.path!r}, whose weights differ in kind from "
+            "those of layer 0; keep layer 0, too"
         )
 
 
 def describe_layers(found: PretrainedConfig, kept: Sequence[int]) -> None:
-    """Make a configuration that of a model with these layers only."""
+    """Reduce a configuration to these layers."""
     found.num_hidden_layers = len(kept)
     for name in _PER_LAYER_SETTINGS:
         if isinstance(kinds := vars(found).get(name), list):
@@ -219,7 +219,7 @@ def describe_layers(found: PretrainedConfig, kept: Sequence[int]) -> None:
 
 
 def kept_layers(keep: int | str | Sequence[int], count: int) -> list[int]:
-    """Return the layers that `encoder.keep_layers` keeps: those listed, or that many, evenly spread; 1: the last.
+    """Return the layers to keep: those listed, or a number, evenly spread (1: the last).
 
     >>> kept_layers([0, 1], 6), kept_layers("half", 6), kept_layers(4, 12), kept_layers(1, 6)
     ([0, 1], [0, 2, 5], [0, 3, 7, 11], [5])
@@ -231,7 +231,7 @@ def kept_layers(keep: int | str | Sequence[int], count: int) -> list[int]:
 
 
 def load_checkpoint(path: Path, trust_remote_code: bool = False) -> Encoder:
-    """Load what `write_checkpoint` or `save_encoder` wrote, and its head; custom code lies in the same directory."""
+    """Load what `write_checkpoint` or `save_encoder` wrote."""
     transformer = AutoModel.from_pretrained(
         path, use_safetensors=True, dtype=torch.float32, trust_remote_code=trust_remote_code
     )
@@ -245,8 +245,8 @@ def save_encoder(
 ) -> None:
     """Write transformer and tokenizer in Hugging Face layout, without the head.
 
-    A fast tokenizer is saved without the truncation and padding of its last call: equal models give equal files. A
-    loaded one truncates at `max_length` (None: its present limit).
+    A fast tokenizer is saved without the truncation and padding of its last call, so equal models give equal files.
+    Once loaded, it truncates at `max_length` (None: its present limit).
     """
     encoder.transformer.save_pretrained(path)
     unused = copy.deepcopy(tokenizer)
@@ -267,7 +267,7 @@ def write_checkpoint(
     description: dict[str, Any],
     history: Sequence[dict[str, Any]],
 ) -> None:
-    """Write a trained encoder, `raysed.json` and the training's `history.jsonl`; equal runs give equal files."""
+    """Write a trained encoder, `raysed.json` and `history.jsonl`; equal runs give equal files."""
     save_encoder(encoder, tokenizer, path)
     if encoder.head:
         save_head(encoder.head_weight(), path)
@@ -276,7 +276,7 @@ def write_checkpoint(
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
-    """Return the training's history that `write_checkpoint` has written, an entry per logged step."""
+    """Read the history that `write_checkpoint` wrote: one entry per logged step."""
     return [json.loads(line) for line in (path / _HISTORY).read_text().splitlines()]
 
 
@@ -287,8 +287,8 @@ def check_encoder(config: EncoderConfig) -> int:
         _check_input(config, found)
     elif (config.static.width or 1) > found.hidden_size:
         raise UserError(
-            f"encoder.static.width is {config.static.width}, but {config.path!r}, from which the vectors start, has "
-            f"a width of {found.hidden_size}"
+            f"encoder.static.width is {config.static.width}, but {config.path!r} has a width of {found.hidden_size}; "
+            "set at most that"
         )
     count = found.num_hidden_layers
     if keep is not None:
@@ -297,7 +297,7 @@ def check_encoder(config: EncoderConfig) -> int:
             raise UserError(f"encoder.keep_layers is {keep}, {has}")
         kept = kept_layers(keep, count)
         if kept[-1] >= count:
-            raise UserError(f"encoder.keep_layers has {kept[-1]}, {has}, the last of which is {count - 1}")
+            raise UserError(f"encoder.keep_layers has {kept[-1]}, {has}; use 0 to {count - 1}")
         count = len(kept)
     if config.static:
         return 1
@@ -307,7 +307,7 @@ def check_encoder(config: EncoderConfig) -> int:
 
 
 def _check_input(config: EncoderConfig, found: PretrainedConfig) -> None:
-    if getattr(found, "is_encoder_decoder", False) or hasattr(found, "num_decoder_layers"):  # T5's encoder alone, too
+    if getattr(found, "is_encoder_decoder", False) or hasattr(found, "num_decoder_layers"):  # also T5's encoder alone
         raise UnsupportedEncoder(
             f"{config.path!r} has a decoder; use a model that is an encoder alone", setting="encoder.path"
         )
@@ -319,7 +319,7 @@ def _check_input(config: EncoderConfig, found: PretrainedConfig) -> None:
 
 
 def longest_input(found: PretrainedConfig, trust_remote_code: bool = False) -> int:
-    """Return how many tokens a model has positions for; `sys.maxsize` if it does not limit them.
+    """Return how many tokens a model has positions for; `sys.maxsize` without a limit.
 
     RoBERTa and its relatives count positions from the padding id + 1.
     """
@@ -335,26 +335,26 @@ def longest_input(found: PretrainedConfig, trust_remote_code: bool = False) -> i
 
 
 def without_weights(found: PretrainedConfig, trust_remote_code: bool = False) -> PreTrainedModel:
-    """Build a configuration's architecture on the meta device, which needs no memory for weights."""
+    """Build an architecture without memory for weights."""
     with torch.device("meta"):
         return AutoModel.from_config(found, trust_remote_code=trust_remote_code)
 
 
 def width_of(config: EncoderConfig) -> int:
-    """Return the width of an encoder's embeddings from its configuration, without loading weights."""
+    """Return the width of embeddings, from the configuration alone."""
     return (config.static and config.static.width) or configuration_of(config).hidden_size
 
 
 def configuration_of(config: EncoderConfig) -> PretrainedConfig:
-    """Load the model's own configuration; raise UserError if it cannot be read or its sizes are absurd."""
+    """Load a model's configuration; UserError if it is unreadable or its sizes are absurd."""
     path = encoder_path(config)
-    found, what = None, "is a LoRA adapter: save what peft's merge_and_unload makes of it, and name that"
+    found, what = None, "is a LoRA adapter: merge it with peft's merge_and_unload, save the result and name that"
     try:
         if find_adapter_config_file(path, **_cache_options(config)) is None:
             found, what = _read_configuration(path, config), "is not an encoder of text"
     except LOAD_ERRORS as error:
         what = "is neither a model directory nor a hub id that can be reached"
-        if os.path.isfile(os.path.join(path, "modules.json")):  # of sentence-transformers, such as a Router
+        if os.path.isfile(os.path.join(path, "modules.json")):  # such as a Router of sentence-transformers
             what = "does not begin with a transformer"
         what = f"{what}: {first_line(error)}"
     if found is None or not all(hasattr(found, name) for name in ("vocab_size", "hidden_size", "num_hidden_layers")):
@@ -368,7 +368,7 @@ def _read_configuration(path: str, config: EncoderConfig) -> PretrainedConfig:
 
 
 def check_size(path: str, found: PretrainedConfig) -> None:
-    """Raise UserError for sizes that no encoder has, before anything is built from them."""
+    """Raise UserError for sizes that no encoder has."""
     for name, most in _MAX_SIZES.items():
         if isinstance(size := getattr(found, name, None), int) and size > most:
             problem = f"{path!r} has {name} {size:,} in its configuration, but at most {most:,} can be used"

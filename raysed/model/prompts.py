@@ -1,6 +1,6 @@
-"""Prompts by role: what a model expects before a text that is a query or a document of a search.
+"""Prompts by role: text that a model expects before a query or a document.
 
-In a model's files they have the names that sentence-transformers' `encode_query` and `encode_document` look up.
+Model files name them as sentence-transformers' `encode_query` and `encode_document` look them up.
 """
 
 import json
@@ -23,10 +23,9 @@ _NAMES: dict[Role, tuple[str, ...]] = {"query": ("query",), "document": ("docume
 
 
 def prompts_of(directory: Path) -> dict[Role, str]:
-    """Return the prompts in a model's files: of both roles, or of none if both are empty.
+    """Return the prompts in a model's files: both roles, or none if both are empty.
 
-    The first name that is not empty counts: sentence-transformers 5 and later write an empty `document` into every
-    model, even beside a `passage`.
+    The first nonempty name counts: sentence-transformers 5 and later write an empty `document` even beside a `passage`.
     """
     file = directory / SETTINGS
     named = read_settings(file).get("prompts", {})
@@ -37,7 +36,7 @@ def prompts_of(directory: Path) -> dict[Role, str]:
 
 
 def read_settings(file: Path) -> dict[str, Any]:
-    """Return the settings in a JSON file of a model: none without the file."""
+    """Return the settings in a model's JSON file; empty without the file."""
     try:
         return {**json.loads(file.read_text(encoding="utf-8"))} if file.is_file() else {}
     except (OSError, ValueError, TypeError, RecursionError) as error:
@@ -45,7 +44,7 @@ def read_settings(file: Path) -> dict[str, Any]:
 
 
 def learner_prompts(search: SearchConfig, encoder: EncoderConfig) -> dict[Role, str]:
-    """Return a learner's prompts, of both roles or of none: the settings, else those of the model it starts from."""
+    """Return a learner's prompts, both or none: from settings, else from its original model."""
     if not search.enabled:
         return {}
     given: dict[Role, str | None] = {"query": search.query_prompt, "document": search.document_prompt}
@@ -65,7 +64,7 @@ def learner_prompts(search: SearchConfig, encoder: EncoderConfig) -> dict[Role, 
 def embed_by_role(
     embed: Callable[[list[str], Role], np.ndarray], texts: Sequence[str], roles: Sequence[Role]
 ) -> np.ndarray:
-    """Embed the texts of one role after another; return all rows, [N, D], in the order of `texts`."""
+    """Embed role by role; return the rows [N, D] in the order of `texts`."""
     order = sorted(range(len(texts)), key=roles.__getitem__)
     parts = [embed([texts[row] for row in rows], role) for role, rows in groupby(order, key=roles.__getitem__)]
     return np.concatenate(parts)[np.argsort(order)]
@@ -74,7 +73,7 @@ def embed_by_role(
 def embed_in_parts(
     embed: Callable[[list[str], Role], np.ndarray], texts: Sequence[str], roles: Sequence[Role], title: str
 ) -> np.ndarray:
-    """Embed texts of all roles, as `embed_by_role`, a few thousand at a time, and show the progress."""
+    """Call `embed_by_role` part by part and show the progress."""
     progress, parts = Progress(title, len(texts)), []
     for start in range(0, len(texts), _PART):
         some = slice(start, start + _PART)

@@ -1,4 +1,4 @@
-"""Sizes of an encoder, from its configuration alone: no weights are loaded."""
+"""Sizes of an encoder, from its configuration alone."""
 
 from dataclasses import dataclass
 
@@ -21,9 +21,9 @@ class Shape:
     """Sizes of an encoder, without its pooler.
 
     Attributes:
-        products: weights of all linear layers, which every token is multiplied by.
-        layers: number of blocks; 0 for a table of vectors.
-        inner: largest dimension of any linear layer: the width of the feed-forward layers.
+        products: weights in linear layers, each multiplied once per token.
+        layers: number of blocks; 0 for a static model.
+        inner: largest dimension of a linear layer: the feed-forward width.
     """
 
     parameters: int
@@ -35,7 +35,7 @@ class Shape:
 
 
 def shape_of(config: EncoderConfig) -> Shape:
-    """Return the sizes of the encoder that the settings describe."""
+    """Return the sizes of the configured encoder."""
     found = configuration_of(config)
     if config.static:
         width = config.static.width or found.hidden_size

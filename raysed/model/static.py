@@ -1,4 +1,4 @@
-"""A table of one vector per token; a sentence's embedding is the mean over its tokens.
+"""A static model: one vector per token; a sentence's embedding is the mean over its tokens.
 
 It replaces an encoder's transformer and is exported as `StaticEmbedding`. Its tokenizer adds no special tokens.
 """
@@ -15,7 +15,7 @@ _SPECIAL = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "b
 
 
 class StaticVectorsConfig(PreTrainedConfig):
-    """Size of the table."""
+    """Number and width of the vectors."""
 
     model_type = "raysed-static"
     vocab_size: int = 1
@@ -24,7 +24,7 @@ class StaticVectorsConfig(PreTrainedConfig):
 
 
 class StaticVectors(PreTrainedModel):
-    """The table as a model that transformers can save and load."""
+    """One vector per token, as a model that transformers can save and load."""
 
     config_class = StaticVectorsConfig
 
@@ -35,14 +35,12 @@ class StaticVectors(PreTrainedModel):
 
     @classmethod
     def from_rows(cls, rows_VD: torch.Tensor) -> "StaticVectors":
-        """Build the table from float32 rows, one per token."""
         vectors = cls(StaticVectorsConfig(vocab_size=len(rows_VD), hidden_size=rows_VD.shape[1]))
         with torch.no_grad():
             vectors.embedding.weight.copy_(rows_VD)
         return vectors
 
     def get_input_embeddings(self) -> nn.Embedding:
-        """Return the table."""
         return self.embedding
 
     def forward(self, tokens: PackedTokens) -> torch.Tensor:
@@ -59,7 +57,7 @@ AutoModel.register(StaticVectorsConfig, StaticVectors)
 
 
 def without_special_tokens(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
-    """Copy a fast tokenizer; the copy, also once saved, adds no special tokens and neither truncates nor pads."""
+    """Copy a fast tokenizer; the copy and its files add no special tokens and neither truncate nor pad."""
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.post_processor = None
     backend.no_truncation()

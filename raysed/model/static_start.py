@@ -1,8 +1,8 @@
-"""Initialise a table of vectors: an encoder's embedding of each token alone, with frequent tokens weighted down.
+"""Initialise a static model: an encoder's embedding of each token alone, with frequent tokens weighted down.
 
 A row is scaled by a / (a + p), where p is the token's share of the corpus: SIF weights (Arora et al. 2017, "A simple
-but tough-to-beat baseline for sentence embeddings"), with their a = 1e-3. model2vec also starts by embedding each token
-of the vocabulary and reducing by PCA, but estimates p from the token's rank.
+but tough-to-beat baseline for sentence embeddings"), with their a = 1e-3. model2vec also embeds each token and reduces
+by PCA, but estimates p from the token's rank.
 """
 
 from pathlib import Path
@@ -28,8 +28,8 @@ SIF = 1e-3
 def write_static(
     encoder: EncoderConfig, corpus: CorpusConfig, seed: int, path: Path, token_budget: int | None = None
 ) -> None:
-    """Write a table of vectors in Hugging Face layout, with a tokenizer that adds no special tokens."""
-    # The table takes sentences of any length, so the encoder's limit must not matter: one token needs 3.
+    """Write a static model in Hugging Face layout, with a tokenizer that adds no special tokens."""
+    # A static model takes any length, so the encoder's limit must not matter: one token needs 3.
     teacher, tokenizer = load_encoder(encoder.model_copy(update={"max_length": 3}))
     if not tokenizer.is_fast:
         problem = f"needs a fast tokenizer, but {encoder.path!r} has none; use a model with a tokenizer.json"
@@ -47,7 +47,7 @@ def write_static(
 def token_embeddings(
     encoder: Encoder, tokenizer: PreTrainedTokenizerBase, token_budget: int | None = None
 ) -> np.ndarray:
-    """Embed every token of the vocabulary as a sentence of its own, with special tokens, float32 [V, D]."""
+    """Embed every token of the vocabulary as a sentence, with special tokens, float32 [V, D]."""
     inner = tokenizer("a", add_special_tokens=False)["input_ids"]
     whole = tokenizer("a")["input_ids"]
     first = next(i for i in range(len(whole)) if whole[i : i + len(inner)] == inner)
@@ -61,7 +61,7 @@ def token_embeddings(
 
 
 def start_rows(rows_VD: np.ndarray, counts_V: np.ndarray, width: int) -> np.ndarray:
-    """Return initial rows, float32 [V, width]: centred, scaled by SIF weights, and reduced by PCA if width < D."""
+    """Centre rows, scale them by SIF weights, and reduce them by PCA if width < D; float32 [V, width]."""
     x_VD = rows_VD.astype(np.float64) - rows_VD.mean(0, dtype=np.float64)
     share_V = counts_V / max(counts_V.sum(), 1)
     x_VD *= (SIF / (SIF + share_V))[:, None]

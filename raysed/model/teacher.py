@@ -1,6 +1,6 @@
 """Teachers: anything that maps a sentence to a vector, for a learner to imitate.
 
-Each kind is one class in one file of `raysed.model.teachers`, discovered without being listed anywhere.
+`discover` finds each kind as one class in one file of `raysed.model.teachers`.
 """
 
 import os
@@ -23,17 +23,17 @@ from raysed.store.hub import model_identity
 
 @dataclass(eq=False)
 class Teacher(ABC):
-    """A frozen sentence encoder. A model is loaded on first use, then kept.
+    """A frozen sentence encoder. It loads a model on first use and keeps it.
 
     Attributes:
         token_budget: tokens per forward pass; None: `default_token_budget`.
-        encoder: the run's own encoder, from which its members get their width.
-        int8: what `write_int8` of a model wrote; None: it embeds in `precision`.
-        is_made_by_run: its vectors are artefacts of the run and do not exist before.
-        is_model: its path is an encoder that a learner can start from.
+        encoder: the run's own encoder, which gives members their width.
+        int8: what a model's `write_int8` wrote; None: it embeds in `precision`.
+        is_made_by_run: the run itself makes its vectors.
+        is_model: a learner can start from its path.
         is_stored: its vectors are looked up, so its speed means nothing.
-        parameters: number of parameters; 0 if unknown.
-        identity: fingerprint of its vectors; its name and location do not count.
+        parameters: 0 if unknown.
+        identity: fingerprint of its vectors, independent of its name and location.
     """
 
     config: TeacherConfig
@@ -49,11 +49,11 @@ class Teacher(ABC):
     parameters: ClassVar[int] = 0
     identity: ClassVar[str]
     _directory: ClassVar[Path | None] = None
-    """Where a model's files are, which may have prompts."""
+    """A model's files, which may have prompts."""
 
     @cached_property
     def width(self) -> int:
-        """Size of its vectors, found by embedding one sentence."""
+        """Size of its vectors, by embedding one sentence."""
         return self.embed(["A sentence."]).shape[1]
 
     @classmethod
@@ -67,7 +67,7 @@ class Teacher(ABC):
 
     @cached_property
     def prompts(self) -> dict[Role, str]:
-        """Prompts of queries and documents, from the settings or else the model's files; others have `prompt`."""
+        """Prompts of queries and documents, from settings or model files; other texts get `prompt`."""
         given: dict[Role, str | None] = {"query": self.config.query_prompt, "document": self.config.document_prompt}
         try:
             found = prompts_of(self._directory) if self._directory else {}
@@ -77,19 +77,18 @@ class Teacher(ABC):
 
     @property
     def title(self) -> str:
-        """Name in reports."""
         return self.config.title
 
     def weights_bytes(self) -> int:
-        """Return the memory of its weights in fp32; 0 for what never runs on a GPU and needs little."""
+        """Return the memory of its weights in fp32; 0 if it never runs on a GPU and needs little."""
         return 0
 
     def knows(self, sentences: Sequence[str]) -> bool:
-        """Return whether it has a vector for every sentence."""
+        """Return whether it can embed all these sentences."""
         return True
 
     def _digest(self, files: Iterable[Path]) -> str:
-        """Return a digest of files in its directory, of all settings but `path` and `name`, and of `prompts`."""
+        """Return a digest of files, prompts and settings, except `path` and `name`."""
         digests = {str(path.relative_to(self._directory)): digest_of(path) for path in files}
         settings = self.config.model_dump(mode="json", exclude={"path", "name", "query_prompt", "document_prompt"})
         return stable_hash([digests, settings, self.prompts])
@@ -98,7 +97,7 @@ class Teacher(ABC):
     def watched(self) -> Watched:
         """Its files, or the commit of a hub model."""
         path, look, known = self.config.path, partial(_identity_of, self.config), self.identity
-        if self.is_model and not os.path.exists(os.path.expanduser(path)):  # a hub is not asked each time
+        if self.is_model and not os.path.exists(os.path.expanduser(path)):  # do not ask a hub each time
             look = partial(model_identity, EncoderConfig(path=path))
             known = look()
         return Watched(f"teachers: {public(path)}", look, known)
@@ -112,7 +111,7 @@ class Teacher(ABC):
         self.__dict__.pop("_model", None)
 
     def check(self) -> None:
-        """Raise UserError if the teacher is unusable; called once, before the run starts."""
+        """Raise UserError if the teacher is unusable; called once, before a run."""
         if self.width < 1:
             raise UserError(f"teachers: {self.config.path!r} has embeddings of width {self.width}")
 
@@ -123,7 +122,7 @@ def _identity_of(config: TeacherConfig) -> str:
 
 @cache
 def kinds() -> tuple[type[Teacher], ...]:
-    """Return every kind of teacher; models come last because they accept any path."""
+    """Return every kind of teacher, models last because they accept any path."""
     return tuple(sorted(discover("raysed.model.teachers", Teacher).values(), key=lambda kind: kind.is_model))
 
 
@@ -137,12 +136,12 @@ def kind_of(path: str) -> type[Teacher]:
 
 
 def load_teacher(config: TeacherConfig, *arguments: Any, **named: Any) -> Teacher:
-    """Build the teacher of a block of settings; `Teacher` lists further arguments."""
+    """Build a teacher from its settings; `Teacher` lists further arguments."""
     return kind_of(config.path)(config, *arguments, **named)
 
 
 def default_learner(paths: Iterable[str]) -> dict[str, str]:
-    """Return default `encoder` settings for the learner: half the layers of the first teacher that is a model.
+    """Return the learner's default `encoder` settings: half the layers of the first teacher that is a model.
 
     >>> default_learner(["members", "api.parquet", "intfloat/e5-small-v2"])
     {'path': 'intfloat/e5-small-v2', 'keep_layers': 'half'}

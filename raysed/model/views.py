@@ -1,9 +1,9 @@
 """Two views of a sentence: itself, and with a share of its tokens filled by a masked language model (BSL section 4.4).
 
-The paper gives only the share and the model. Here tokens are drawn from all that stand for text, punctuation included,
-and masked together. Each becomes the likeliest token of its kind (`_texts_and_kinds`): a word's beginning for a
-beginning, punctuation for punctuation. The rest keeps its spelling, also beyond `encoder.max_length`, where tokens are
-not counted.
+The paper gives only the share and the model. Here the draw is from all tokens of text, punctuation included, which are
+masked together. Each becomes the likeliest token of its kind (`_texts_and_kinds`): a word's beginning for a beginning,
+punctuation for punctuation. The rest keeps its spelling. Tokens beyond `encoder.max_length` are neither drawn nor
+counted.
 """
 
 import re
@@ -27,13 +27,13 @@ from raysed.model.shape import shape_of
 _CELLS = 2048
 """Tokens and padding per forward pass; with a large vocabulary their logits take half a gigabyte."""
 _RESERVED = re.compile(r"\[.+\]|<.+>")
-"""Vocabulary entries that stand for no text: `[unused7]`, `<0x0A>`, `<extra_id_3>`."""
+"""Vocabulary entries without text: `[unused7]`, `<0x0A>`, `<extra_id_3>`."""
 _CONTINUES, _BYTES_START, _STARTS = "##", "Ġ", "▁"
 """WordPiece marks tokens that continue a word; byte-level BPE and SentencePiece mark those that begin one."""
 
 
 class GeneratedViews(NamedTuple):
-    """Two views of each of B sentences; `chosen` of `total` units (here tokens) were rewritten."""
+    """Two views of each of B sentences; `chosen` of `total` units (here tokens) were drawn to be rewritten."""
 
     pairs: list[tuple[str, str]]
     chosen: int
@@ -41,12 +41,12 @@ class GeneratedViews(NamedTuple):
 
 
 Maker = Callable[[Sequence[str], np.ndarray], GeneratedViews]
-"""From B sentences and their ids, int64 [B], to views. Draws for a sentence depend on the seed and its id only, not on
-how sentences are spread over calls and workers."""
+"""From B sentences and their ids, int64 [B], to views. Draws depend on the seed and the id only, not on calls and
+workers."""
 
 
 def masked_views(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "cpu") -> Maker:
-    """Return the maker; the model runs in bf16 on a GPU that has it."""
+    """Return the maker; the model runs in bf16 on GPUs that have it."""
     model, tokenizer = load_filler(views, encoder)
     model, seed = model.to(device, dtype_on(device)).eval(), derive_seed(seed, "mlm")
     longest = min(encoder.max_length, usable_positions(model.config))
@@ -87,14 +87,14 @@ def masked_views(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: 
 
 
 def filler_of(views: ViewsConfig, encoder: EncoderConfig) -> tuple[str, EncoderConfig]:
-    """Return the model that fills, `views.mlm_model` or else the run's encoder, after the setting that names it."""
+    """Return the filling model, `views.mlm_model` or the run's encoder, after its setting."""
     if views.mlm_model is not None:
         return "views.mlm_model", EncoderConfig(path=views.mlm_model)
     return "encoder.path", encoder
 
 
 def _alone(spans_L2: np.ndarray) -> np.ndarray:
-    """Return ascending places of tokens with text, without tokens that share a character with another."""
+    """Return ascending places of tokens with text that share no character with another."""
     starts, stops = spans_L2.T
     real = np.flatnonzero(starts < stops)
     shared = starts[real[1:]] < stops[real[:-1]]
@@ -109,7 +109,7 @@ def _fill(
     tokens: list[np.ndarray],
     chosen: list[np.ndarray],
 ) -> list[np.ndarray]:
-    """Return, for each sentence, the likeliest tokens of the original kind at its chosen places."""
+    """Return each sentence's likeliest tokens of the original kinds at its chosen places."""
     filled = [np.empty(0, np.int64)] * len(tokens)
     for rows in padded_batches([len(row) for row in tokens]):
         some = {"input_ids": [tokens[row].tolist() for row in rows]}
@@ -129,8 +129,7 @@ def _fill(
 def _texts_and_kinds(tokenizer: PreTrainedTokenizerBase) -> tuple[list[str], np.ndarray]:
     """Return each vocabulary entry's text and kind, int64 [V].
 
-    Kinds: 2 if it begins a word, plus 1 if it has a letter or digit; -1 if it has no text of its own, such as special
-    tokens and parts of a character.
+    Kinds: 2 if it begins a word, plus 1 if it has a letter or digit; -1 for special tokens and parts of characters.
     """
     tokens = [token or "" for token in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))]
     mark = max((_CONTINUES, _BYTES_START, _STARTS), key=lambda mark: sum(token.startswith(mark) for token in tokens))
@@ -153,7 +152,7 @@ def filler_bytes(views: ViewsConfig, encoder: EncoderConfig) -> int:
 
 
 def load_filler(views: ViewsConfig, encoder: EncoderConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load the model that fills; raise UserError if it lacks its head, or its tokenizer what filling needs."""
+    """Load the filling model; raise UserError if it or its tokenizer cannot fill masks."""
     setting, config = filler_of(views, encoder)
     with view_errors(setting, config.path):
         model, info = read_weights(AutoModelForMaskedLM, config)
@@ -168,8 +167,8 @@ def load_filler(views: ViewsConfig, encoder: EncoderConfig) -> tuple[PreTrainedM
         problem = "has a slow tokenizer, which does not report the positions of its tokens"
     if problem:
         raise UserError(
-            f"{config.path!r} {problem}, so it cannot fill the views of the kind mlm; set views.mlm_model to a model "
-            "that was published with its masked-language-model head, such as bundled:raw or roberta-base",
+            f"{config.path!r} {problem}, so it cannot make views of the kind mlm; set views.mlm_model to a model with "
+            "a masked-language-model head, such as bundled:raw or roberta-base",
             setting=setting,
         )
     return model, tokenizer
@@ -179,13 +178,13 @@ def load_filler(views: ViewsConfig, encoder: EncoderConfig) -> tuple[PreTrainedM
 
 
 def usable_positions(config: PretrainedConfig) -> int:
-    """Return how many tokens a model takes: two less than its positions, since RoBERTa does not use the first two."""
+    """Return how many tokens a model takes: its positions less two, which RoBERTa does not use."""
     positions = getattr(config, "max_position_embeddings", None) or 0
     return positions - 2 if positions > 0 else sys.maxsize
 
 
 def draw(count: int, expected: float, rng: np.random.Generator) -> np.ndarray:
-    """Draw `expected` of `count` places on average, at least one if there is any; ascending."""
+    """Draw `expected` of `count` places on average, at least one; ascending."""
     wanted = max(1, int(expected + rng.random()))
     return np.sort(rng.permutation(count)[:wanted])
 
@@ -196,7 +195,7 @@ def capital_as(old: str, new: str) -> str:
 
 
 def replace_spans(text: str, replacements: Sequence[tuple[int, int, str]]) -> str:
-    """Replace text[start:stop] by `new` for each (start, stop, new); spans ascend and do not overlap."""
+    """Replace text[start:stop] by `new` for each (start, stop, new), ascending and without overlap."""
     for start, stop, new in reversed(replacements):
         text = text[:start] + new + text[stop:]
     return text
@@ -204,13 +203,13 @@ def replace_spans(text: str, replacements: Sequence[tuple[int, int, str]]) -> st
 
 @contextmanager
 def view_errors(setting: str, name: str) -> Iterator[None]:
-    """Turn loading errors into UserErrors that name the setting."""
+    """Turn loading errors into UserErrors of the setting."""
     try:
         yield
     except UserError as error:
         raise error.at(setting) from None
     except LOAD_ERRORS as error:
-        # transformers' message about missing safetensors advises an argument that is no setting here.
+        # transformers' message about missing safetensors names an argument that is no setting here.
         if any(word in str(error) for word in (SAFE_WEIGHTS_NAME, WEIGHTS_NAME, "use_safetensors")):
             raise UserError(
                 f"{name!r} has no {SAFE_WEIGHTS_NAME}, and weights are read from safetensors only; load the model with "
@@ -221,12 +220,12 @@ def view_errors(setting: str, name: str) -> Iterator[None]:
 
 
 def dtype_on(device: str) -> torch.dtype:
-    """Return bf16 on GPUs that have it, else float32, which keeps views equal on every kind of CPU."""
+    """Return bf16 on GPUs that have it, else float32, so views are equal on all kinds of CPUs."""
     return torch.bfloat16 if has_bf16(device) else torch.float32
 
 
 def padded_batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Yield batches of non-empty rows, longest first, of at most `_CELLS` cells once padded (or one row)."""
+    """Yield batches of non-empty rows, longest first, of at most `_CELLS` padded cells (or one row)."""
     order = np.argsort(-np.asarray(lengths), kind="stable")[: np.count_nonzero(lengths)].tolist()
     while order:
         count = max(1, _CELLS // lengths[order[0]])

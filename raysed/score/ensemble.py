@@ -1,4 +1,4 @@
-"""Score teachers alone and combined at full width, from existing embeddings, and choose which of them to keep."""
+"""Score teachers alone and combined at full width, from existing embeddings, and choose which to keep."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
@@ -15,7 +15,7 @@ from raysed.store.progress import steps
 
 NEIGHBOURS = 10
 FEWEST_SENTENCES = 100
-"""With fewer, teachers share neighbours only because there are hardly any others."""
+"""With fewer, teachers share neighbours by chance."""
 
 Subset = tuple[int, ...]
 """Ascending indices of teachers."""
@@ -28,9 +28,9 @@ class Ensemble:
         embeddings: for each of K teachers, the embeddings of the evaluation's sentences, [U, D_k].
     """
 
-    def __init__(self, evaluation: Evaluation, how: CombinationConfig, embeddings: Sequence[np.ndarray]):
-        self._evaluation, self._how, self._embeddings = evaluation, how, embeddings
-        self._prepared = [prepared(how.how, how.balance, x_UD).astype(np.float32) for x_UD in embeddings]
+    def __init__(self, evaluation: Evaluation, config: CombinationConfig, embeddings: Sequence[np.ndarray]):
+        self._evaluation, self._config, self._embeddings = evaluation, config, embeddings
+        self._prepared = [prepared(config.how, config.balance, x_UD).astype(np.float32) for x_UD in embeddings]
         self._everyone = tuple(range(len(embeddings)))
         self._scores: dict[tuple[Subset, str], ModelScores] = {}
 
@@ -38,7 +38,7 @@ class Ensemble:
         """Choose the subset to keep by its mean score on `dev`; return `dev`, `chosen` and all `tried`, best first."""
 
         def score(subset: Subset) -> float:
-            # Rounded so that noise breaks no tie; an undefined score counts as chance.
+            # Rounded: noise must not break ties. An undefined score counts as chance.
             return round(self._mean(subset, dev) or 0.0, 6)
 
         count = len(self._everyone)
@@ -53,8 +53,8 @@ class Ensemble:
 
         Returns:
             Plain types: the content of `choice`, `tasks`, `kinds` (tasks by kind) and `rows`. A row has its `teachers`,
-            its score on each of `tasks`, and by column (`mean`, and each kind if there are several) its `scores` and,
-            for several teachers, its `gains` over the best single one.
+            its score on each of `tasks`, and its `scores` by column (`mean`, and each of several kinds). A row of
+            several teachers also has its `gains` over the best single one, by column.
         """
         everyone, tried = self._everyone, {tuple(one["teachers"]): one["dev"] for one in choice.get("tried", [])}
         shown = [*combinations(everyone, 1), *combinations(everyone, len(everyone) - 1), everyone]
@@ -91,11 +91,11 @@ class Ensemble:
     def _scored(self, subset: Subset, task: str) -> ModelScores:
         if (subset, task) not in self._scores:
             self._begin(f"{task} by {len(subset)} of {len(self._everyone)}")
-            rows, weights = self._evaluation.rows(task), self._how.weights or [1.0] * len(self._everyone)
+            rows, weights = self._evaluation.rows(task), self._config.weights or [1.0] * len(self._everyone)
             x_BD = self._embeddings[subset[0]][rows]
             if len(subset) > 1:
                 parts = [self._prepared[k][rows] for k in subset]
-                x_BD = combined(self._how.how, [weights[k] for k in subset], parts)
+                x_BD = combined(self._config.how, [weights[k] for k in subset], parts)
             self._scores[subset, task] = self._evaluation.score({task: x_BD})
         return self._scores[subset, task]
 
@@ -116,7 +116,7 @@ def by_title(found: Mapping[str, Any], titles: Sequence[str]) -> dict[str, Any]:
 
 
 def summary_lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield sentences on what the named teachers are worth together, and on the subset chosen on dev."""
+    """Yield sentences on the gain of all teachers together, and of the subset chosen on dev."""
     rows, everyone = {tuple(row["teachers"]): row for row in found["rows"]}, found["teachers"]
     on, all_of_them = _mean_of(found["tasks"]), "both" if len(everyone) == 2 else f"all {len(everyone)}"
     together = rows[tuple(everyone)]

@@ -1,7 +1,7 @@
-"""Fidelity: whether a model finds what its teachers find in the user's own text, without any judgements.
+"""Fidelity: how much of its teachers' search results a model finds in the user's own text, without judgements.
 
-Each query is a text of the corpus that searches the others, or was made for one of them. What the teachers rank first
-is right, in their order.
+Each query is a text of the corpus, or was made for one. The texts that the teachers rank first count as relevant, in
+their order.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from raysed.score.metrics import unit
 
 _RESAMPLES = 2000
 Stored = Mapping[str, tuple[np.ndarray, float]]
-"""By name, how N documents can be kept: what is left of their vectors, [N, E], and bytes per document."""
+"""By storage format: the vectors of N texts as it restores them, [N, E], and bytes per document."""
 
 
 def fidelity(
@@ -27,16 +27,16 @@ def fidelity(
     queries_Q: np.ndarray,
     documents_P: np.ndarray,
 ) -> list[dict[str, Any]]:
-    """Compare searches among some of N texts with that of the teachers, all by cosine; no query finds itself.
+    """Compare searches by cosine with the teachers' search; no query finds itself.
 
     Args:
-        stored: how the documents' vectors are kept; queries stay as they are.
-        queries_Q: rows of the texts that search.
-        documents_P: rows of the texts that are searched, ascending.
+        stored: formats of the documents' vectors; queries keep theirs.
+        queries_Q: rows of the queries among N texts.
+        documents_P: rows of the documents among the texts, ascending.
 
     Returns:
-        Per search, `name`, `recall` of the teachers' first ten with its 95 % `interval`, `ndcg` (of their first the
-        gain is 10, of their tenth 1), all x100, and `bytes` per document; None for word counts.
+        Per search: `name`; `recall` of the teachers' first ten, with its 95 % `interval`, and `ndcg`, all x100; `bytes`
+        per document, None for word counts. The gain in `ndcg` falls from 10 for the teachers' first to 1 for the tenth.
     """
     place = {row: index for index, row in enumerate(documents_P.tolist())}
     teacher_QP = (unit(teacher_ND)[queries_Q] @ unit(teacher_ND)[documents_P].T).astype(np.float64)
@@ -49,7 +49,7 @@ def fidelity(
     draws_RQ = np.random.default_rng(0).integers(len(queries_Q), size=(_RESAMPLES, len(queries_Q)))
     learner_QE, words_NV = unit(learner_NE)[queries_Q], tf_idf_vectors(texts)
     searches = {name: (learner_QE @ unit(kept_NE)[documents_P].T, size) for name, (kept_NE, size) in stored.items()}
-    words_QP = (words_NV[queries_Q] @ words_NV[documents_P].T).toarray().round(12)  # rounded, so that equal texts tie
+    words_QP = (words_NV[queries_Q] @ words_NV[documents_P].T).toarray().round(12)  # equal texts must tie
     searches |= {TF_IDF: (words_QP, None), BM25: (bm25_of(documents)(queries), None)}
     rows = []
     for name, (scores_QP, size) in searches.items():

@@ -1,7 +1,7 @@
 """95 % bootstrap intervals of scores, over the sampling of test items and of the models' seeds.
 
-A resample draws as many pairs (queries, texts) as there are, within each subset if the task is a mean over subsets. All
-models are scored on the same resamples, so their difference is far more certain than either score.
+A resample draws as many pairs, queries or texts as the task has, within each subset if the task is a mean over subsets.
+All models are scored on the same resamples, so their difference is far more certain than either score.
 
 V-measure rises when texts are drawn repeatedly: with many classes, every resample can exceed the score itself.
 Clustering resamples are therefore shifted until their mean is the score.
@@ -29,7 +29,7 @@ def resample(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> dict[Hashable, np.ndarray]:
-    """Return mean scores x100 over `tasks` by group, float64 [R], NaN if undefined; seeds are resampled, too."""
+    """Return mean scores x100 over `tasks` by group, float64 [R], NaN if undefined; also resamples a group's models."""
     models = [model for group in outcomes.values() for model in group]
     generator, scores_MR = np.random.default_rng(seed), np.zeros((len(models), resamples))
     for name in tasks:
@@ -53,7 +53,7 @@ def resample(
 
 
 def interval(difference_R: np.ndarray) -> tuple[float, float] | None:
-    """Return the 95 % interval of resampled scores or differences; None if there are none or any is undefined.
+    """Return the 95 % interval of resampled scores or differences; None without any, or if one is undefined.
 
     >>> interval(np.arange(1001.0))
     (25.0, 975.0)
@@ -94,7 +94,7 @@ class Difference:
 
 
 def _over_seeds(scores_RK: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Return the mean of K models, resampling the models too.
+    """Return the mean of K models, which are resampled.
 
     The mean of K drawn models has (K - 1) / K of the variance of a mean over K new models, hence the factor.
     """

@@ -62,7 +62,7 @@ def word_cosines(vectors: Vectors, first: Sequence[str], second: Sequence[str]) 
 
 
 def sparse_pair_cosines(x_UV: csr_matrix, rows_P2: np.ndarray) -> np.ndarray:
-    """Return the dot product of each pair of rows, float64 [P], rounded so that equal word counts tie."""
+    """Return the dot product of each pair of rows, float64 [P], rounded because equal word counts must tie."""
     a_PV, b_PV = (x_UV[rows] for rows in rows_P2.T)
     return np.asarray(a_PV.multiply(b_PV).sum(1), np.float64).ravel().round(12)
 
@@ -81,5 +81,5 @@ def bm25_of(documents: Sequence[str]) -> Callable[[Sequence[str]], np.ndarray]:
     if not any(of_documents):
         return lambda queries: np.zeros((len(queries), len(documents)))
     index.index(of_documents, show_progress=False)
-    nothing_N = np.zeros(len(documents), np.float32)
-    return lambda queries: np.stack([index.get_scores(query) if query else nothing_N for query in words(queries)])
+    zeros_N = np.zeros(len(documents), np.float32)
+    return lambda queries: np.stack([index.get_scores(query) if query else zeros_N for query in words(queries)])

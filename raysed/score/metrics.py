@@ -25,7 +25,7 @@ def ranks(values_P: np.ndarray) -> np.ndarray:
 
 
 def _standardise(values_P: np.ndarray) -> np.ndarray:
-    """Scale to mean 0 and length 1, so that a dot product is a correlation; a constant gives zeros."""
+    """Scale to mean 0 and length 1: dot products are then correlations. A constant gives zeros."""
     values_P = np.asarray(values_P, dtype=np.float64)
     if np.ptp(values_P) == 0:
         return np.zeros_like(values_P)
@@ -41,7 +41,7 @@ def unit(x_ND: np.ndarray) -> np.ndarray:
 def pair_cosines(x_UD: np.ndarray, y_UD: np.ndarray, rows_P2: np.ndarray, block: int = 4096) -> np.ndarray:
     """Return the cosine of x and y for each pair of rows, float64 [P]; 0 for a zero vector.
 
-    Rounded to 12 digits, so that pairs that are equal in exact arithmetic (a sentence with itself) tie.
+    Rounded to 12 digits: pairs that are equal in exact arithmetic (a sentence with itself) must tie.
     """
     cosines_P = np.zeros(len(rows_P2))
     for start in range(0, len(rows_P2), block):
@@ -70,7 +70,7 @@ def _entropy(share: np.ndarray) -> np.ndarray:
 
 
 class Order:
-    """The order of some values, from which the ranks in any resample follow without sorting."""
+    """The order of values, which gives their ranks in any resample without sorting."""
 
     def __init__(self, values_P: np.ndarray):
         self._order_P = np.argsort(values_P, kind="stable")

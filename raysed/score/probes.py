@@ -22,7 +22,6 @@ class Labelled(NamedTuple):
     labels: np.ndarray
 
     def at(self, rows: np.ndarray) -> "Labelled":
-        """Return the rows at these positions."""
         return Labelled(self.features[rows], self.labels[rows])
 
     def folds(self, seed: int | None, count: int) -> "Iterator[tuple[Labelled, Labelled]]":
@@ -44,7 +43,7 @@ def stratified_folds(labels_N: np.ndarray, seed: int | None, folds: int) -> list
     """Return (train rows, test rows) per fold, each class spread evenly; not shuffled without a seed."""
     from sklearn.model_selection import StratifiedKFold  # takes a second; most processes never need it
 
-    state = None if seed is None else seed % 2**32  # it takes no larger ones
+    state = None if seed is None else seed % 2**32  # its largest
     splitter = StratifiedKFold(folds, shuffle=seed is not None, random_state=state)
     return list(splitter.split(np.zeros((len(labels_N), 1)), labels_N))
 
@@ -56,12 +55,12 @@ def classify(
     parts: Iterable[tuple[Labelled, Labelled]],
     on_fit: Callable[[], None] = lambda: None,
 ) -> Classified:
-    """Predict the test rows by a fit on `train` with the best C of `grid`.
+    """Fit on `train` with the best C of `grid`, and predict the test rows.
 
     The best C has the highest mean accuracy over `parts`, pairs of (train, test).
 
-    Dense features are centred and divided by a scalar s, which makes fits several times faster. The solution is that of
-    the raw features: the unpenalised intercept absorbs the shift, and C is multiplied by s * s.
+    Dense features are centred and divided by a scalar s, which makes fits several times faster. The solution does not
+    change: the unpenalised intercept absorbs the shift, and C is multiplied by s * s.
     """
     from sklearn.linear_model import LogisticRegression  # takes a second; most processes never need it
 

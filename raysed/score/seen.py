@@ -32,9 +32,9 @@ def without_seen(evaluation: Evaluation, config: EvaluationConfig, learnt: Mappi
     """Find task items that are also in labelled training data or the dev task, and leave them out of scores.
 
     Args:
-        config: with `drop_seen` off, items are only counted.
-        learnt: labelled training items of the run's models, by setting. Sources are read one after another; only the
-            tasks' items are held in memory.
+        config: without `drop_seen`, items are only counted.
+        learnt: labelled training items of the run's models, by setting. Sources are read one by one, and memory holds
+            only the tasks' items.
     """
     places = defaultdict(list)
     for name, task in evaluation.tasks.items():

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from raysed.data.tokens import TokenTable
     from raysed.model.encoder import Encoder
 
-_WHILE_TRAINING = 8192
-"""Most tokens per forward pass: memory also holds weights and moments, perhaps of other members on the same GPU."""
+_MAX_TOKENS_IN_TRAINING = 8192
+"""Per forward pass: memory also holds weights and moments, perhaps of other members on the same GPU."""
 Criterion = Literal["spearman", "pearson"]
 Embeddings = np.ndarray | Mapping[str, np.ndarray]
-"""One model's embeddings: a matrix with a row for each of `Evaluation.sentences` or, if tasks have their own
-calibrations, a matrix by task with a row for each of `Evaluation.rows`."""
+"""One model's embeddings: a matrix with a row for each of `Evaluation.sentences`. If tasks have their own calibrations,
+a matrix by task with a row for each of `Evaluation.rows`."""
 Outcomes = Mapping[str, np.ndarray]
 """One model's outcomes by task."""
 
@@ -46,7 +46,6 @@ class ModelScores:
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, task: EvaluationTask, outcome: np.ndarray) -> None:
-        """Score one more task."""
         self.outcomes[task.name], self.metrics[task.name] = outcome, task.metrics(outcome)
 
 
@@ -60,20 +59,19 @@ class Evaluation:
             for each in zip(task.roles, task.sentences):
                 self._row.setdefault(each, len(self._row))
         self.sentences = [text for _, text in self._row]
-        """Sentences of all tasks in first-seen order: what a model has to embed. A text with two roles is two."""
+        """Sentences that a model has to embed, in first-seen order. A text with two roles is in it twice."""
         self.roles = [role for role, _ in self._row]
         """Role of each of `sentences`."""
         self._rows = {task.name: self.rows_of(task) for task in tasks}
 
     @classmethod
     def load(cls, config: EvaluationConfig, seed: int) -> Evaluation:
-        """Read all tasks of a config."""
         return cls([load_any_task(name, task, seed, config.aggregation) for name, task in config.tasks.items()])
 
     def pair_rows(self, tasks: Iterable[str] | None = None) -> np.ndarray:
         """Return the indices in `sentences` of each pair's two sentences, int64 [P, 2]; by default of all tasks.
 
-        Texts of other tasks are paired two by two, so that text to fit on comes in one shape.
+        Texts of other tasks are paired in order, because fits take pairs.
         """
         parts = []
         for name in self.tasks if tasks is None else tasks:
@@ -82,7 +80,7 @@ class Evaluation:
         return np.concatenate(parts) if parts else np.zeros((0, 2), np.int64)
 
     def rows_of(self, other: EvaluationTask | Evaluation) -> np.ndarray:
-        """Return the indices in `sentences` of those of a task or of an evaluation of some of the tasks, int64 [U]."""
+        """Return the indices in `sentences` of the U sentences of a task, or of an evaluation of some tasks, int64."""
         return np.array([self._row[each] for each in zip(other.roles, other.sentences)], np.int64)
 
     def rows(self, task: str) -> np.ndarray:
@@ -111,7 +109,7 @@ class Evaluation:
         return self.tasks[task].outcome(x_UD)
 
     def score(self, embeddings: Embeddings, begin: Callable[[str], None] = ignore) -> ModelScores:
-        """Score one model, on matrices by task only what they cover; `begin` is called with the name of each task."""
+        """Score one model on all tasks, or on those of `embeddings` by task; call `begin` with each task's name."""
         scores = ModelScores()
         for name, task in self.tasks.items():
             if not isinstance(embeddings, Mapping) or name in embeddings:
@@ -120,7 +118,7 @@ class Evaluation:
         return scores
 
     def score_baselines(self, begin: Callable[[str], None] = ignore) -> dict[str, ModelScores]:
-        """Score the lexical baselines, which need no model, by name."""
+        """Return the scores of the lexical baselines by name."""
         rows = {name: ModelScores() for name in BASELINES}
         for task in self.tasks.values():
             for name, outcome in task.lexical().items():
@@ -195,7 +193,7 @@ def with_tasks(
 def tasks_of(sources: Sequence[str] | Mapping[str, str], dev: Container[str] = ()) -> dict[str, TaskConfig]:
     """Return one task per file or directory, two for labelled texts, by the given name or that of the file.
 
-    Those in `dev` were given as the dev task, as messages say.
+    Messages blame `--dev` for sources in `dev`, and `--task` for others.
     """
     named = isinstance(sources, Mapping)
     tasks: dict[str, TaskConfig] = {}
@@ -237,7 +235,7 @@ class DevTask:
 
     @cached_property
     def identity(self) -> Any:
-        """Everything but the models that a choice on this task depends on."""
+        """Everything that a choice on this task depends on, except the models."""
         task = next(iter(self.evaluation.tasks.values()))
         return {
             "task": stable_hash(task.content()),
@@ -247,7 +245,7 @@ class DevTask:
         }
 
     def score(self, x_UD: np.ndarray, criterion: Criterion = "spearman") -> float:
-        """Return the score x100 of embeddings of the task's sentences, rounded so that noise breaks no tie.
+        """Return the score x100 of embeddings of the task's sentences, rounded because noise must not break ties.
 
         It is the criterion's correlation for graded pairs, else the main score. An undefined score is 0: a model that
         tells no pairs apart is as good as chance.
@@ -256,12 +254,12 @@ class DevTask:
         return round(metrics.get(criterion, main_score(metrics)) or 0.0, 6)
 
     def scorer(self, criterion: Criterion = "spearman", token_budget: int | None = None) -> Callable[[Encoder], float]:
-        """Return a scorer for encoders in training, in passes of `token_budget` tokens; None: what suits the device."""
+        """Return a scorer for encoders in training; `token_budget` is per forward pass, by default the device's."""
         from raysed.model.encoding import default_token_budget, encode
 
         def score(encoder: Encoder) -> float:
             device = next(encoder.parameters()).device
-            budget = token_budget or min(default_token_budget(device), _WHILE_TRAINING)
+            budget = token_budget or min(default_token_budget(device), _MAX_TOKENS_IN_TRAINING)
             return self.score(encode(encoder, self.tokens, (self.layers,), budget)[0], criterion)
 
         return score

@@ -1,7 +1,7 @@
 """Scores without labels: the shape of the embedding space, near-duplicates, and a sanity list of fifty triples.
 
-They show what is broken, not what is good. Source: Wang and Isola, "Understanding Contrastive Representation Learning
-through Alignment and Uniformity", 2020.
+They reveal broken models, but do not rank good ones. Source: Wang and Isola, "Understanding Contrastive Representation
+Learning through Alignment and Uniformity", 2020.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from raysed.score.metrics import pair_cosines, unit
 MOST_SENTENCES = 1000
 """Fewer do not show the shape of a space of 768 dimensions."""
 MOST_CHANGED = 400
-"""The standard error of the share found is then at most 2.5 %."""
+"""The standard error of `found` is then at most 2.5 points."""
 LABELS_ADVICE = (
     "Without labels, nothing shows whether sentences that the model finds similar are similar to you. To find out, "
     "grade a few hundred pairs of your own sentences, or list which documents answer a few dozen queries."
@@ -34,7 +34,7 @@ Embed = Callable[[Sequence[str]], np.ndarray]
 
 
 def isotropy(x_ND: np.ndarray, seed: int = 0) -> dict[str, float]:
-    """Return how evenly embeddings fill their space; nothing is centred, see `singular_values`.
+    """Return how evenly embeddings fill their space; they are not centred, see `singular_values`.
 
     `cosine` is the mean over random pairs of different rows: near 0 for even directions, near 1 for a narrow cone.
     `first_direction` is the share of the squared lengths along the first singular direction.
@@ -71,7 +71,7 @@ def effective_rank(singular_values_K: np.ndarray) -> float:
 def near_duplicates(sentences: Sequence[str], seed: int = 0) -> list[str]:
     """Return each sentence with one small change that keeps its meaning.
 
-    Two letters swapped, lower case, a word repeated, or the full stop removed or added.
+    It swaps two letters, lower-cases, repeats a word, or removes or adds the full stop.
 
     >>> near_duplicates(["It rains."] * 4, seed=1)
     ['it rains.', 'It rains', 'It raisn.', 'It rains']
@@ -98,13 +98,13 @@ def _change(sentence: str, generator: np.random.Generator) -> str:
 
 
 def unlabelled_scores(sentences: Sequence[str], embed: Embed, seed: int = 0) -> dict[str, Any]:
-    """Score one model on distinct sentences without labels, at most `MOST_SENTENCES` of them.
+    """Score one model on at most `MOST_SENTENCES` distinct sentences without labels.
 
     Returns:
-        `sentences`, how many were used; `found`, the percentage of near-duplicates whose nearest sentence is their
-        original; `alignment`, the mean squared distance of a sentence and its near-duplicate, and `uniformity`, the
-        logarithm of the mean of exp(-2 d^2) over all pairs, both on the unit sphere and better when lower; `cosine` and
-        `effective_rank`, see `isotropy`; and `neighbours`, the nearest sentences of a few.
+        `sentences`: how many were used. `found`: the percentage of near-duplicates whose nearest sentence is their
+        original. `alignment`: the mean squared distance of a sentence and its near-duplicate. `uniformity`: the
+        logarithm of the mean of exp(-2 d^2) over all pairs. (Both are on the unit sphere, and lower is better.)
+        `cosine` and `effective_rank`: see `isotropy`. `neighbours`: the nearest sentences of a few.
     """
     generator = np.random.default_rng(seed)
     if len(sentences) > MOST_SENTENCES:
@@ -141,13 +141,13 @@ def triples() -> tuple[tuple[str, str, str], ...]:
 
 
 def correct_triples(embed: Embed) -> int:
-    """Return how many triples a model answers as a person does, by cosine; a tie counts as wrong."""
+    """Return how many triples a model answers correctly by cosine; a tie counts as wrong."""
     x_ND, near_ND, far_ND = (unit(np.asarray(embed(side), np.float64)) for side in zip(*triples()))
     return int(((x_ND * near_ND).sum(1).round(12) > (x_ND * far_ND).sum(1).round(12)).sum())
 
 
 def correct_triples_of_tf_idf() -> int:
-    """Return how many triples TF-IDF answers, with frequencies from the list itself."""
+    """Return how many triples TF-IDF answers correctly, with frequencies from the list itself."""
     sentences, closer, farther = zip(*triples())
     near_N, far_N = np.split(word_cosines(tf_idf_vectors, [*sentences, *sentences], [*closer, *farther]), 2)
     return int((near_N > far_N).sum())

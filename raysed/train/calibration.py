@@ -18,7 +18,7 @@ def fit_calibration(
     natsv_k: int | None,
     seed: int,
 ) -> CalibrationMap:
-    """Fit the calibration that ends a recipe; each stage of a chain is fitted on the output of those before it.
+    """Fit the calibration that ends a recipe. Each stage of a chain is fitted on the output of the one before.
 
     For the flow, rows 2i and 2i + 1 are pairs.
 
@@ -37,9 +37,9 @@ def fit_calibration(
 def choose_natsv_k(
     stages: Sequence[str], embeddings_ND: np.ndarray, score: Callable[[Affine], float], most: int = MOST_DIRECTIONS
 ) -> int:
-    """Return the k of `natsv`, 1 to `most`, with which the whole chain scores best (BERT-flow section 4.3).
+    """Return the k of `natsv`, 1 to `most`, whose chain scores highest (BERT-flow section 4.3).
 
-    Higher scores are better; ties go to the smallest k, and at least one direction is left.
+    Ties go to the smallest k. At least one direction remains.
     """
     counts = range(1, max(1, min(most, largest_k(embeddings_ND))) + 1)
     scores = [score(fit_calibration(stages, embeddings_ND, FlowConfig(), k, seed=0)) for k in counts]

@@ -1,4 +1,4 @@
-"""Detection of collapse: the loss falls while all embeddings become equal, or come to lie along a line."""
+"""Detect collapse: the loss falls while all embeddings become equal or fall onto a line."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,11 +10,11 @@ from torch.nn import functional as F
 COLLAPSED = "collapsed"
 """First word of the reason why a collapsed member is left out."""
 _LEFT = 0.25
-"""A model has collapsed if at most this share is left of its value at the first update."""
+"""A model has collapsed if a measure falls to this share of its value at the first update."""
 _LAST = 5
 """Logged updates averaged for the final value."""
 _WATCHED = {"spread": "the spread", "directions": "the number of directions"}
-"""What must not fall, and its name in sentences."""
+"""Measures that must not fall, with their names in messages."""
 
 
 def spread_of(emb_BD: torch.Tensor) -> dict[str, float]:
@@ -41,7 +41,7 @@ def spread_of(emb_BD: torch.Tensor) -> dict[str, float]:
 
 
 def collapse(history: Iterable[Mapping[str, Any]]) -> str | None:
-    """Return why a training has collapsed, or None, given a history that begins with untouched weights."""
+    """Return why a training has collapsed, or None. Its history starts with the untrained weights."""
     watched = [entry for entry in history if "spread" in entry]
     for name, words in _WATCHED.items() if watched else ():
         start, end = watched[0][name], _end(watched, name)

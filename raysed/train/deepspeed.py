@@ -40,8 +40,8 @@ class DeepSpeedEngine:
     """Updates by DeepSpeed, ZeRO stage 0 to 2; see `engine.TorchEngine`.
 
     Moments are gathered whole and in fp32 for saving, so a state fits any number of workers and any ZeRO stage.
-    DeepSpeed takes over the weights when initialised, which happens at the first update. On a GPU the updates of a
-    single worker without ZeRO are recorded, DeepSpeed's part included.
+    DeepSpeed takes over the weights when initialised, which happens at the first update. On a GPU, a single worker
+    without ZeRO records its updates, including DeepSpeed's part.
     """
 
     def __init__(self, objective: Distillation, sed: SedConfig, world: int, bf16: bool, record: Record | None = None):
@@ -75,7 +75,10 @@ class DeepSpeedEngine:
         return mean.item() if self._engine.was_step_applied() else math.nan
 
     def _whole_gradient(self, batch: TargetBatch) -> torch.Tensor:
-        """Compute the gradient, if need be in parts. With ZeRO, workers exchange it meanwhile: none can retry alone."""
+        """Compute the gradient, in parts if memory is short.
+
+        With ZeRO, workers exchange gradients during the backward pass, so no worker can retry it alone.
+        """
         if not self._sed.zero_stage:
             return retry_in_parts(self._objective, lambda: self._gradient(batch))
         loss = retry_in_parts(self._objective, lambda: self._engine(batch))
@@ -83,7 +86,6 @@ class DeepSpeedEngine:
         return loss.detach()
 
     def _gradient(self, batch: TargetBatch) -> torch.Tensor:
-        """Compute the gradient and return the loss."""
         self._engine.zero_grad()
         loss = self._engine(batch)
         self._engine.backward(loss)
@@ -95,7 +97,7 @@ class DeepSpeedEngine:
         self._engine.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state, or what was loaded before the first update; every worker has to call it."""
+        """Return the state; before the first update, moments are the loaded ones. Every worker must call this."""
         moments = self._loaded
         if self._engine is not None:
             from deepspeed.utils import safe_get_full_optimizer_state
@@ -116,7 +118,7 @@ class DeepSpeedEngine:
         self._bf16 = state["bf16"]
 
     def close(self) -> None:
-        """Remove DeepSpeed's hooks and buffers, so that another engine can follow in this process."""
+        """Remove DeepSpeed's hooks and buffers; this process can then start another engine."""
         if self._engine is not None:
             self._engine.destroy()
 
@@ -125,7 +127,7 @@ class DeepSpeedEngine:
 
         parameters, sed = list(self._parameters.values()), self._sed
         optimizer = torch.optim.AdamW(parameters, lr=0.0, weight_decay=sed.weight_decay, fused=True)
-        part = math.ceil(sed.batch_size / self._world)  # DeepSpeed wants equal parts, but ignores their size
+        part = math.ceil(sed.batch_size / self._world)  # DeepSpeed requires equal parts, but ignores their size
         config = {
             "train_batch_size": part * self._world,
             "train_micro_batch_size_per_gpu": part,
@@ -145,7 +147,7 @@ class DeepSpeedEngine:
             self._engine.enable_backward_allreduce = False  # with one worker, it only copies all gradients
             self._recorded = RecordedUpdates(self._objective, optimizer, self._gradient, self._step, self._record)
         if self._loaded is not None:
-            self._put_moments(batch, self._loaded)
+            self._restore_moments(batch, self._loaded)
             self._loaded = None
 
     def _torch_optimizer(self) -> torch.optim.Optimizer:
@@ -156,10 +158,10 @@ class DeepSpeedEngine:
         for group in self._engine.optimizer.param_groups:
             group["lr"] = rate
 
-    def _put_moments(self, batch: TargetBatch, moments: dict[str, dict[str, torch.Tensor]]) -> None:
-        """Restore the moments. ZeRO can assign them only after a step, so it makes one with rate 0.
+    def _restore_moments(self, batch: TargetBatch, moments: dict[str, dict[str, torch.Tensor]]) -> None:
+        """Restore the moments. ZeRO accepts them only after a step, so this makes one with rate 0.
 
-        The random state is restored afterwards, so the next update draws the masks that it would have drawn.
+        Restoring the random state then gives the next update the dropout masks of an uninterrupted training.
         """
         from deepspeed.utils import safe_set_full_optimizer_state
 

@@ -34,7 +34,7 @@ class TorchEngine:
         self._recorded = RecordedUpdates(objective, optimizer, self._gradient, self._step, record)
 
     def update(self, batch: Any, learning_rate: float) -> float:
-        """Make one update and return the loss over all workers; NaN, with unchanged weights, if it is not finite."""
+        """Make one update and return the loss over all workers. If it is not finite, keep the weights, return NaN."""
         loss = self._recorded.update(batch, learning_rate)
         if loss is None:
             for group in self.optimizer.param_groups:
@@ -52,7 +52,6 @@ class TorchEngine:
         self._after_update()
 
     def _gradient(self, batch: Any) -> torch.Tensor:
-        """Compute the gradient and return the loss."""
         self.optimizer.zero_grad(set_to_none=True)
         device = self._parameters[0].device.type
         with torch.autocast(device, torch.bfloat16) if self.bf16 else nullcontext():
@@ -77,7 +76,7 @@ class TorchEngine:
         self._recorded.forget()
 
     def close(self) -> None:
-        """Do nothing: nothing is left behind."""
+        """Do nothing; torch leaves no hooks behind."""
 
 
 def step_if_finite(

@@ -31,13 +31,13 @@ def fit_flow(
 ) -> Flow:
     """Fit a flow to embeddings by maximum likelihood (BERT-flow section 3.2 and appendix B).
 
-    Rows 2i and 2i + 1 are a pair (A, B), as in the released code; a last row without a partner is dropped, and pairs
-    are reshuffled every epoch. The loss is the mean bits per dimension of the As plus that of the Bs. After update 1,
-    2, ... `on_step` gets `loss`, `bits_per_dim` (half of it) and `gradient_norm`. The released code runs the encoder in
-    every step, with its dropout on.
+    Rows 2i and 2i + 1 are a pair (A, B), as in the released code; a last row without a partner is dropped. Pairs are
+    reshuffled every epoch. The loss is the mean bits per dimension of the As plus that of the Bs. After each update,
+    counted from 1, `on_step` gets `loss`, `bits_per_dim` (half of it) and `gradient_norm`. The released code also runs
+    the encoder in every step, with dropout.
 
-    On a CPU the fit uses one thread: a second one saves a seventh of the time, but costs several times as much when
-    other processes compete for the cores. There the result depends on the arguments alone, bit for bit.
+    On a CPU the fit uses one thread. A second one saves a seventh of the time, but costs several times as much when
+    other processes compete for the cores. On a CPU, equal arguments give bit-identical flows.
     """
     require_finite(embeddings_ND)
     if (count := len(embeddings_ND)) < 2:

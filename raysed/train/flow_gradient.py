@@ -12,10 +12,9 @@ from raysed.model import glow
 class FlowObjective:
     """The loss of a batch and its hand-written gradient.
 
-    Memory traffic dominates, so everything as wide as a batch is allocated once and overwritten; all batches have one
-    size. Parameters lie in one vector, gradients in another (`vector` and its `grad`). Channels are not reversed in
-    batches; instead, parameters that would see reversed channels are reversed once, and every other step keeps the
-    right half.
+    Memory traffic dominates, so all batches have one size, and buffers as wide as a batch are allocated once and
+    overwritten. Parameters lie in one vector, gradients in another (`vector` and its `grad`). Parameters that would see
+    reversed channels are reversed once, instead of the batches; every other step keeps the right half.
 
     An actnorm y = (x + shift) * exp(3 * log_scale) has the gradients scale * sum(dy) and 3 * sum(dy * y), summed over
     rows. Each step writes the sums; the factors are applied to all steps at once.
@@ -103,8 +102,8 @@ class _CouplingStep:
 
     Args:
         keeps_right: whether the coupling keeps the right half of the channels.
-        pieces: of scale, offset, sums and dots; each has those of the actnorm, the two inner ones and the last layer.
-        dy_BD: holds the gradient by the step's output when `backward` is called, and that by its input afterwards.
+        pieces: scale, offset, sums and dots, each for the actnorm, the two inner actnorms and the last layer.
+        dy_BD: the gradient of the step's output before `backward`, and of its input afterwards.
     """
 
     def __init__(

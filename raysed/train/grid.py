@@ -1,4 +1,4 @@
-"""The grid of `sts`: which lower bound wins (SED section 5.5), and after which updates bounds are compared."""
+"""The grid of `sts`: the best lower bound (SED section 5.5), and the rungs at which bounds are compared."""
 
 import statistics
 from collections.abc import Mapping, Sequence

@@ -27,7 +27,7 @@ _NAMED_ROWS = 40
 _WARNING_EVERY = 10
 """Updates between two checks for a preemption notice, each of which costs a message between workers."""
 _REST = 10
-"""Pause between checkpoints on GPUs, in durations of the last one: updates may be faster than a disk."""
+"""Pause between checkpoints on GPUs, in durations of the last one: updates may outpace the disk."""
 
 
 @dataclass
@@ -36,11 +36,11 @@ class TrainingLoop:
 
     Attributes:
         objective: holds the kept weights afterwards.
-        batch_at: the batch of a step; must depend on nothing else.
-        evaluate: dev score of a candidate, x100; without it the last weights are kept.
-        is_writer: whether this process writes states (rank 0); all ranks take part in gathering them.
-        until: stop here and save the state, from which the same training can go on later; None: go to the end.
-        warned: whether this machine is about to be taken away. All ranks ask every ten updates, and save on a yes.
+        batch_at: returns the batch of a step; must depend on the step only.
+        evaluate: returns a candidate's dev score, x100.
+        is_writer: whether this process writes states (rank 0); all ranks help to gather them.
+        until: stop after this many updates and save the state; None: train to the end.
+        warned: returns whether this machine will soon be preempted. All ranks ask every ten updates, and then save.
     """
 
     objective: nn.Module
@@ -66,12 +66,12 @@ class TrainingLoop:
         self._rests_until, self._saved = 0.0, -1
 
     def train(self) -> TrainingResult:
-        """Make the remaining updates, from the newest saved state; return how the training ended."""
+        """Continue from the newest saved state, and return the result."""
         self._restore()
         self.objective.train()
         for entry in self._result.history:
             self.on_metrics(entry)
-        # On any exit, a state being written is finished.
+        # On any exit, the executors finish a state that is being written.
         with ThreadPoolExecutor(1, "batches") as self._reader, ThreadPoolExecutor(1, "checkpoint") as self._writer:
             while self._step < self._until and not self._selection.out_of_patience(self._result):
                 self._update()
@@ -99,7 +99,7 @@ class TrainingLoop:
             self._save()
 
     def _batch(self) -> Any:
-        """Return the batch of the next update; for a GPU, a thread prepares the one after it meanwhile."""
+        """Return the batch of the next update; for a GPU, a thread prepares the one after it."""
         if not self._on_gpu:
             return self.batch_at(self._step)
         batch = (self._next_batch or self._reader.submit(self._pinned, self._step)).result()
@@ -142,7 +142,7 @@ class TrainingLoop:
         self._rests_until = ended + _REST * (ended - began)
 
     def _may_save(self) -> bool:
-        """Return whether the checkpoint that is due may be written; rank 0 decides. On CPUs it always may."""
+        """Return whether to write the checkpoint that is due; rank 0 decides. Always true on CPUs."""
         if not self._on_gpu:
             return True
         is_free = (not self._writing or self._writing.done()) and time.monotonic() >= self._rests_until
@@ -153,7 +153,7 @@ class TrainingLoop:
             self._writing.result()
 
     def _restore(self) -> None:
-        """Load the newest state; rank 0 decides which that is."""
+        """Load the newest state that rank 0 sees."""
         if self.checkpoints is None:
             return
         is_first = not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0

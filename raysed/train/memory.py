@@ -1,6 +1,6 @@
 """The memory that a training needs, in bytes, from the sizes of its encoder and batches.
 
-What an update keeps for its gradients was counted on the tensors that torch saves; a test recounts them.
+The bytes that an update keeps for its gradients were counted on torch's saved tensors; a test recounts them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _FP32, _BF16 = 4, 2
 _ADAM = 2 * _FP32
 """Two moments; CT's optimizer stores as much."""
 _PASS = 2e9
-"""Of a GPU, for a pass of a model that embeds; passes are halved where that is too little."""
+"""GPU memory for a forward pass of a model that embeds; passes are halved if it is too little."""
 _SLACK = 1.1
 """Memory that an allocator holds but cannot use."""
 
@@ -35,14 +35,13 @@ def training_need(stage: Stage, settings: Block, shape: Shape, tokens: float, *,
     what = "a learner" if stage.name == "sed" else f"a member of {stage.name}"
     if not gpu:
         return Need(what, 0.0, PROCESS_BYTES + memory + checkpoint_bytes(size, shape))
-    # A checkpoint, for which one worker gathers the moments, passes through host memory. The least that a GPU must
-    # have is planned for a batch in 16 parts.
+    # A checkpoint passes through host memory, where one worker gathers the moments. `least` is for a batch in 16 parts.
     least = CUDA_CONTEXT + memory - _SLACK * per_token * tokens * 15 / 16
     return Need(what, CUDA_CONTEXT + memory, PROCESS_BYTES + checkpoint_bytes(size, shape), least)
 
 
 def embedding_need(what: str, weights: float) -> Need:
-    """Return what a worker needs that embeds on a GPU, with so many bytes of weights."""
+    """Return what a worker needs to embed on a GPU with a model of `weights` bytes."""
     least = CUDA_CONTEXT + weights
     return Need(what, least + _PASS, PROCESS_BYTES + weights, least)
 
@@ -57,8 +56,8 @@ def saved_per_token(shape: Shape, *, bf16: bool, dropout: bool) -> float:
     """Return the bytes that an update keeps for its gradients, per token of a batch.
 
     A block keeps eight tensors as wide as the states, and the inner layer before and after its activation. In bf16,
-    sums and normalisations stay in fp32. CPUs then keep attention's weights, too; that is within this for rows of up
-    to 250 tokens.
+    sums and normalisations stay in fp32. There, CPUs also keep attention's weights; the estimate covers them for rows
+    of up to 250 tokens.
     """
     block = 37 * shape.width + 5 * shape.inner if bf16 else _FP32 * (8 * shape.width + 2 * shape.inner)
     masks = 6 * shape.width if dropout else 0

@@ -1,4 +1,4 @@
-"""What objectives share, apart from their loss."""
+"""Base classes of objectives."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class EncoderObjective(nn.Module):
-    """A module that turns a batch into a loss over encoders, which train with dropout only if asked to.
+    """A loss over encoders, which train with dropout only if `dropout` is set.
 
     Attributes:
-        is_recordable: whether the losses of all batches of a shape take the same operations, none of which waits for
-            the device or reads anything but tensors; a GPU then records an update once (`recorded.py`).
+        is_recordable: whether all batches of a shape take the same operations, on tensors only and without waiting for
+            the device. A GPU then records an update once (`recorded.py`).
     """
 
     is_recordable = False
@@ -35,7 +35,7 @@ class EncoderObjective(nn.Module):
         raise NotImplementedError
 
     def candidates(self) -> dict[str, nn.Module]:
-        """Return by name the encoders that may become the result, the default one last."""
+        """Return the encoders that may become the result, by name, the default one last."""
         return {"encoder": self.encoder}
 
     def encoders(self) -> list[nn.Module]:

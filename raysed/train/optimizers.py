@@ -27,11 +27,11 @@ class RMSprop(torch.optim.AdamW):
     """RMSprop whose cost for an embedding depends only on the rows in the batch.
 
     Each update is v = alpha * v + (1 - alpha) * g^2, then p -= rate * g / (sqrt(v) + eps). A row with zero gradient
-    does not move, and its v only shrinks by alpha. So with sparse gradients, rows outside the batch are left alone, and
-    the shrinking they missed is made up, exactly, when they next occur.
+    does not move, and its v only shrinks by alpha. So with sparse gradients, rows outside the batch are left alone; the
+    next batch that has them applies the missed shrinking exactly.
 
     Dense gradients use torch's fused Adam kernel with beta 0, whose first moment is the gradient, and no correction.
-    The state is allocated at once, for parameters in `sparse` in the form for sparse gradients.
+    The state is allocated at once. Parameters in `sparse` get the form for sparse gradients.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ def adam_optimizer(module: nn.Module, weight_decay: float) -> torch.optim.AdamW:
 
 
 def make_moments(optimizer: torch.optim.Optimizer, steps: float = 0) -> None:
-    """Allocate a fused Adam's missing state now, so that its first update cannot run out of memory."""
+    """Allocate a fused Adam's missing state now; its first update then cannot run out of memory."""
     for parameter in (p for group in optimizer.param_groups for p in group["params"]):
         if not optimizer.state[parameter]:
             optimizer.state[parameter] = _moments(parameter, steps)

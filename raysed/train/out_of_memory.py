@@ -1,4 +1,4 @@
-"""What to do when a batch does not fit into memory: encode it in parts, or tell the user what to change."""
+"""Handle a batch that does not fit into memory: encode it in parts, or tell the user what to change."""
 
 import logging
 import random
@@ -22,7 +22,7 @@ CUDA_CONTEXT = 6e8
 _MAX_PARTS = 64
 _BLAMED_BYTES = 1e9
 """Blame other processes for a full GPU if they hold more than this."""
-_GPU_REMEDY = "raise resources.gpus_per_member, so that fewer members share a GPU, or stop other processes on it"
+_GPU_REMEDY = "raise resources.gpus_per_member to let fewer members share a GPU, or stop other processes on it"
 
 
 def retry_in_parts(objective: nn.Module, action: Callable[[], _Result]) -> _Result:
@@ -31,8 +31,7 @@ def retry_in_parts(objective: nn.Module, action: Callable[[], _Result]) -> _Resu
     Batch and loss stay the same, including in-batch negatives: encoders hold activations for one part of the batch at a
     time and compute them twice. A failed `action` is repeated, so it must leave no effects behind.
     """
-    # Undo the random draws of a failed try, so that an update does not depend on the free memory (except for dropout,
-    # whose masks differ in parts).
+    # Undo the random draws of a failed try: only dropout masks, which differ in parts, may depend on free memory.
     restore = random_state(next(objective.parameters()).device)
     while True:
         try:
@@ -40,7 +39,7 @@ def retry_in_parts(objective: nn.Module, action: Callable[[], _Result]) -> _Resu
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-        # Outside the except block, whose traceback keeps the failed try's tensors alive.
+        # Outside the except block, whose traceback would keep the failed try's tensors alive.
         _halve_parts(objective)
         restore()
 
@@ -78,7 +77,7 @@ def _halve_parts(objective: nn.Module) -> None:
 
 @contextmanager
 def oom_as_user_error(objective: nn.Module) -> Iterator[None]:
-    """Turn out-of-memory into a UserError where work can be neither split nor repeated."""
+    """Turn an out-of-memory error into a `UserError` where work can be neither split nor repeated."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:

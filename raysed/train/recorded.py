@@ -1,8 +1,8 @@
-"""Updates that a GPU replays: the kernels of a whole update are recorded once per shape of batch, as a CUDA graph.
+"""Record a whole update as a CUDA graph, once per shape of batch, and replay it.
 
-A small update is thousands of kernels, each of which runs for a fraction of the time that Python takes to launch it. A
-replay launches all of them at once, on the memory of the recorded update: a batch is copied to where the recorded one
-was. So a recorded update must not wait for the device, and what changes between updates must be a tensor.
+A small update is thousands of kernels, and Python takes longer to launch one than the GPU to run it. A replay launches
+all of them at once, on the recorded update's memory, into which the batch is copied. So a recorded update must not wait
+for the device, and whatever changes between updates must be a tensor.
 """
 
 import logging
@@ -22,21 +22,21 @@ from raysed.train.out_of_memory import random_state
 log = logging.getLogger(__name__)
 
 _MAX_SHAPES = 16
-"""Shapes to record; batches of other shapes are launched."""
+"""Shapes to record; the engine makes updates of other shapes."""
 
 Record = Callable[[Callable[[Any], Any], Any], tuple[Callable[[], None], Any]]
-"""Calls a function of a batch to record it; returns what replays it, and its result, which every replay overwrites."""
+"""Calls a function on a batch to record it; returns a replay function, and the result, which each replay overwrites."""
 
 
 class RecordedUpdates:
     """Updates of an objective, recorded for each shape of batch.
 
-    The first update of a shape is left to the engine, which splits the batch if it does not fit into memory. The second
-    is a whole update, launched: it loads the kernels that only recordings use. The third is recorded and replayed. On a
-    CPU, and if something cannot be recorded, which is logged, all updates are left to the engine.
+    The engine makes the first update of a shape, and splits the batch if it does not fit into memory. The second is
+    launched whole: it loads the kernels that only recordings use. The third is recorded and replayed. The engine makes
+    all updates on a CPU, and after an operation that cannot be recorded, which is logged.
 
     Args:
-        gradient: computes the gradient of a batch anew and returns the loss, without waiting for the device.
+        gradient: clears and computes the gradient of a batch and returns the loss, without waiting for the device.
         step: clips the gradient, given its norm, and changes the weights.
         record: replaces CUDA graphs in tests.
     """
@@ -60,11 +60,11 @@ class RecordedUpdates:
         self._is_off = (record is None and self._device.type != "cuda") or not self._is_recordable()
 
     def update(self, batch: Any, learning_rate: float) -> float | None:
-        """Make an update and return its loss, NaN if anything is not finite; None if the engine has to make it."""
+        """Make an update and return its loss, NaN if it is not finite; None if the engine must make the update."""
         if self._is_off or any(encoder.parts > 1 for encoder in self._encoders):
             self.forget()  # and leave the memory to the launched updates
             return None
-        # What all batches of a recording share: shapes and types of tensors, and numbers.
+        # A recording fits batches with the same shapes and types of tensors, and the same numbers.
         leaves = [leaf for leaf in _leaves(batch) if isinstance(leaf, torch.Tensor | int | float)]
         shape = tuple((leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
         if shape not in self._seen:
@@ -88,7 +88,7 @@ class RecordedUpdates:
         # Outside of `except`, whose traceback keeps the tensors of the broken update alive.
         restore()
         self._objective.watched = None
-        self._optimizer.zero_grad(set_to_none=True)  # DeepSpeed would add to what is there
+        self._optimizer.zero_grad(set_to_none=True)  # DeepSpeed would add to old gradients
         self.forget()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
@@ -106,15 +106,15 @@ class RecordedUpdates:
         return not why
 
     def forget(self) -> None:
-        """Drop all recordings, as after the tensors that they write to were replaced."""
+        """Drop all recordings, for example because the tensors that they write to were replaced."""
         self._record = self._given  # memory that no graph uses any more cannot be shared by new ones
         self._recordings.clear()
         self._seen.clear()
 
     def _recorded(self, batch: Any) -> Callable[[Any], float]:
-        """Record an update; return what replays it on a batch, and its loss."""
+        """Record an update; return a function that replays it on a batch and returns the loss."""
         kept = map_tensors(lambda tensor: tensor.to(self._device, copy=True), batch)
-        self._optimizer.zero_grad(set_to_none=True)  # a recording has gradients of its own
+        self._optimizer.zero_grad(set_to_none=True)  # a recording needs its own gradients
         self._record = self._record or _cuda_graphs()
         replay, result = self._record(partial(self._whole_update, capturable=True), kept)
 
@@ -128,9 +128,9 @@ class RecordedUpdates:
         return update
 
     def _whole_update(self, batch: Any, capturable: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Make an update without waiting for the device, which decides itself whether anything is not finite.
+        """Make an update without waiting for the device, which checks itself whether all values are finite.
 
-        Torch wants optimizers to be `capturable` while a graph is captured, and warns of it elsewhere.
+        Torch requires optimizers to be `capturable` while it captures a graph, and warns of it at other times.
         """
         loss = self._gradient(batch)
         norm = nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
@@ -149,7 +149,7 @@ class RecordedUpdates:
 
 
 def _cuda_graphs() -> Record:
-    """Return what records CUDA graphs that share their memory, since they are replayed in turn."""
+    """Return a recorder of CUDA graphs, which share their memory because they run in turn."""
     pool = torch.cuda.graph_pool_handle()
 
     def record(function: Callable[[Any], Any], batch: Any) -> tuple[Callable[[], None], Any]:

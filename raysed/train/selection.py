@@ -21,9 +21,9 @@ class TrainingResult:
     """How a training ended.
 
     Attributes:
-        history: one entry per logged step: step, loss, learning_rate, what the objective measures (then also for the
-            first update) and, where evaluated, dev scores by candidate and the loss on held-out batches.
-        kept: name of the candidate that holds the kept weights, those after `kept_step` updates.
+        history: one entry per logged step: step, loss, learning_rate and the objective's measures, if any (also of the
+            first update). Evaluations add dev scores by candidate and the loss on held-out batches.
+        kept: name of the candidate whose weights after `kept_step` updates are kept.
         score: its dev score; None without a dev task.
         resumed_at: step of the saved state it continued from; 0 for a fresh start.
         held_out: lowest loss on held-out batches.
@@ -59,7 +59,7 @@ class Selection:
         return is_time and bool(self._evaluate or self._plan.held_out)
 
     def evaluate(self, result: TrainingResult, step: int) -> Metrics:
-        """Evaluate all candidates, note the best one in `result`, and return the history's entry.
+        """Evaluate all candidates, note the best one in `result`, and return fields for the history's entry.
 
         Ties go to the later one, as in the released CT code.
         """
@@ -98,7 +98,7 @@ class Selection:
             result.kept, result.kept_step = next(iter(_kept_candidates(self._objective, self._plan))), step
 
     def _likeness(self, encoder: nn.Module) -> float:
-        """Return the correlation of the cosines between sentences, less their mean, with those before training."""
+        """Return the correlation of the cosines between sentences with those before training."""
         a_P, b_P = (_deviations(x_ND) for x_ND in (encode(encoder, self._plan.sample)[0], self._plan.untrained))
         return float(a_P @ b_P / max(np.linalg.norm(a_P) * np.linalg.norm(b_P), 1e-12))
 
@@ -111,14 +111,14 @@ class Selection:
 
 
 def _deviations(x_ND: np.ndarray) -> np.ndarray:
-    """Return the cosines of all pairs of centred rows, less their mean."""
+    """Return the cosines of all pairs of centred rows, minus their mean."""
     x_ND = unit(x_ND - x_ND.mean(0))
     cosines_P = (x_ND @ x_ND.T)[np.triu_indices(len(x_ND), 1)]
     return cosines_P - cosines_P.mean() if len(cosines_P) else cosines_P
 
 
 def untrained_entry(objective: nn.Module, plan: TrainingPlan, score: float) -> Metrics:
-    """Return the history's entry for the untrained weights, step 0, which affects no choice or early stopping."""
+    """Return the history's entry for the untrained weights, step 0; it affects neither selection nor early stopping."""
     return {"step": 0, "dev": dict.fromkeys(_kept_candidates(objective, plan), score)}
 
 

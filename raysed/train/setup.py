@@ -1,4 +1,4 @@
-"""The set-up of a training: of a member, of a learner, or of one worker's part in it."""
+"""Set up the training of a member or learner, or one worker's part in it."""
 
 import numpy as np
 import torch
@@ -17,10 +17,10 @@ _COMPARED = 512
 
 
 def set_up(stage: Stage, settings: Block, options: MembersConfig | SedConfig, start: Start) -> TrainingLoop:
-    """Prepare a training; workers that distil a learner together, each with its rank, use DeepSpeed.
+    """Prepare a training. A learner uses DeepSpeed if torch.distributed is initialised.
 
     Args:
-        options: has the precision, and after how many updates the training is evaluated and saved.
+        options: gives precision, `evaluate_every` and `checkpoint_every`.
     """
     torch.manual_seed(start.seed % 2**63)  # temporary heads start at random
     device = start.encoder.transformer.device

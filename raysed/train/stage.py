@@ -29,10 +29,14 @@ BEST_ON_DEV, BEST_ON_HELD_OUT, CLOSEST = "best_on_dev", "best_on_held_out", "clo
 
 @dataclass(frozen=True)
 class Start:
-    """What a training starts from: weights on the device that trains, and directories by table (`Stage.tables`).
+    """The inputs of a training.
 
-    `share` is the share of the corpus that a member reads; `config` names the pre-trained encoder; `rank` is that of
-    this worker among the `world` that share the training.
+    Attributes:
+        encoder: on the device that trains.
+        data: directories by table (`Stage.tables`).
+        share: share of the corpus that a member reads.
+        config: names the pre-trained encoder.
+        world: number of workers that share the training.
     """
 
     encoder: Encoder
@@ -61,15 +65,15 @@ def rows_of(share: float, rows: int) -> int:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """What one training does.
+    """The settings of one training loop.
 
     Attributes:
         learning_rate: rate of an update, by step (0-based).
-        log_every: updates between losses in the history.
+        log_every: updates between entries of the history.
         keep: name of the candidate to keep; `best`: the best one at its best evaluation; `closest`: the one whose
-            final embeddings of `sample` have the cosines most like those of the `untrained` ones.
+            final cosines between the `sample` sentences are most like those of the `untrained` embeddings.
         patience: with `best`, stop after this many evaluations without a better score; None: never.
-        held_out: batches kept out of training; with any, `best` is decided by the loss on them, not by the dev score.
+        held_out: batches kept out of training; if given, their loss decides what is `best`, not the dev score.
     """
 
     steps: int
@@ -99,16 +103,16 @@ class Size:
 
 
 class Stage:
-    """A stage of a recipe: all that the package knows about it, except the training loop.
+    """A stage of a recipe: its settings, data, objective and optimizer.
 
     By default it trains for epochs of shuffled batches, with a warm-up and BERT's own optimizer.
 
     Attributes:
-        words: what it trains for, completing "the members were trained by ...".
-        labels: name in reports of the labels of its pairs; None: it learns from the corpus.
-        is_grid: whether it trains models for several lower bounds, one of which is chosen.
+        words: completes "the members were trained by ...".
+        labels: name of its pairs' labels in reports; None: it has no labelled pairs.
+        is_grid: whether it trains models for several lower bounds and chooses one bound.
         masks: whether it needs a tokenizer with a mask token.
-        target: what a learner of its members regresses on unless `sed.target` says otherwise.
+        target: default of `sed.target` for learners of its members.
     """
 
     name: ClassVar[str]
@@ -134,7 +138,7 @@ class Stage:
         return None
 
     def criterion(self, settings: Any) -> str:
-        """Return which correlation its dev scores are."""
+        """Return the correlation that scores it on dev."""
         return getattr(settings, "criterion", "spearman")
 
     def keeps(self, settings: Any, has_dev: bool) -> str:
@@ -146,7 +150,7 @@ class Stage:
         return settings.batch_size
 
     def steps(self, settings: Any, rows: int) -> int:
-        """Return the updates of a member with this many rows in its tables: `settings.steps`, or whole epochs."""
+        """Return the updates of a member: `settings.steps`, or `settings.epochs` over the `rows` of its tables."""
         if getattr(settings, "steps", None) is not None:
             return settings.steps
         # Without the small term, 0.29 * 100 would be cut to 28.
@@ -161,11 +165,10 @@ class Stage:
         return Size()
 
     def objective(self, settings: Any, start: Start) -> EncoderObjective:
-        """Return the objective; its parts besides the encoder start at random, from torch's generator."""
+        """Return the objective; torch's generator initialises its parts besides the encoder."""
         raise NotImplementedError
 
     def batches(self, settings: Any, start: Start) -> Batches:
-        """Return what gives the batch of a step."""
         (name,) = self.tables(settings)
         if name == "corpus":
             return EpochBatches(start.read_corpus(), settings.batch_size, start.seed)
@@ -176,7 +179,6 @@ class Stage:
         return warmup_schedule(settings.learning_rate, steps, settings.warmup, settings.decay)
 
     def optimizer(self, settings: Any, objective: EncoderObjective) -> torch.optim.Optimizer:
-        """Return the optimizer of the objective's weights."""
         return bert_optimizer(objective, settings.weight_decay)
 
 

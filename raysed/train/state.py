@@ -1,4 +1,4 @@
-"""The state of a training as files, and what makes a continued training equal an uninterrupted one."""
+"""The state of a training as files, and the seeds that make a resumed training equal an uninterrupted one."""
 
 import json
 import random
@@ -23,7 +23,7 @@ def seed_everything(seed: int, step: int) -> None:
 
 
 def broadcast_from_rank0(value: float, device: torch.device) -> float:
-    """Return rank 0's value on all workers of a training, so that all stop early or none does."""
+    """Return rank 0's value on all workers of a training: all must stop early or none."""
     if not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
         return value
     shared = torch.tensor(value, dtype=torch.float64, device=device)
@@ -37,7 +37,7 @@ def snapshot(state: Mapping[str, Any]) -> tuple[str, dict[str, torch.Tensor]]:
 
     def store_tensor(value: Any) -> dict[str, str]:
         if not isinstance(value, torch.Tensor):
-            raise TypeError(f"a state holds tensors and what JSON holds, not {type(value).__name__}")
+            raise TypeError(f"a state holds tensors and JSON values, not {type(value).__name__}")
         name = str(len(tensors))
         tensors[name] = value.detach().to("cpu", copy=True).contiguous()
         return {"__tensor__": name}

@@ -31,7 +31,6 @@ class TwoViewsStage(Stage):
     """A stage that learns from pairs of views, with bias-corrected Adam (BSL table 8)."""
 
     def optimizer(self, settings: TwoViewsConfig, objective: EncoderObjective) -> torch.optim.Optimizer:
-        """Return Adam with bias correction."""
         return adam_optimizer(objective, settings.weight_decay)
 
     def tables(self, settings: TwoViewsConfig) -> list[str]:
@@ -39,7 +38,6 @@ class TwoViewsStage(Stage):
         return ["corpus" if kind == "same" else f"views/{kind}" for kind in settings.views]
 
     def needs(self, settings: TwoViewsConfig) -> list[tuple[str, str]]:
-        """Return the sources of views that are not made from the corpus."""
         sources = {"files": "views.files", "entailment": "nli.train"}
         return [
             (source, f"{self.name}.views has {kind}, whose pairs come from {source}; name them there")
@@ -58,5 +56,5 @@ class TwoViewsStage(Stage):
                 tables.append(PairTable(table, table))
             else:
                 tables.append(read_pairs(start.data[name]))
-        pairs = tables[0] if len(tables) == 1 else PairTable.concatenate(tables)  # which copies
+        pairs = tables[0] if len(tables) == 1 else PairTable.concatenate(tables)  # copies them
         return PairBatches(pairs, settings.batch_size, start.seed)

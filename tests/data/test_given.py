@@ -94,7 +94,7 @@ def test_files_are_named_by_their_content(tmp_path):
         ),
         ({}, "sentences: it is a mapping"),
         ([np.array(["It rains."])], "sentences: item 0 is .*; each must be a sentence, "),
-        ([], "sentences: nothing was given"),
+        ([], "sentences: it is empty; pass at least one row"),
         (["It rains.", 7], "sentences: item 1 is '7'; each must be a sentence, .*"),
         ([("a", "b", "c")], "sentences: item 0 is .*"),
         (["It rains.", "b\ud800"], r"sentences: 'b\\ud800': it contains half a surrogate pair"),

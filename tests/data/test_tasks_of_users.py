@@ -52,8 +52,8 @@ def test_judgements_of_ids_that_are_not_there_are_noted_and_count_as_never_found
     outcome = task.outcome(np.eye(len(task.sentences)))
     assert outcome[0, 0] < 1 and outcome[0, 3:].tolist() == [0.5, 0.5] and not outcome[1].any()
     assert [record.getMessage().partition("qrels/")[2] for record in caplog.records] == [
-        "test.tsv: 1 judgements name a query that is not there, such as 'q9'; it is not asked",
-        "test.tsv: 3 judgements name a document that is not there, such as 'd7'; it counts as never found",
+        "test.tsv: 1 judgements name a missing query, such as 'q9'; it is left out",
+        "test.tsv: 3 judgements name a missing document, such as 'd7'; it counts as never found",
     ]
 
 

@@ -42,10 +42,10 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path, tiny_encoder_dir):
 @pytest.mark.parametrize(
     ("sentences", "sed", "words"),
     [
-        (400, {}, ["only 400 sentences", "only 12 updates (400 sentences, sed.batch_size 32, sed.epochs 1)"]),
+        (400, {}, ["only 400 sentences", "only 12 training steps (400 sentences, sed.batch_size 32, sed.epochs 1)"]),
         (400, {"epochs": 13}, ["only 400 sentences"]),
         (6000, {}, []),
-        (6000, {"batch_size": 64}, ["a learner gets only 93 updates", "set sed.epochs to 2 for"]),
+        (6000, {"batch_size": 64}, ["a learner gets only 93 training steps", "set sed.epochs to 2 for"]),
     ],
 )
 def test_too_little_text_is_said_before_training(sentences, sed, words):

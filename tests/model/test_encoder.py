@@ -202,7 +202,7 @@ def test_other_architectures_are_fed_padded(make_transformer, caplog, kind):
 def test_an_architecture_whose_sentences_see_their_padding_is_refused():
     sizes = {"vocab_size": 60, "embedding_size": 16, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32}
     transformer = ConvBertModel(ConvBertConfig(**sizes, num_attention_heads=4, initializer_range=0.3))
-    with pytest.raises(UnsupportedEncoder, match=r"^ConvBertModel gives a sentence other vectors beside "):
+    with pytest.raises(UnsupportedEncoder, match=r"^ConvBertModel embeds a sentence differently if "):
         Encoder(transformer)
 
 
@@ -528,13 +528,13 @@ def test_layers_of_several_kinds_keep_their_kinds(tiny_tokenizer, tmp_path):
         loaded = load_checkpoint(tmp_path / f"{kept}")
         assert loaded.transformer.config.layer_types == [kinds[index] for index in kept]
         np.testing.assert_array_equal(encode(loaded, tokens)[0], encode(encoder, tokens)[0])
-    with pytest.raises(UserError, match=r"^encoder.keep_layers begins with layer 3 .* keep that one, too"):
+    with pytest.raises(UserError, match=r"^encoder.keep_layers begins with layer 3 .* keep layer 0, too"):
         load_encoder(EncoderConfig(**about, keep_layers=1))
 
 
 def test_layers_that_are_not_there_cannot_be_kept(tiny_encoder_dir):
     path = str(tiny_encoder_dir)
-    with pytest.raises(UserError, match=r"encoder.keep_layers has 7, but .* has 3 layers, the last of which is 2"):
+    with pytest.raises(UserError, match=r"encoder.keep_layers has 7, but .* has 3 layers; use 0 to 2"):
         check_encoder(EncoderConfig(path=path, max_length=16, keep_layers=[0, 7]))
     with pytest.raises(UserError, match=r"encoder.keep_layers is 4, but .* has 3 layers"):
         check_encoder(EncoderConfig(path=path, max_length=16, keep_layers=4))

@@ -90,7 +90,7 @@ PROMPT = {"prompts": {"query": "the cat "}, "default_prompt_name": "query"}
         ("sentence_bert_config.json", {"do_lower_case": True}, "(its transformer has do_lower_case: true)"),
         ("config_sentence_transformers.json", PROMPT, "(it prepends a prompt to sentences)"),
         (None, {}, "(its layers are weighted unequally)"),
-        ("config.json", {"output_hidden_states": False}, "(its transformer does not pass on the layers that it pools)"),
+        ("config.json", {"output_hidden_states": False}, "(its transformer does not return the layers that it pools)"),
     ],
 )
 def test_other_modules_are_computed_as_the_library_does(exports, sentences, tmp_path, file, settings, said):
@@ -252,7 +252,7 @@ def test_an_adapter_is_not_taken_for_its_base(
     if not has_base:
         for name in ("config.json", "model.safetensors"):
             (path / name).unlink()
-    with pytest.raises(UserError, match=r"^encoder\.path: .* is a LoRA adapter: save what peft's merge_and_unload"):
+    with pytest.raises(UserError, match=r"^encoder\.path: .* is a LoRA adapter: merge it with peft's merge_and_unload"):
         check_encoder(EncoderConfig(path=str(path)))
     if importlib.util.find_spec("peft"):
         found_ND = load_model(str(path)).embed(sentences)
@@ -326,7 +326,7 @@ def test_a_pickle_is_not_loaded(exports, tmp_path, weights):
     path = shutil.copytree(exports["whiten"], tmp_path / "other")
     (path / "3_Dense/model.safetensors").unlink()
     (path / "3_Dense/pytorch_model.bin").write_bytes(weights)
-    assert "3_Dense/pytorch_model.bin holds not just weights; save it as model.safetensors" in refusal(path)
+    assert "3_Dense/pytorch_model.bin contains more than weights; save it as model.safetensors" in refusal(path)
 
 
 @pytest.mark.parametrize(

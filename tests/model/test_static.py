@@ -154,7 +154,7 @@ def test_the_start_is_written_as_the_parts_say(tiny_encoder_dir, tmp_path, make_
         ({"recipes": ["ct-sed"], "teachers": []}, r"recipe 'ct-sed' trains members, which cannot be static"),
         ({"evaluation": {"layers": [1, 2]}}, r"evaluation\.layers has 2, but encoder\.static has 1 layer$"),
         ({"layers": 2}, r"encoder\.layers is 2, but encoder\.static has no layers to choose from; set it to 1"),
-        ({"static": {"width": 17}}, r"encoder\.static\.width is 17, but .* has a width of 16$"),
+        ({"static": {"width": 17}}, r"encoder\.static\.width is 17, but .* has a width of 16; set at most that$"),
     ],
 )
 def test_what_a_table_cannot_do_is_refused(tiny_encoder_dir, changes, message):

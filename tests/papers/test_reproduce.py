@@ -696,10 +696,10 @@ def test_runs_that_share_a_directory_keep_both_reports_and_are_checked_before_th
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["sed-table-9"], "'sed-table-9' is no table; there are sed-table-1"),
+        (["sed-table-9"], "'sed-table-9' is no table; name one of sed-table-1"),
         ([], "name a table; the tables are sed-table-1"),
         (["sed-table-1", "--encoder", "x"], "--encoder is for --scale small"),
-        (["sed-table-1", "--output", "/proc/x"], "--output /proc/x: no directory can be made there: No such file"),
+        (["sed-table-1", "--output", "/proc/x"], "--output /proc/x: cannot create this directory: No such file"),
         (["bert-flow-table-7"], "bert-flow-table-7 lists the settings of the flow; it prints no score"),
         (["sed-table-1", "--data", "nowhere"], "sed-table-1 needs data that is not in nowhere"),
     ],

@@ -366,7 +366,7 @@ def test_a_teacher_that_no_learner_can_start_from_is_refused_at_the_start(inputs
     save_teacher("ConvBert", tiny_tokenizer, inputs / "padded", **SMALL)
     transformers.CLIPConfig().save_pretrained(inputs / "pictures")
     for learner, problem in (
-        ("padded", "ConvBertModel gives a sentence other vectors beside"),
+        ("padded", "ConvBertModel embeds a sentence differently if"),
         ("pictures", ".*/pictures' is not an encoder of text$"),
     ):
         with pytest.raises(UserError, match=rf"^encoder\.path: {problem}"):

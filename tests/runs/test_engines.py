@@ -146,6 +146,6 @@ def test_without_ray_a_job_that_is_stopped_says_so(tmp_path, monkeypatch, capfd,
     monkeypatch.setattr(Checkpoints, "save", stop)
     monkeypatch.setattr(sys, "argv", ["raysed", "run", "--config", str(tmp_path / "tiny.yaml")])
     assert cli.main() == 128 + signal.SIGINT
-    assert capfd.readouterr().err.endswith("stopped; the same command continues from here\n")
+    assert capfd.readouterr().err.endswith("Stopped. Run the same command again to continue.\n")
     assert json.loads((tmp_path / "tiny/status.json").read_text())["state"] == "stopped"
     assert [name for name in manifest(tmp_path / "tiny") if name.startswith("checkpoints/ct/members/")]

@@ -93,7 +93,7 @@ def stop(directory: Path, number: signal.Signals = signal.SIGTERM, **words) -> t
 def test_a_job_ends_soon_and_says_that_it_was_stopped(tmp_path, number, words):
     process, said, errors, seconds = stop(tmp_path, number, **words)
     assert process.returncode == 128 + number
-    assert errors == "\nstopped; the same command continues from here\n"
+    assert errors == "\nStopped. Run the same command again to continue.\n"
     assert said == ("" if "cleaning_up" in words else "killed the rest\n")
     assert json.loads((tmp_path / "mine/status.json").read_text())["state"] == "stopped"
     assert seconds < 20

@@ -143,5 +143,5 @@ def test_no_service_is_said_once(ray_command, monkeypatch, capsys):
     pauses(monkeypatch, *[lambda: None] * 3)
     with pytest.raises(StopIteration):
         spot_watch.watch(spot_watch.Metadata("http://127.0.0.1:9"), 5.0)
-    assert capsys.readouterr().out.count("the metadata service does not say what it should") == 1
+    assert capsys.readouterr().out.count("the metadata service gives no valid answer") == 1
     assert ray_command.read_text() == ""

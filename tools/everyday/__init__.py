@@ -1,1 +1,1 @@
-"""Everyday English made by rule: the corpus and the graded pairs that come with the package are written by this."""
+"""Everyday English made by rule: writes the package's corpus and graded pairs."""

@@ -1,4 +1,4 @@
-"""Writes the quickstart's sentences and graded pairs into `raysed/bundled/`.
+"""Write the quickstart's sentences and graded pairs into `raysed/bundled/`.
 
 cd tools && python -m everyday
 """

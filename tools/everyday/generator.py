@@ -1,11 +1,10 @@
 """Everyday English made from scenes: a corpus without labels, and sentence pairs graded by meaning.
 
 A *scene* says who does what to what, where, when and how, and whether it is denied or asked. A *meaning* is
-one scene, or two that are told together. Both are drawn from the tables in `lexicon.py`, which let an action
-have only the actors, objects and places that fit it. A sentence is a meaning put into words, and the words are
-drawn apart from the meaning: synonyms, article, tense and aspect, active or passive, what stands first, caption
-or full sentence. So two sentences of one meaning may share few words, and two that share most of theirs may
-mean different things.
+one scene, or two that are told together. Both are drawn from the tables in `lexicon.py`, which give an action
+only actors, objects and places that fit. A sentence is a meaning put into words, which are drawn independently
+of the meaning: synonyms, article, tense and aspect, active or passive, order, caption or full sentence. So two
+sentences of one meaning may share few words, and two sentences that share most words may differ in meaning.
 
 **The score** of two scenes is 5 times the product of one factor for each difference, rounded to one decimal:
 
@@ -25,13 +24,12 @@ mean different things.
     denied in one                                        0.60
     asked in one, stated in the other                    0.90
 
-Synonyms are no difference; neither are voice, order, article, tense and aspect. So 5 is the same said in
-other words, about 4 the same in another place, 3 its denial, 2 to 3 roles swapped or a related action,
-about 1 and below another action. Where sentences tell two scenes, these are paired so that the mean is
-highest; a scene that only one sentence tells counts as half a scene, with 0.
+Synonyms, voice, order, article, tense and aspect make no difference. So 5 is a paraphrase, about 4 the same in
+another place, 3 its denial, 2 to 3 swapped roles or a related action, about 1 and below another action. Two
+scenes in both sentences are paired for the highest mean; a scene in only one sentence counts as half a scene,
+with 0.
 
-Everything is a function of the seed: all is drawn with `random.Random.random`, whose sequence Python
-guarantees.
+Everything is a function of the seed, drawn with `random.Random.random`, whose sequence Python guarantees.
 """
 
 from collections.abc import Set
@@ -53,11 +51,11 @@ TIME_RELATED, DETAIL_OTHER, DETAIL_MISSING = 0.95, 0.85, 0.92
 SWAPPED, DENIED, ASKED = 0.50, 0.60, 0.90
 EXTRA_SCENE = 0.5
 BINS = 10
-"""The range of scores is divided into so many equal parts, and each has equally many pairs."""
+"""Number of equal parts of the range of scores; each has equally many pairs."""
 
 
 def corpus(count: int = 6000, seed: int = 0) -> list[str]:
-    """Returns distinct sentences of 4 to 25 words, none of them part of a graded pair.
+    """Return distinct sentences of 4 to 25 words, none of them part of a graded pair.
 
     >>> for sentence in corpus(2):
     ...     print(sentence)
@@ -75,10 +73,7 @@ def corpus(count: int = 6000, seed: int = 0) -> list[str]:
 
 
 def pairs(split: str) -> list[tuple[float, str, str]]:
-    """Returns the graded pairs of `train`, `dev` or `test`: (score 0 to 5, sentence, sentence).
-
-    Raises:
-        KeyError: another split.
+    """Return the graded pairs of `train`, `dev` or `test`: (score 0 to 5, sentence, sentence).
 
     >>> for part in pairs("dev")[2]:
     ...     print(part)
@@ -90,7 +85,7 @@ def pairs(split: str) -> list[tuple[float, str, str]]:
 
 
 def files() -> dict[str, str]:
-    """Returns the text of every file that comes with the package, by its name: sentences, and pairs as TSV."""
+    """Return the text of the package's files by name: sentences, and pairs as TSV."""
     result = {"corpus.txt": "".join(f"{sentence}\n" for sentence in corpus())}
     for split in SIZES:
         lines = [f"{score}\t{first}\t{second}\n" for score, first, second in pairs(split)]
@@ -102,7 +97,7 @@ def files() -> dict[str, str]:
 
 
 def grade(meaning1: Meaning, meaning2: Meaning) -> float:
-    """Returns how close two meanings are, 0 to 5 with one decimal, by the rule at the top of this module."""
+    """Return how close two meanings are, 0 to 5 with one decimal, by the rule at the top of this module."""
     few, many = sorted((meaning1, meaning2), key=len)
     extra = EXTRA_SCENE * (len(many) - len(few))
     orders = [many, many[::-1]] if len(many) > 1 else [many]
@@ -111,7 +106,7 @@ def grade(meaning1: Meaning, meaning2: Meaning) -> float:
 
 
 def _closeness(a: Scene, b: Scene) -> float:
-    """The product of the factors of two scenes, 0 to 1."""
+    """Return the product of the factors of two scenes, 0 to 1."""
     details = _detail(a.place, b.place) * _detail(a.time, b.time) * _detail(a.manner, b.manner)
     force = (DENIED if a.denied != b.denied else 1.0) * (ASKED if a.asked != b.asked else 1.0)
     return _action(a, b) * _roles(a, b) * details * force
@@ -148,14 +143,14 @@ def _detail(a: str | None, b: str | None) -> float:
 
 @lru_cache(maxsize=1)
 def _all_pairs() -> dict[str, list[tuple[float, str, str]]]:
-    """All splits at once, so that no two pairs share a scene or a sentence."""
+    """Draw all splits at once, because no two pairs may share a scene or a sentence."""
     rng = Random("everyday pairs")
     taken: set[Scene | str] = set()
     return {split: _draw_pairs(rng, size, taken) for split, size in SIZES.items()}
 
 
 def _draw_pairs(rng: Random, size: int, taken: set[Scene | str]) -> list[tuple[float, str, str]]:
-    """Draws pairs with equally many in each part of the range of scores, in random order."""
+    """Draw equally many pairs in each part of the range of scores, in random order."""
     room = [size // BINS] * BINS
     found = []
     while len(found) < size:
@@ -177,9 +172,9 @@ def _is_new(sentence: str, taken: Set[Scene | str]) -> bool:
 
 
 def _draw_two(rng: Random) -> tuple[Meaning, Meaning]:
-    """A meaning, and what is left of it after up to three changes; one time in 16 an unrelated one.
+    """Draw a meaning and the same after up to three changes, or (one time in 16) an unrelated one.
 
-    Scenes told together have no time of their own and are not asked, so that one tense fits both.
+    Scenes told together have no time and are not asked: one tense must fit both.
     """
     first = draw_meaning(rng)
     second = list(first)

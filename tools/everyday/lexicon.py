@@ -1,21 +1,20 @@
-"""The words of the bundled sentences, as plain tables; `everyday.py` reads them and says how they are used.
+"""The words of the bundled sentences, as plain tables; `scenes.py` reads them, `wording.py` puts them into words.
 
-A concept is written as its names, which mean the same, divided by `/`: car/automobile. Its first character
-tells the article:
+A concept is its names, which mean the same, divided by `/`: car/automobile. Its first character gives the
+article:
 
     car      countable, one: a car, the car            +roses      countable, many: roses, the roses
-    ~bread   cannot be counted: bread, the bread       =my uncle   exactly as it stands (=+two boys: many)
+    ~bread   cannot be counted: bread, the bread       =my uncle   exactly as written (=+two boys: many)
 
-`NOUNS` are groups of related concepts, and `@name` stands for all of a group. `TIMES` are groups of times;
-the last word before the colon is the tense that they ask for. A line of `TOPICS` is one action (an indented
-line continues the one above):
+`NOUNS` are groups of related concepts, and `@name` stands for a whole group. `TIMES` are groups of times; the
+last word before the colon is their tense. A line of `TOPICS` is one action (an indented line continues the
+one above):
 
     family | names of the action | objects | who=actors | where=places | how=manners | when=times | flags
 
-Actions of one family are related, across topics too. An action that does not say who, where, how or when
-takes what its topic says; `-` is none. `!` marks a name that has no passive. The flags: `long` can go on
-for hours and is done again and again; `once` is over in a moment, so nobody sees it going on; `mutual`
-means the same when actor and object change places.
+Actions of one family are related, also across topics. Without who, where, how or when, an action takes its
+topic's; `-` is none. `!` marks a name without a passive. The flags: `long` lasts for hours and is a habit;
+`once` is over in a moment, so nobody sees it going on; `mutual` means the same when actor and object swap.
 """
 
 NOUNS = """

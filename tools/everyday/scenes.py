@@ -30,7 +30,7 @@ Meaning = tuple[Scene, ...]
 
 
 class Action(NamedTuple):
-    """A line of the table of topics, defaults filled in: what fits together."""
+    """A line of the table of topics, with its topic's defaults."""
 
     topic: str
     family: str
@@ -44,35 +44,35 @@ class Action(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """The lexicon, read."""
+    """The lexicon as read from its tables."""
 
     actions: tuple[Action, ...]
     by_topic: dict[str, tuple[Action, ...]]
     by_key: dict[tuple[str, str, str], Action]
     groups: dict[str, frozenset[str]]
-    """Concept -> names of the groups that it belongs to."""
+    """Concept -> names of its groups."""
     tenses: dict[str, str]
-    """Time -> the tense that it asks for."""
+    """Time -> its tense."""
 
 
 def pick(rng: Random, items: Sequence[Item]) -> Item:
-    """Draws one item by `random()` alone, whose sequence Python guarantees for a seed."""
+    """Draw one item by `random()` alone, whose sequence Python guarantees for a seed."""
     return items[int(rng.random() * len(items))]
 
 
 def same(a: str | None, b: str | None) -> bool:
-    """Tells whether two concepts are one: equal, or with a name in common."""
+    """Return whether two concepts are equal or have a name in common."""
     return a == b or not names(a).isdisjoint(names(b))
 
 
 @lru_cache(maxsize=4096)
 def names(concept: str | None) -> frozenset[str]:
-    """Returns the names of a concept, without its signs."""
+    """Return the names of a concept, without its signs."""
     return frozenset(concept.lstrip("~+=").split("/")) if concept else frozenset()
 
 
 def related(a: str | None, b: str | None) -> bool:
-    """Tells whether two concepts share a group."""
+    """Return whether two concepts share a group."""
     groups, none = tables().groups, frozenset()
     return not groups.get(a, none).isdisjoint(groups.get(b, none))
 
@@ -82,7 +82,7 @@ def related(a: str | None, b: str | None) -> bool:
 
 @lru_cache(maxsize=1)
 def tables() -> Tables:
-    """Reads the lexicon, once."""
+    """Read the lexicon once."""
     nouns = {name: _items(text) for name, text in _named_lines(lexicon.NOUNS)}
     times = {name.split()[0]: (name.split()[1], _items(text)) for name, text in _named_lines(lexicon.TIMES)}
     members = {**nouns, **{name: items for name, (_, items) in times.items()}}
@@ -102,7 +102,7 @@ def tables() -> Tables:
 
 
 def _read_actions(members: dict[str, tuple[str, ...]], groups: dict[str, set[str]]) -> Iterator[Action]:
-    """Yields the actions, and makes what is listed by name as objects of one action a group of its own."""
+    """Yield the actions, and add a group for the objects that an action lists by name."""
     topic, defaults = "", {}
     for line in _lines(lexicon.TOPICS):
         if line.startswith("=="):
@@ -127,7 +127,7 @@ def _named_lines(text: str) -> list[tuple[str, str]]:
 
 
 def _lines(text: str) -> list[str]:
-    """The lines that are not empty, an indented one joined to the line above."""
+    """Return the lines that are not empty, with indented ones joined to the line above."""
     return [line for line in text.replace("\n    ", " ").splitlines() if line]
 
 
@@ -144,7 +144,7 @@ def _expand(items: tuple[str, ...], members: dict[str, tuple[str, ...]]) -> tupl
 
 
 def draw_meaning(rng: Random) -> Meaning:
-    """Draws one scene, or (one time in eight) two of one topic with different actors."""
+    """Draw one scene, or (one time in eight) two of one topic with different actors."""
     scene = draw_scene(rng)
     if rng.random() > 0.125 or scene.denied or scene.asked:
         return (scene,)
@@ -155,7 +155,7 @@ def draw_meaning(rng: Random) -> Meaning:
 
 
 def draw_scene(rng: Random) -> Scene:
-    """Draws a scene: topic, action, then what fits it."""
+    """Draw a scene: topic, action, then fitting details."""
     action = pick(rng, tables().by_topic[pick(rng, tuple(tables().by_topic))])
     scene = _fill(rng, action)
     place = pick(rng, action.places) if action.places and rng.random() < 0.6 else None
@@ -177,7 +177,7 @@ def _fill(rng: Random, action: Action, without: tuple[str | None, ...] = ()) -> 
 
 
 def change(rng: Random, scene: Scene) -> Scene:
-    """Returns the scene with one part changed, drawn at random; the scene itself where nothing else fits."""
+    """Return the scene with one random part changed, or the scene itself if nothing else fits."""
     return pick(rng, _CHANGES)(rng, scene)
 
 
@@ -202,7 +202,7 @@ def _other_manner(rng: Random, scene: Scene) -> Scene:
 
 
 def _other(rng: Random, scene: Scene, slot: str, concepts: Sequence[str], without: set[str | None]) -> Scene:
-    """Half of the time a related concept, where there is one."""
+    """Change a slot, half of the time to a related concept if possible."""
     now = getattr(scene, slot)
     free = [c for c in concepts if c != now and c not in without]
     close = [c for c in free if related(c, now)]
@@ -211,7 +211,7 @@ def _other(rng: Random, scene: Scene, slot: str, concepts: Sequence[str], withou
 
 
 def _other_detail(rng: Random, scene: Scene, slot: str, concepts: Sequence[str]) -> Scene:
-    """A detail is left out one time in three."""
+    """Change a detail, or leave it out one time in three."""
     if getattr(scene, slot) is not None and rng.random() < 1 / 3:
         return scene._replace(**{slot: None})
     return _other(rng, scene, slot, concepts, set())
@@ -246,7 +246,7 @@ def _other_topic(rng: Random, scene: Scene) -> Scene:
 
 
 def _move(rng: Random, scene: Scene, row: Action) -> Scene:
-    """Another action with everything of the scene that fits it: the pair shares words, not its meaning."""
+    """Change the action and keep all of the scene that fits: the pair shares words, but not its meaning."""
     new = _fill(rng, row)
     if scene.actor in row.actors and new.object != scene.actor:
         new = new._replace(actor=scene.actor)
@@ -263,7 +263,7 @@ def _move(rng: Random, scene: Scene, row: Action) -> Scene:
 
 
 def row_of(scene: Scene) -> Action:
-    """Returns the line of the table that the scene's action stands on."""
+    """Return the table's line with the scene's action."""
     return tables().by_key[scene[:3]]
 
 

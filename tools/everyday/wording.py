@@ -1,4 +1,4 @@
-"""Meanings put into words: inflection, voice, tense, article and order, all drawn apart from the meaning."""
+"""Meanings put into words: inflection, voice, tense, article and order, drawn independently of the meaning."""
 
 import re
 from random import Random
@@ -28,22 +28,22 @@ TENSES = {
     "simple": ("present", "past"),
     "lasting": ("past", "past progressive"),
 }
-"""What a time asks for -> the tenses to draw from."""
+"""A time's tense -> the tenses to draw from."""
 ARTICLES = {
     "free": (("a", "the"), ("", "the", "some")),
     "plain": (("a", "the"), ("", "the")),
     "known": (("the",), ("the",)),
     "new": (("a",), ("some",)),
 }
-"""Articles to draw from: for one thing, for many or a mass."""
+"""Articles to draw from: for one thing; for many or a mass."""
 DIRECTIONS = {"to", "into", "onto", "out", "from", "through", "over", "across", "along", "down", "around"}
-"""A place that begins so does not stand first."""
+"""A place that begins with one cannot stand first."""
 FREE_ADVERBS = {"slowly", "quickly", "carefully", "quietly", "suddenly", "calmly", "gently", "patiently"}
 """Adverbs that can stand first or before the verb."""
 
 
 class NounPhrase(NamedTuple):
-    """Words with their article, whether they are many, and whether they are known ('the', 'my')."""
+    """Words with their article; `known` phrases have 'the' or 'my'."""
 
     text: str
     plural: bool
@@ -51,7 +51,7 @@ class NounPhrase(NamedTuple):
 
 
 class _Clause(NamedTuple):
-    """The pieces of a clause; `auxiliary` is empty where the verb stands alone."""
+    """The pieces of a clause; `auxiliary` may be empty."""
 
     subject: NounPhrase
     auxiliary: str
@@ -64,7 +64,7 @@ class _Clause(NamedTuple):
 
 
 def put_into_words(meaning: Meaning, rng: Random) -> str:
-    """Returns one of the many sentences that say this meaning."""
+    """Draw one of the many sentences with this meaning."""
     scene = meaning[0]
     tense = _draw_tense(meaning, rng)
     if len(meaning) > 1:
@@ -85,7 +85,6 @@ def _draw_tense(meaning: Meaning, rng: Random) -> str:
 
 
 def _asked_tense(scene: Scene) -> str:
-    """The tense that the scene's time asks for."""
     return tables().tenses.get(scene.time or "", "any")
 
 
@@ -93,7 +92,7 @@ def _asked_tense(scene: Scene) -> str:
 
 
 def _statement(scene: Scene, tense: str, rng: Random) -> str:
-    """The subject first, or a detail first ('In the morning, the cook peels apples')."""
+    """Put the subject first, or a detail ('In the morning, the cook peels apples')."""
     clause = _clause(scene, tense, rng)
     movable = [detail for detail in clause.details if _can_stand_first(detail, scene)]
     if not movable or rng.random() < 0.6:
@@ -114,20 +113,19 @@ def _question(scene: Scene, tense: str, rng: Random) -> str:
 
 
 def _two_clauses(meaning: Meaning, tense: str, rng: Random) -> str:
-    """Either scene first."""
     first, second = meaning if rng.random() < 0.5 else meaning[::-1]
     link = pick(rng, (" and", ", and", ", while", " while"))
     return f"{_clause(first, tense, rng).text()}{link} {_clause(second, tense, rng).text()}"
 
 
 def _is_visible(scene: Scene) -> bool:
-    """What a picture can show: somebody doing something now."""
+    """Return whether a picture can show it: somebody doing something now."""
     seen = scene.topic != "weather" and "once" not in row_of(scene).flags
     return seen and not scene.denied and _asked_tense(scene) == "any"
 
 
 def _picture(scene: Scene, tense: str, rng: Random) -> str:
-    """'It is ... that plays', 'There is a man playing', 'A man playing' or 'A man can be seen playing'."""
+    """Write 'It is ... that plays', 'There is a man playing', 'A man playing' or 'A man can be seen playing'."""
     clause = _clause(scene, tense, rng, active=True)
     if not clause.subject.plural and rng.random() < 0.25:
         said = _join(clause.auxiliary, clause.verb, clause.after, *clause.details)
@@ -161,7 +159,7 @@ def _clause(scene: Scene, tense: str, rng: Random, active: bool = False) -> _Cla
 
 
 def _nouns(scene: Scene, passive: bool, rng: Random) -> tuple[NounPhrase, str]:
-    """Subject, and what follows the verb."""
+    """Return the subject, and the words after the verb."""
     careful = scene.denied or scene.asked
     actor = noun_phrase(scene.actor, rng, "known" if scene.denied and not passive else "plain")
     if scene.object is None:
@@ -171,7 +169,7 @@ def _nouns(scene: Scene, passive: bool, rng: Random) -> tuple[NounPhrase, str]:
 
 
 def noun_phrase(concept: str, rng: Random, articles: str) -> NounPhrase:
-    """Draws a name of the concept and, where it takes one, an article of `ARTICLES[articles]`."""
+    """Draw a name of the concept and, if it takes one, an article of `ARTICLES[articles]`."""
     kind = concept[0] if concept[0] in "~+=" else ""
     many = concept.startswith(("+", "=+"))
     name = pick(rng, concept.lstrip("~+=").split("/"))
@@ -187,7 +185,7 @@ def noun_phrase(concept: str, rng: Random, articles: str) -> NounPhrase:
 
 
 def _verb(name: str, tense: str, plural: bool, passive: bool, aided: bool) -> tuple[str, str]:
-    """Returns auxiliary and verb, as ('is', 'cutting up'); `aided` (not, questions) needs an auxiliary."""
+    """Return auxiliary and verb, as ('is', 'cutting up'); `aided` (not, questions) needs an auxiliary."""
     base, _, particle = name.partition(" ")
     past, participle = inflect(base)
     if passive:
@@ -205,7 +203,7 @@ def _be(tense: str, plural: bool) -> str:
 
 
 def inflect(base: str) -> tuple[str, str]:
-    """Returns past and participle.
+    """Return past and participle.
 
     >>> inflect("write"), inflect("carry"), inflect("chop")
     (('wrote', 'written'), ('carried', 'carried'), ('chopped', 'chopped'))
@@ -221,7 +219,7 @@ def inflect(base: str) -> tuple[str, str]:
 
 
 def gerund(base: str) -> str:
-    """Returns the -ing form.
+    """Return the -ing form.
 
     >>> gerund("cut"), gerund("bake"), gerund("lie"), gerund("eat")
     ('cutting', 'baking', 'lying', 'eating')
@@ -232,7 +230,7 @@ def gerund(base: str) -> str:
 
 
 def third_person(base: str) -> str:
-    """Returns the form for he, she and it.
+    """Return the form for he, she and it.
 
     >>> third_person("wash"), third_person("carry"), third_person("play")
     ('washes', 'carries', 'plays')
@@ -243,7 +241,7 @@ def third_person(base: str) -> str:
 
 
 def _doubled(base: str) -> str:
-    """Doubles the last consonant of a short verb such as 'chop'."""
+    """Double the last consonant of a short verb such as 'chop'."""
     return base + base[-1] if re.fullmatch(r"[^aeiou]*[aeiou][^aeiouwxy]|control", base) else base
 
 

@@ -1,4 +1,4 @@
-"""Makes the site of the repository's own pages: their paths and anchors are those that a forge shows."""
+"""Build the site from the repository's pages, with the paths and anchors that a forge shows."""
 
 import re
 from pathlib import Path
@@ -13,37 +13,37 @@ PAGES = ("*.md", "docs/*.md", "benchmarks/**/*.md")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Gives headings the anchors that links in the pages name."""
+    """Give headings the anchors that links in the pages name."""
     config.mdx_configs["toc"]["slugify"] = slug
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Takes the pages where they are, and the pictures and files that they link to; what the theme brings stays."""
+    """Add the pages in place, and the pictures and files that they link to; keep the theme's files."""
     pages = sorted(path for pattern in PAGES for path in ROOT.glob(pattern))
     linked = sorted({target for page in pages for target in targets(page)} - set(pages))
     own = [
         File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)) for path in [*pages, *linked]
     ]
     own.append(File.generated(config, STYLE.name, abs_src_path=str(STYLE)))
-    brought = [file for file in files if not Path(file.abs_src_path or "").is_relative_to(ROOT / "docs")]
-    return Files([*own, *brought])
+    of_theme = [file for file in files if not Path(file.abs_src_path or "").is_relative_to(ROOT / "docs")]
+    return Files([*own, *of_theme])
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """The first page stands alone in its tab, so it has no list of pages."""
+    """Hide the list of pages on the first page, which is alone in its tab."""
     if page.is_homepage:
         page.meta["hide"] = ["navigation"]
     return markdown
 
 
 def slug(title: str, separator: str) -> str:
-    """Returns a heading's anchor as forges make it: other than Markdown's own, it keeps runs of dashes."""
+    """Return a heading's anchor as forges make it: unlike Markdown's, it keeps runs of dashes."""
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", separator)
 
 
 def targets(page: Path) -> set[Path]:
-    """Returns the files of the repository that a page links to."""
+    """Return the files of the repository that a page links to."""
     links = re.findall(r"\]\(([^)\s#]+)[^)]*\)", page.read_text(encoding="utf-8"))
     paths = {(page.parent / link).resolve() for link in links if "://" not in link}
     return {path for path in paths if path.is_file() and path.is_relative_to(ROOT)}

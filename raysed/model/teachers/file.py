@@ -1,4 +1,4 @@
-"""A file of precomputed embeddings as a teacher: memory holds 16 bytes per sentence, row groups are read on demand."""
+"""A file of precomputed embeddings as a teacher. Memory holds 16 bytes per sentence; row groups are read on demand."""
 
 import logging
 import os
@@ -23,22 +23,20 @@ log = logging.getLogger(__name__)
 _SENTENCE, _EMBEDDING = ("sentence", "text"), "embedding"
 _WIDTHS = "must have embeddings of the same width, with none missing"
 _BATCH = 4096
-"""Rows to decode at a time."""
+"""Rows decoded at a time."""
 
 
 class EmbeddingFile(Teacher):
-    """A Parquet file with the columns `sentence` (or `text`) and `embedding`; see `clean` for which sentences match."""
+    """A Parquet file with the columns `sentence` (or `text`) and `embedding`; sentences match after `clean`."""
 
     is_stored = True
 
     @classmethod
     def takes(cls, path: str) -> bool:
-        """Return whether it names a Parquet file."""
         return path.endswith(".parquet")
 
     @cached_property
     def identity(self) -> str:
-        """Digest of the file."""
         return digest_of(self._path)[:16]
 
     @cached_property
@@ -78,10 +76,7 @@ class EmbeddingFile(Teacher):
 
     @cached_property
     def _index(self) -> tuple[np.ndarray, np.ndarray]:
-        """Sorted hashes of clean sentences, and their rows (ascending if equal).
-
-        Ten million clash with probability 3e-6.
-        """
+        """Sorted hashes of clean sentences, and their rows. Ten million clash with probability 3e-6."""
         name = next(name for name in _SENTENCE if name in self._file.schema_arrow.names)
         batches = self._file.iter_batches(batch_size=_BATCH, columns=[name])
         parts = [_hashes(map(_key, batch.column(0).to_pylist())) for batch in batches]
@@ -90,14 +85,13 @@ class EmbeddingFile(Teacher):
         return hashes_N[rows_N], rows_N
 
     def _rows_of(self, sentences: Sequence[str]) -> np.ndarray:
-        """Return the row of each sentence, the first if there are several, -1 if it has none."""
+        """Return each sentence's first row, or -1."""
         known_N, rows_N = self._index
-        asked = _hashes(map(_key, sentences))
-        places = np.minimum(np.searchsorted(known_N, asked), len(known_N) - 1)
-        return np.where(known_N[places] == asked, rows_N[places], -1)
+        keys = _hashes(map(_key, sentences))
+        places = np.minimum(np.searchsorted(known_N, keys), len(known_N) - 1)
+        return np.where(known_N[places] == keys, rows_N[places], -1)
 
     def embed(self, sentences: Sequence[str], role: Role = "") -> np.ndarray:
-        """Return the file's vectors, float32 [N, D], the same for all roles; raise UserError if it lacks one."""
         rows = self._rows_of(sentences)
         missing = np.flatnonzero(rows < 0)
         if len(missing):
@@ -111,11 +105,10 @@ class EmbeddingFile(Teacher):
         return x_ND
 
     def knows(self, sentences: Sequence[str]) -> bool:
-        """Return whether the file has a vector for every sentence."""
         return bool((self._rows_of(sentences) >= 0).all())
 
     def check(self) -> None:
-        """Read the whole file: equal widths, finite numbers. Of equal sentences the first counts, as in a corpus."""
+        """Read the whole file: widths must be equal and numbers finite."""
         for start, x_BD in self._vectors(range(self._file.num_row_groups)):
             broken = np.flatnonzero(~np.isfinite(x_BD).all(1))
             if len(broken):

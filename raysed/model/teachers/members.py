@@ -20,19 +20,16 @@ class Members(Teacher):
 
     @classmethod
     def takes(cls, path: str) -> bool:
-        """Return whether the path is `members` or `members:RECIPE`."""
         return path.split(":")[0] == MEMBERS
 
     @property
     def identity(self) -> str:
-        """The path; the artefacts that the members are made of identify the rest."""
+        """The path; the members' artefacts identify the rest."""
         return self.config.path
 
     @property
     def width(self) -> int:
-        """Width of the encoder that the members start from."""
         return width_of(self.encoder)
 
     def embed(self, sentences: Sequence[str], role: Role = "") -> np.ndarray:
-        """Raise UserError: the run computes the members' mean itself."""
         raise UserError(f"teachers: {self.config.path!r} has vectors only for the corpus")

@@ -30,14 +30,14 @@ class ModelTeacher(Teacher):
 
     @classmethod
     def takes(cls, path: str) -> bool:
-        """Return True: a path of no other kind names a model."""
+        """Return True: `kinds` tries models last."""
         return True
 
     @cached_property
     def _model(self) -> NativeModel | LibraryModel:
         config, place = self.config, f"teachers: {self.config.path!r}"
         options = {"token_budget": self.token_budget, "device": self.device, "place": place}
-        prompts = {**self.prompts, **({"": ""} if config.prompt else {})}  # in the place of the model's default
+        prompts = {**self.prompts, **({"": ""} if config.prompt else {})}  # replaces the model's default
         model = replace(load_model(config.path, config.layers, config.max_length, **options), prompts=prompts)
         if not isinstance(model, NativeModel) or (self.int8 and use_int8(model, self.int8)):
             return model
@@ -46,7 +46,6 @@ class ModelTeacher(Teacher):
         return model
 
     def write_int8(self, sentences: Sequence[str], out: Path) -> dict[str, Any]:
-        """Quantize it, see `raysed.model.int8.write_int8`."""
         found = write_int8(self._model, self._with_prompt(sentences, ""), out)
         self.unload()
         return found
@@ -57,7 +56,6 @@ class ModelTeacher(Teacher):
 
     @cached_property
     def identity(self) -> str:
-        """Digest of its files and settings."""
         return self._digest(files_of_model(self._directory, _IDENTIFYING.__contains__))
 
     def weights_bytes(self) -> int:
@@ -70,16 +68,14 @@ class ModelTeacher(Teacher):
 
     @property
     def parameters(self) -> int:
-        """Number of parameters."""
         return self._model.parameters
 
     def embed(self, sentences: Sequence[str], role: Role = "") -> np.ndarray:
-        """Return one vector per sentence, float32 [N, D]."""
         texts = sentences if role in self.prompts else self._with_prompt(sentences, role)
         return self._model.embed(texts, role)
 
     def check(self) -> None:
-        """Load it, embed two sentences and require finite numbers."""
+        """Load it and embed two sentences; raise UserError unless numbers are finite."""
         super().check()
         if not np.isfinite(self.embed(SAMPLE_TEXTS)).all():
             raise UserError(f"teachers: the embeddings of {self.config.path!r} are not finite")

@@ -1,4 +1,4 @@
-"""An ONNX file, with its tokenizer beside it, as a teacher; ONNX Runtime runs it on the CPU."""
+"""An ONNX file with a tokenizer beside it as a teacher; ONNX Runtime runs it on the CPU."""
 
 import importlib.util
 import os
@@ -24,13 +24,13 @@ from raysed.store.files import check_content, files_of_model
 
 _SUFFIX, _USUAL = ".onnx", "model.onnx"
 _NOT_READ = {_SUFFIX, ".md", ".metadata", ".lock"}
-"""Suffixes of files that change no vector: other models, documentation, the hub client's download records."""
+"""Suffixes of files that change no vector: other models, documentation, download records."""
 _OF_TOKENS, _OF_SENTENCE = ("last_hidden_state", "token_embeddings"), "sentence_embedding"
 _TYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _MAX_TRY_S = 60.0
 _LONGEST_TRIED = 1024
-"""`check` tries a model with a sentence of at most this many tokens."""
+"""Maximum tokens of the sentence that `check` tries."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,8 @@ class _OnnxGraph:
     """A loaded ONNX file.
 
     Attributes:
-        output: name of the output to read: vectors of tokens, or of sentences.
-        following: sentence-transformers modules that turn it into a sentence's vector; if empty, the mean over tokens
-            does, unless the output is the sentence's vector already.
+        output: name of the output to read, vectors of tokens or sentences.
+        following: sentence-transformers modules after that output. If empty, vectors of tokens are averaged.
         place: the teacher, for messages.
     """
 
@@ -52,7 +51,7 @@ class _OnnxGraph:
     place: str
 
     def embed(self, table: TokenTable, seconds: float = TIMEOUT_MAX) -> np.ndarray:
-        """Return one vector per sentence, computed as one batch padded to the longest; UserError for a bad shape."""
+        """Embed all sentences as one padded batch; UserError for a bad shape."""
         mask_BL = np.arange(table.lengths.max()) < table.lengths[:, None]
         ids_BL = np.full(mask_BL.shape, self.tokenizer.pad_token_id or 0)
         ids_BL[mask_BL] = table.input_ids
@@ -82,11 +81,10 @@ class _OnnxGraph:
 
 
 class OnnxModel(Teacher):
-    """An `.onnx` file, or a directory that has one and no safetensors."""
+    """An `.onnx` file, or a directory with one and without safetensors."""
 
     @classmethod
     def takes(cls, path: str) -> bool:
-        """Return whether it names an ONNX file, or a directory with one and no safetensors for torch."""
         place = Path(path).expanduser()
         if not os.path.isdir(place):  # False, not an error, for strings that cannot be a path
             return place.suffix == _SUFFIX
@@ -113,7 +111,6 @@ class OnnxModel(Teacher):
 
     @cached_property
     def identity(self) -> str:
-        """Digest of its files and settings."""
         file, directory = self._places
         return self._digest([file, *files_of_model(directory, lambda suffix: suffix not in _NOT_READ)])
 
@@ -171,14 +168,13 @@ class OnnxModel(Teacher):
         return tokenize(self._model.tokenizer, self._with_prompt(sentences, role), self._model.max_length)
 
     def embed(self, sentences: Sequence[str], role: Role = "") -> np.ndarray:
-        """Return one vector per sentence, float32 [N, D]."""
         table = self._tokens(sentences, role)
         passes = list(batches_by_tokens(table.lengths, self.token_budget or default_token_budget("cpu")))
         x_ND = np.concatenate([self._model.embed(table.take(rows)) for rows in passes])
         return x_ND[np.argsort(np.concatenate(passes))]
 
     def check(self) -> None:
-        """Load it and embed a short and a long sentence in one batch: it must take any batch size and length."""
+        """Load it and embed a short and a long sentence in one batch."""
         if self.config.layers != 1:
             raise self._refused(f"gives its last layer only, but layers is {self.config.layers}; leave layers out")
         pair = self._tokens([SAMPLE_TEXTS[1], "word " * min(self._model.max_length, _LONGEST_TRIED)])

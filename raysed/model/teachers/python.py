@@ -1,7 +1,7 @@
 """A Python object as a teacher: a function, or a loaded model with `encode`.
 
-It cannot be written into a config or sent to another machine. Its path is a digest of its vectors of sample sentences:
-equal paths mean equal vectors, as far as the sample shows.
+It cannot be written into a config or sent to another machine. Its path is a digest of its vectors for sample sentences,
+so equal paths mean equal vectors as far as the sample shows.
 """
 
 import hashlib
@@ -18,37 +18,31 @@ from raysed.model.teacher import Teacher
 
 _SAMPLE = 32
 given_objects: dict[str, Any] = {}
-"""Those of the run by path, while it may need them."""
+"""The run's objects by path, while it may need them."""
 
 
 class PythonTeacher(Teacher):
-    """An object that was passed to `raysed.distill` or `raysed.evaluate` instead of a path.
-
-    Attributes:
-        objects: has it by its path.
-    """
+    """An object that was passed to `raysed.distill` or `raysed.evaluate` instead of a path."""
 
     objects: Mapping[str, Any] = given_objects
 
     @classmethod
     def takes(cls, path: str) -> bool:
-        """Return whether it is a path from `settings_of`."""
         return path.startswith(PYTHON)
 
     @property
     def identity(self) -> str:
-        """Digest of its path, which is a digest of its vectors, and its prompts."""
         return stable_hash([self.config.path, self.config.prompt, self.prompts])
 
     @property
     def width(self) -> int:
-        """Size of its vectors, from the end of its path."""
+        """Size of its vectors, which its path ends with."""
         return int(self.config.path.rpartition("-")[2])
 
     def embed(self, sentences: Sequence[str], role: Role = "") -> np.ndarray:
         """Return one vector per sentence, float32 [N, D]; raise UserError if the object returns anything else.
 
-        Without a prompt in the settings, `encode_query` or `encode_document` embeds, if the object has it.
+        Without a prompt in the settings, the object's `encode_query` or `encode_document` embeds their roles.
         """
         given = self.objects.get(self.config.path)
         if given is None:
@@ -63,16 +57,12 @@ class PythonTeacher(Teacher):
         return x_ND
 
     def check(self) -> None:
-        """Embed a sentence."""
         super().check()
         self.embed(["A sentence."])
 
 
 def settings_of(teacher: Any, objects: MutableMapping[str, Any]) -> dict[str, Any]:
-    """Return the block of settings for a path, an object, or a mapping whose `path` is either.
-
-    `objects` has the call's other objects by path, and gets this one.
-    """
+    """Return the settings for a path, an object, or a mapping whose `path` is either; add objects to `objects`."""
     block = dict(teacher) if isinstance(teacher, Mapping) else {"path": teacher}
     given = block.get("path", "")
     if isinstance(given, str | os.PathLike):
@@ -82,12 +72,12 @@ def settings_of(teacher: Any, objects: MutableMapping[str, Any]) -> dict[str, An
 
 
 def _registered(given: Any, name: str, objects: MutableMapping[str, Any]) -> str:
-    """Register the object under a digest of its vectors of bundled sentences and of the long text they form.
+    """Register an object under a digest of its vectors for bundled sentences and the long text they form.
 
-    Vectors of queries and documents count where they differ from those of other texts. A second object with the same
-    vectors has another path, as the two may differ elsewhere.
+    Vectors of queries and documents count if they differ from those of other texts. A second object with the same
+    vectors gets another path, since the two may differ elsewhere.
     """
-    if not (hasattr(given, "encode") or (callable(given) and not hasattr(given, "predict"))):  # of a CrossEncoder
+    if not (hasattr(given, "encode") or (callable(given) and not hasattr(given, "predict"))):  # of CrossEncoders
         problem = "is not a teacher; pass a path, a function that takes a list of sentences, or an object with encode"
         raise UserError(f"teachers: {name} {problem}")
     every = len(bundled.corpus()) // _SAMPLE

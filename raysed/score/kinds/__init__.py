@@ -24,7 +24,7 @@ class EvaluationTask(ABC):
         main: key of the main score in `metrics`.
         rises_when_resampled: resamples score higher than the whole on average.
         sentences: the U texts that a model has to embed, distinct in role and text.
-        size: in words.
+        size: words such as `400 pairs`.
     """
 
     kind: ClassVar[str]
@@ -42,7 +42,7 @@ class EvaluationTask(ABC):
 
     @classmethod
     def recognises(cls, config: TaskConfig, setting: str) -> bool:
-        """Return whether a task without `kind` is of this kind, by its files; if no kind claims it, it is pairs."""
+        """Return whether a task without `kind` is of this kind, by its files. Tasks that no kind claims are pairs."""
         return False
 
     @classmethod
@@ -83,7 +83,6 @@ class EvaluationTask(ABC):
         return None
 
     def lexical_outcome(self, vectors: Vectors) -> np.ndarray:
-        """Return the outcome of a lexical baseline."""
         raise NotImplementedError
 
     def lexical(self) -> dict[str, Callable[[], np.ndarray]]:

@@ -20,7 +20,7 @@ from raysed.score.probes import Features, Labelled
 from raysed.store.progress import report_part
 
 FOLDS = 5
-"""Without a test part: each text is predicted by a probe that has not seen it."""
+"""Without a test part, a probe trained on the other folds predicts each text."""
 _LEXICAL_GRID = tuple(2.0**exponent for exponent in range(-2, 8, 2))
 """Unit vectors of words need weaker regularisation than embeddings."""
 TEXT_COLUMNS = ("text", "sentence", "utterance", "title")
@@ -89,8 +89,8 @@ class LabelledTask(EvaluationTask):
         """Read texts with a label: a file or hub dataset with a column for each.
 
         If a column `split` has both `test` and other rows, a classification predicts only the test rows. `config.split`
-        selects one split instead. Rows without text or label are dropped. At least two labels with five texts each are
-        required.
+        selects one split instead. Rows without text or label are dropped. At least two labels are required, and five
+        texts of each.
         """
         setting = f"evaluation.tasks.{name}"
         rows = read_source(config, classes_schema(config, setting), "test")
@@ -105,8 +105,8 @@ class LabelledTask(EvaluationTask):
         is_divided = test.any() and not test.all()
         if cls.has_test_part and is_divided and (np.bincount(ids[~test]) > 1).sum() < 2:
             raise UserError(
-                f"{setting}: {rows.name} has too few texts outside of its split 'test' to learn from; add some, so "
-                f"that two labels have two each, or set {setting}.split to read one split"
+                f"{setting}: {rows.name} has too few texts outside of its split 'test' to learn from; add two of each "
+                f"of two labels, or set {setting}.split to read one split"
             )
         return cls(name, [texts[i] for i in kept], ids.astype(np.int64), classes, test if is_divided else None, seed)
 
@@ -138,8 +138,8 @@ class LabelledTask(EvaluationTask):
 class Classification(LabelledTask):
     """Scores models by the accuracy of a logistic regression on their embeddings.
 
-    With a test part, the probe learns from the other rows; without one, each of five folds is predicted from the rest.
-    Folds of the training rows choose the strength of regularisation.
+    With a test part, the probe learns from the other rows. Without one, a probe predicts each of five folds from the
+    rest. Folds of the training rows choose the strength of regularisation.
     """
 
     kind, main, measure = "classification", "accuracy", "accuracy of a linear probe"
@@ -147,7 +147,7 @@ class Classification(LabelledTask):
 
     @classmethod
     def recognises(cls, config: TaskConfig, setting: str) -> bool:
-        """Return whether there is a column of texts and one of labels, and no pair of sentences with a score."""
+        """Return whether the file has a column of texts and one of labels, but no pairs of sentences with a score."""
         if config.queries or config.qrels or config.source.startswith(PREFIX):
             return False
         if os.path.isdir(os.path.expanduser(config.source)) or ending(config.source) == ".txt":
@@ -174,7 +174,7 @@ class Classification(LabelledTask):
         fits, done = len(folds) * count * len(grid), itertools.count(1)  # up to half a minute each
         for rows, held_out in folds:
             train = Labelled(features[rows], labels_N[rows])
-            parts = train.folds(seed, min(count, int(np.bincount(train.labels).max())))  # so that every fold has a text
+            parts = train.folds(seed, min(count, int(np.bincount(train.labels).max())))  # every fold needs a text
             found = probes.classify(train, features[held_out], grid, parts, lambda: report_part(next(done) / fits))
             predicted_N[held_out] = found.predicted
         report_part(0.0)  # few texts of a class make fewer folds

@@ -1,4 +1,4 @@
-"""Labelled texts: how often a text's nearest neighbours share its label. Nothing is fitted, so it takes seconds."""
+"""Labelled texts: how often a text's nearest neighbours share its label. Without a fit, this takes seconds."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +29,7 @@ class Neighbours(LabelledTask):
 
     def _predict(self, cosines: Callable[[slice], np.ndarray]) -> np.ndarray:
         count, predicted = len(self.labels), []
-        worth_K = 1 + 2.0 ** -np.arange(8, 8 + _NEIGHBOURS)
+        weight_K = 1 + 2.0 ** -np.arange(8, 8 + _NEIGHBOURS)
         step = max(1, _BLOCK_CELLS // count)
         for start in range(0, count, step):
             cosine_BN = np.array(cosines(slice(start, start + step)))
@@ -37,8 +37,8 @@ class Neighbours(LabelledTask):
             cosine_BN[rows_B, start + rows_B] = -np.inf
             near_BK = np.argsort(-cosine_BN, axis=1, kind="stable")[:, :_NEIGHBOURS]
             votes_BC = np.zeros((len(cosine_BN), len(self.classes)))
-            for rank, worth in enumerate(worth_K[: near_BK.shape[1]]):
-                votes_BC[rows_B, self.labels[near_BK[:, rank]]] += worth
+            for rank, weight in enumerate(weight_K[: near_BK.shape[1]]):
+                votes_BC[rows_B, self.labels[near_BK[:, rank]]] += weight
             predicted.append(votes_BC.argmax(1))
         return np.concatenate(predicted)
 

@@ -106,7 +106,7 @@ class Pairs(EvaluationTask):
         subsets = {name: _correlate(similarity_P[at], self.gold[at]) for name, at in self._subsets.items()}
         counted = [metrics for name, metrics in subsets.items() if name not in self._left_out]
         whole, sizes = _correlate(similarity_P, self.gold), [metrics["pairs"] for metrics in counted]
-        # A mean without the subsets on which this model alone fails could not be compared with other models'.
+        # A mean without the subsets on which only this model fails would not be comparable with other models' means.
         defined = bool(counted) and all(metrics["spearman"] is not None for metrics in counted)
         ways: dict[str, dict[str, float | None]] = {"all": {key: whole[key] for key in _CORRELATIONS}}
         for way, weights in (("mean", None), ("wmean", sizes)):

@@ -36,7 +36,7 @@ _COLUMNS = {
     "queries": ("queries", {("id",): _ID, ("text",): [("text",), ("query",)]}, {}, ("text",), ()),
     "qrels": ("relevance judgements", {("query",): _QUERY, ("document",): _DOCUMENT}, {"score": "score"}, (), _TREC),
 }
-"""By setting that names a file: its content, required, optional and text columns, and those without a header."""
+"""By setting that names a file: its content; required, optional and text columns; columns if it has no header."""
 
 
 def _file(folder: Path, name: str) -> Path | None:
@@ -84,15 +84,15 @@ def _by_id(rows: Rows) -> dict[str, int]:
 
 
 class Retrieval(EvaluationTask):
-    """Scores models by how they rank the documents that answer a query; only embedded texts get prompts.
+    """Scores models by how they rank the documents that answer a query.
 
-    With a prompt of the task's own, models add none of theirs.
+    If the task has a prompt, models add none of theirs. Lexical baselines get no prompts.
 
     Attributes:
-        document_ids: rank documents with equal scores, the last id first (as in trec_eval).
+        document_ids: break ties, the last id first (as in trec_eval).
         gains: for each query, the relevance of documents by index in `documents`; at least one, all above 0. Larger
-            indices are of judged documents that are not there: no model finds them, as in trec_eval.
-        own: for each query the document that is its own text, which is not ranked, as in BEIR; None: no such document.
+            indices stand for judged documents that are missing: no model finds them (as in trec_eval).
+        own: for each query, the document that is the query itself, or None; it is not ranked (as in BEIR).
     """
 
     kind, main = "retrieval", "ndcg@10"
@@ -117,13 +117,13 @@ class Retrieval(EvaluationTask):
         self.size = f"{len(queries):,} queries{without}, {len(documents):,} documents"
         has_prompts = query_prompt or document_prompt
         roles: tuple[Role, Role] = ("prompted query", "prompted document") if has_prompts else ("query", "document")
-        asked = [(roles[0], query_prompt + query) for query in queries]
-        found = [(roles[1], document_prompt + text) for text in documents]
-        row = {text: i for i, text in enumerate(dict.fromkeys([*asked, *found]))}
+        query_keys = [(roles[0], query_prompt + query) for query in queries]
+        document_keys = [(roles[1], document_prompt + text) for text in documents]
+        row = {key: i for i, key in enumerate(dict.fromkeys([*query_keys, *document_keys]))}
         self.roles, self.sentences = map(list, zip(*row))
-        self._query_rows = np.array([row[text] for text in asked])
+        self._query_rows = np.array([row[key] for key in query_keys])
         # Equal documents share a row, so their scores tie exactly.
-        self._texts, self._text_of = np.unique([row[text] for text in found], return_inverse=True)
+        self._texts, self._text_of = np.unique([row[key] for key in document_keys], return_inverse=True)
         falling = sorted(range(len(documents)), key=document_ids.__getitem__, reverse=True)
         self._place_N = np.argsort(falling)  # inverse permutation
 
@@ -147,11 +147,11 @@ class Retrieval(EvaluationTask):
         document_of, query_of = _by_id(documents), _by_id(queries)
         if not document_of:
             raise UserError(f"{setting}: {documents.name} has no documents; it must hold at least one")
-        effects = (("query", query_of, "it is not asked"), ("document", document_of, "it counts as never found"))
+        effects = (("query", query_of, "it is left out"), ("document", document_of, "it counts as never found"))
         for column, known, effect in effects:
             if lacking := [value for value in judgements.columns[column] if str(value) not in known]:
                 facts = judgements.name, len(lacking), column, lacking[0], effect
-                log.info("%s: %d judgements name a %s that is not there, such as %r; %s", *facts)
+                log.info("%s: %d judgements name a missing %s, such as %r; %s", *facts)
         scores = judgements.numbers_of("score", "write 1 for relevant and 0 for not")
         gains: dict[str, dict[int, float]] = {}
         place_of = dict(document_of)
@@ -212,7 +212,7 @@ class Retrieval(EvaluationTask):
     def lexical_outcome(self, vectors: Vectors) -> np.ndarray:
         count, x_NV = len(self.documents), vectors([*self.documents, *self.queries])
         documents_VN, queries_QV = x_NV[:count].T.tocsr(), x_NV[count:]
-        # Rounded, so that equal texts tie.
+        # Rounded: equal texts must tie.
         return self.outcome_of(lambda block: (queries_QV[block] @ documents_VN).toarray().round(12))
 
     def lexical(self) -> dict[str, Callable[[], np.ndarray]]:

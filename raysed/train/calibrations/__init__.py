@@ -10,13 +10,13 @@ from raysed.errors import UserError
 from raysed.model.calibration import CalibrationMap, require_finite
 
 VARIANCE_FLOOR = 1e-10
-"""Directions with less than this share of the largest variance are rounding noise and set to zero."""
+"""Directions below this share of the largest variance are rounding noise; fits set them to zero."""
 _BLOCK_ROWS = 8192
 
 
 @dataclass(frozen=True)
 class FitOptions:
-    """What fits may need besides embeddings; see `raysed.train.calibration.fit_calibration`."""
+    """Options of a fit; each calibration reads those it needs."""
 
     flow: FlowConfig
     natsv_k: int | None
@@ -29,7 +29,7 @@ class Calibration:
     Attributes:
         title: its name in sentences of the report.
         words: what it does, for the model card.
-        is_affine: whether it gives an `Affine` and so can be part of a chain; others stand alone.
+        is_affine: whether `fit` returns an `Affine`; only these can be chained.
     """
 
     name: ClassVar[str]
@@ -38,7 +38,7 @@ class Calibration:
     is_affine: ClassVar[bool] = True
 
     def fit(self, x_ND: np.ndarray, options: FitOptions) -> CalibrationMap:
-        """Fit it to the embeddings of unlabelled sentences."""
+        """Fit to embeddings of unlabelled sentences."""
         raise NotImplementedError
 
 

@@ -11,7 +11,7 @@ MOST_DIRECTIONS = 20
 
 
 def largest_k(x_ND: np.ndarray) -> int:
-    """Return how many directions can be removed from these rows with at least one left."""
+    """Return how many directions can be removed from these rows if one must remain."""
     return min(len(x_ND) - 2, x_ND.shape[1] - 1)
 
 

@@ -1,6 +1,7 @@
 """Bootstrapped sentence representations (BSL section 3): an online network predicts the output of its slow copy.
 
-The target is a moving average of the online encoder without gradient, which with the predictor prevents collapse.
+The target is a moving average of the online encoder and gets no gradient. Together with the predictor, this prevents
+collapse.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class BslConfig(TwoViewsConfig):
 class Bootstrap(EncoderObjective):
     """Negative cosine between the prediction from one view and the target's embedding of the other, both ways.
 
-    The given encoder is trained; the target is an fp32 copy of it. With `squared`, the loss is the released code's sum
-    of both squared distances: four times the paper's loss plus a constant.
+    It trains the given encoder; the target is an fp32 copy. With `squared`, the loss is the released code's sum of both
+    squared distances: four times the paper's loss plus a constant.
     """
 
     is_recordable = True
@@ -78,11 +79,9 @@ class Bootstrap(EncoderObjective):
             target.lerp_(online.to(target.dtype), 1 - self.momentum)
 
     def candidates(self) -> dict[str, nn.Module]:
-        """Return the online encoder."""
         return {"encoder": self.online}
 
     def encoders(self) -> list[nn.Module]:
-        """Return both networks."""
         return [self.online, self.target]
 
 

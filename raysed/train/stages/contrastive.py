@@ -1,7 +1,7 @@
 """In-batch contrastive learning: each sentence finds its other view among those of the batch.
 
-With the same sentence twice, differing in dropout only, it is SimCSE (Gao et al. 2021). With the views of both sides as
-negatives it is SimCLR's loss, with which BSL table 7 compares.
+With views that differ in dropout only, it is SimCSE (Gao et al. 2021). With views of both sides as negatives, it has
+SimCLR's loss, the baseline of BSL table 7.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ContrastiveConfig(TwoViewsConfig):
     """`other_view`: second views of the other pairs (SimCSE). `both_views`: both (SimCLR, BSL)."""
 
     @model_validator(mode="after")
-    def _something_to_tell_apart(self) -> ContrastiveConfig:
+    def _views_differ(self) -> ContrastiveConfig:
         if "same" in self.views and not self.dropout:
             raise ValueError(
                 "contrastive.views has same, whose two views differ only by dropout; set contrastive.dropout: true"
@@ -48,8 +48,8 @@ class ContrastiveConfig(TwoViewsConfig):
 class Contrastive(EncoderObjective):
     """Mean cross entropy of finding the other view, by cosine over temperature.
 
-    By default each first view searches the B second views. With `both_views`, second views search, too, and each view
-    has 2 (B - 1) negatives, both views of the other sentences.
+    By default each first view searches the B second views. With `both_views`, second views also search, and each view
+    has 2 (B - 1) negatives: both views of the other sentences.
     """
 
     is_recordable = True

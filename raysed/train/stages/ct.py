@@ -1,7 +1,4 @@
-"""Contrastive Tension: two copies of an encoder agree on the same sentence and disagree on different ones.
-
-Numbers are from SED appendix B.2, or the released code where the paper has none.
-"""
+"""Contrastive Tension: two copies of an encoder agree on the same sentence and disagree on different ones."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class CtConfig(Block):
-    """Contrastive Tension (SED appendix B.2; numbers missing there are from the released code)."""
+    """Contrastive Tension (defaults of SED appendix B.2; those missing there are from the released code)."""
 
     dropout: bool = False
     """Use the encoder's dropout in training. Off in the released code."""
@@ -46,9 +43,9 @@ class CtConfig(Block):
     learning_rates: list[Rate] = [1e-5, 8e-6, 6e-6, 4e-6, 2e-6]
     """Rates, one more than boundaries."""
     keep: Literal["closest", "best_on_dev"] | None = None
-    """Model to keep. `closest`: the one whose cosines between corpus sentences are in the end more like those of the
-    untrained encoder. `best_on_dev`: the better one at its best evaluation (released code). `null`: `best_on_dev` with
-    a dev task, else `closest`."""
+    """Copy to keep. `closest`: the one whose cosines between corpus sentences changed less during training.
+    `best_on_dev`: the better one at its best evaluation (released code). `null`: `best_on_dev` with a dev task, else
+    `closest`."""
 
     @model_validator(mode="after")
     def _one_rate_more_than_boundaries(self) -> CtConfig:
@@ -84,11 +81,10 @@ class ContrastiveTension(EncoderObjective):
         self.eval()
 
     def candidates(self) -> dict[str, nn.Module]:
-        """Return both models; `ct.keep` decides which is kept."""
+        """Return both copies; `ct.keep` chooses one."""
         return {"first": self.first, "second": self.second}
 
     def loss(self, batch: PairBatch) -> torch.Tensor:
-        """Return the mean binary cross entropy."""
         device = self.second.transformer.device
         emb1_PD, emb2_PD = self.first(batch.first.to(device)), self.second(batch.second.to(device))
         logits_P = (emb1_PD * emb2_PD).sum(-1)
@@ -98,7 +94,7 @@ class ContrastiveTension(EncoderObjective):
 class PairSampler(Batches):
     """Batches of CT: in each group one sentence with itself, then pairs of other sentences.
 
-    All draws are uniform, independent and with replacement. With `few_shapes`, both sides have as many rows.
+    All draws are uniform, independent and with replacement. With `few_shapes`, both sides have equally many rows.
     """
 
     def __init__(self, table: TokenTable | PartOfTable, config: CtConfig, seed: int):
@@ -106,7 +102,7 @@ class PairSampler(Batches):
         self.table, self.groups, self.negatives = table, config.groups, config.negatives
 
     def rows(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the table rows of both sides, [P] each; a group is the positive pair, then the negatives."""
+        """Return the table rows of both sides, [P] each; in a group, negatives follow the positive pair."""
         size = (self.groups, 1 + 2 * self.negatives)
         draws = np.random.default_rng([self.seed, step]).integers(self.count, size=size)
         first = draws[:, : 1 + self.negatives]
@@ -114,7 +110,6 @@ class PairSampler(Batches):
         return first.reshape(-1), second.reshape(-1)
 
     def __call__(self, step: int) -> PairBatch:
-        """Return the batch of a step."""
         tables = [self.table.take(rows) for rows in self.rows(step)]
         first, second = (pack(table, few_shapes=self.few_shapes) for table in tables)
         if self.few_shapes:

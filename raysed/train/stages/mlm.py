@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class MlmConfig(TuningConfig):
-    """Masked language modelling on the corpus (BERT); uses the head that the encoder brings, if any."""
+    """Masked language modelling on the corpus (BERT), with the encoder's own head if it has one."""
 
     batch_size: int = Field(32, ge=1)
     """Sentences per update."""
@@ -56,7 +56,7 @@ class MaskedLM(EncoderObjective):
     def loss(self, batch: PackedTokens) -> torch.Tensor:
         """Return the mean cross entropy of the predicted tokens, 0 if a small batch has none.
 
-        Masks are drawn on the CPU: on a GPU, their number would have to be waited for.
+        Masks are drawn on the CPU: the process would have to wait for a GPU to count them.
         """
         device, ids, chosen = self.bias.device, batch.input_ids, self._choose(batch)
         masked = replace(batch, input_ids=self._corrupt(ids, chosen))

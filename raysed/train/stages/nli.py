@@ -23,8 +23,9 @@ class NliSource(PairSource):
 
     source: Source
     """A file ([formats](#file-formats)) or hub dataset with `premise`/`hypothesis`, `sentence1`/`sentence2` or
-    `text1`/`text2`, and `label` or `gold_label`: a name, or hub id (0 entailment, 1 neutral, 2 contradiction; not
-    sentence-transformers' order). Rows without a label (`-`, -1, blank) are skipped and counted."""
+    `text1`/`text2`, and `label` or `gold_label`: a name, or an id as on the hub (0 entailment, 1 neutral,
+    2 contradiction; sentence-transformers' order differs). raysed skips and counts rows without a label (`-`, -1,
+    blank)."""
     name: str | None = None
     """Configuration of a hub dataset, such as `mnli` of `nyu-mll/glue`."""
 

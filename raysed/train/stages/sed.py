@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 TEMPERATURE = 0.07
 """Divisor of cosines in `contrastive`."""
 _NEVER = -1e4
-"""Logarithm of the odds of a text that does not count: finite, so that no infinities are subtracted."""
+"""Logit of a text that does not count; finite, because the difference of two infinities is NaN."""
 _VARIANCE_SPEED, _MOST_LOG = 10.0, 10.0
-"""Log-variances move 10 times faster than weights, whose rate is too small for them, and at most 10 from their start: a
-dimension that is always 0 must not lead to infinity."""
+"""Log-variances move 10 times as fast as weights, whose rate is too small for them. They move at most 10 from their
+start: a dimension that is always 0 must not lead to infinity."""
 
 
 def mse(x_BD: torch.Tensor, t_BD: torch.Tensor, **_: Any) -> torch.Tensor:
@@ -60,12 +60,12 @@ def nll(x_BD: torch.Tensor, t_BD: torch.Tensor, log_variance_D: torch.Tensor, **
 def scores(
     x_BD: torch.Tensor, t_BD: torch.Tensor, same_QP: torch.Tensor, queries: int, temperature: float, **_: Any
 ) -> torch.Tensor:
-    """Return the KL divergence of the learner's ranking of the texts for each query from the targets', mean over Q.
+    """Return the KL divergence of the learner's ranking of the texts from the targets', mean over Q queries.
 
-    A ranking is the softmax over the P texts of their cosines with the query, divided by `temperature`. The divergence
-    is multiplied by it, so that a cosine pulls as much as it is off, whatever the temperature. The first `queries` rows
-    are the queries and the others the texts; with 0, all rows are both. `same_QP` marks a text that is the query
-    itself, which does not count.
+    A ranking is the softmax of the P texts' cosines with the query, divided by `temperature`. The divergence is
+    multiplied by `temperature`, which cancels its factor in the gradient. The first `queries` rows are the queries and
+    the others the texts; with 0, all rows are both. `same_QP` marks texts that are the query itself, which do not
+    count.
     """
     x_BD, t_BD = F.normalize(x_BD, dim=1), F.normalize(t_BD, dim=1)
     found_QP, wanted_QP = (
@@ -85,24 +85,24 @@ class SedConfig(TuningConfig):
 
     loss: Annotated[LossName | list[LossName], AfterValidator(distinct)] = "mse"
     """`mse`: mean squared difference from the target (SED). `unit_mse`: squared distance of unit vectors.
-    `contrastive`: InfoNCE within the batch. `scores`: divergence of the learner's ranking of the batch's texts for each
-    query from the targets' (docs/search.md). `nll`: likelihood with a learnt variance per dimension, for `sed.head:
-    drop`. A list: their sum. See docs/distill.md#losses."""
+    `contrastive`: InfoNCE within the batch. `scores`: divergence of the learner's rankings of the batch's texts from
+    the targets' (docs/search.md). `nll`: likelihood with a learnt variance per dimension, for `sed.head: drop`. A list:
+    their sum. See docs/distill.md#losses."""
     temperature: float = Field(0.05, gt=0)
-    """Divisor of cosines in `scores`: with a lower one the best texts count more."""
+    """Divisor of cosines in `scores`. Lower values give the best texts more weight."""
     widths: Annotated[list[Annotated[int, Field(ge=1)]], AfterValidator(ascending)] = []
-    """Smaller widths at which the first coordinates should work, too, such as `[64, 128]` (Matryoshka, Kusupati et al.
+    """Smaller widths at which the first coordinates alone should work, such as `[64, 128]` (Matryoshka, Kusupati et al.
     2022). The loss averages all widths. For `teachers`. See docs/distill.md#shorter-embeddings."""
     head: Literal["fold", "keep", "drop"] | None = None
-    """`null`: targets have the learner's width. Otherwise it gets a linear head per teacher: `keep` exports them,
-    `fold` exports at most the learner's width with the same dot products, `drop` exports the learner alone. For
-    `teachers`. See docs/distill.md#teachers-of-another-width."""
+    """`null`: targets have the learner's width. Otherwise the learner gets a linear head per teacher. `keep` exports
+    the heads, `fold` exports at most the learner's width with the same dot products, `drop` exports the learner alone.
+    For `teachers`. See docs/distill.md#teachers-of-another-width."""
     target: Literal["mean", "centred_mean"] | None = None
-    """`mean` of the members' embeddings (paper), or `centred_mean`: less its corpus average, CT's common offset.
-    `null`: `centred_mean` for members that end with `ct`, else `mean`."""
+    """`mean` of the members' embeddings (paper), or `centred_mean`: the mean without its corpus average, CT's common
+    offset. `null`: `centred_mean` for members that end with `ct`, else `mean`."""
     sentences: int | None = Field(None, ge=1)
-    """Corpus sentences for all but members, which read all of `corpus.sentences` unless they learn from rewritten
-    views. `null`: the same."""
+    """Corpus sentences for learners, calibrations and rewritten views. Members that train on the corpus itself read
+    `corpus.sentences`. `null`: `corpus.sentences` for all."""
     target_precision: TargetPrecision = "fp32"
     """`fp32` targets, or `fp16` for half the storage and traffic, rounded by at most 1/2048."""
     learners: Annotated[int, NO_EFFECT] = Field(1, ge=1, le=MAX_MODELS)
@@ -110,9 +110,9 @@ class SedConfig(TuningConfig):
     start: Literal["encoder", "mlm"] = "encoder"
     """Where learners start: the pre-trained `encoder` (paper), or `mlm`, the first member after that stage."""
     keep: Literal["last", "best_on_dev", "best_on_held_out"] = "last"
-    """`last`: the final weights. `best_on_dev`: those of the best evaluation, with early stopping; always with `sts`
-    (SED section 5.5). `best_on_held_out`: the same without labels, by the loss on a held-out 5 % of the corpus (at most
-    2,000 sentences)."""
+    """`last`: the final weights. `best_on_dev`: those of the best evaluation, with early stopping; always for `sts`
+    (SED section 5.5). `best_on_held_out`: those with the lowest loss on a held-out 5 % of the corpus (at most 2,000
+    sentences), with early stopping and without labels."""
     patience: int = Field(5, ge=1)
     """Early stopping: evaluations without a better score."""
     batch_size: int = Field(32, ge=1)
@@ -126,7 +126,8 @@ class SedConfig(TuningConfig):
     dropout: bool = False
     """Use the learner's dropout in training. Off in CT's released code; open in the paper."""
     workers: Annotated[int | None, NO_EFFECT] = Field(None, ge=1)
-    """Workers per learner, exchanging gradients at each update; fewer while nodes are missing. `null`: one."""
+    """Workers per learner, which exchange gradients at each update. While nodes are missing, fewer train. `null`:
+    one."""
     zero_stage: Annotated[Literal[0, 1, 2], NO_EFFECT] = 0
     """DeepSpeed ZeRO stage. Workers share: 0 nothing, 1 optimizer state, 2 also gradients."""
     precision: Precision = "auto"
@@ -134,12 +135,12 @@ class SedConfig(TuningConfig):
     checkpoint_every: Annotated[int, NO_EFFECT] = Field(500, ge=1)
     """As `members.checkpoint_every`."""
     evaluate_every: int = Field(500, ge=1)
-    """Updates between evaluations, only shown with `sed.keep: last`."""
+    """Updates between evaluations. With `sed.keep: last`, they are only reported."""
     max_retries: Annotated[int, NO_EFFECT] = Field(2, ge=0)
     """Restarts of a failed learner, as `members.max_retries`."""
 
     def identity(self) -> dict[str, Any]:
-        """Leave out what matters only if evaluations choose the weights, or to a loss that is not used."""
+        """Leave out settings that have no effect with this `keep` and `loss`."""
         unused = {"evaluate_every", "patience"} if self.keep == "last" else set()
         unused |= set() if "scores" in self.losses else {"temperature"}
         return {name: value for name, value in super().identity().items() if name not in unused}
@@ -160,20 +161,19 @@ class SedConfig(TuningConfig):
 
     @property
     def losses(self) -> list[LossName]:
-        """Return the losses to sum."""
         return [self.loss] if isinstance(self.loss, str) else self.loss
 
 
 class Distillation(EncoderObjective):
     """The distance between the learner's last-layer embedding and the target; by default SED's (section 4).
 
-    With `widths` it is the mean distance over the first coordinates at each width and at the full one (Kusupati et al.,
-    "Matryoshka Representation Learning", 2022, with equal weights).
+    With `widths` it is the mean distance over the first coordinates at each width and the full one, equally weighted.
+    Source: Kusupati et al., "Matryoshka Representation Learning", 2022.
 
     Args:
-        heads_HD: initial heads of all teachers, side by side, from the learner's unit vector to the target. They are
-            trained with the learner but are not part of it. None: the learner's own vector is compared.
-        variance_D: initial variances for `nll`, one per dimension of the targets, the same for all sentences.
+        heads_HD: initial heads of all teachers, side by side, from the learner's unit vector to the target. They train
+            with the learner but are not part of it. None: compare the learner's own vector.
+        variance_D: initial variances for `nll`, one per dimension of the targets.
     """
 
     def __init__(
@@ -212,19 +212,18 @@ class Distillation(EncoderObjective):
                 "queries": batch.queries,
                 "temperature": self._temperature,
             }
-            of_losses = [
+            losses = [
                 loss(emb_BD[:, :d], t_BD[:, :d], all_GD=all_GD[:, :d], **more) for d in widths for loss in self._losses
             ]
-            return batch.weight * sum(of_losses) / len(widths)
+            return batch.weight * sum(losses) / len(widths)
 
     def log_variance(self) -> torch.Tensor:
-        """Return the logarithms of the variances learnt so far, [D]."""
+        """Return the logarithms of the learnt variances, [D]."""
         return self.log_start_D + (_VARIANCE_SPEED * self.log_change_D).clamp(-_MOST_LOG, _MOST_LOG)
 
     forward = loss  # DeepSpeed calls forward
 
     def candidates(self) -> dict[str, nn.Module]:
-        """Return the learner."""
         return {"learner": self.learner}
 
 
@@ -234,28 +233,27 @@ class _Sed(Stage):
     sentences_per_row = 1
 
     def objective(self, settings: SedConfig, start: Start) -> Distillation:
-        """Return the objective; the heads of teachers start at what fits the targets best."""
-        beside, heads = directory_of(start.data["targets"]), ()
+        """Return the objective; the teachers' heads start at the best fit to the targets."""
+        directory, heads = directory_of(start.data["targets"]), ()
         if settings.head == "drop":
-            heads = np.load(beside / START), np.load(beside / VARIANCE)
+            heads = np.load(directory / START), np.load(directory / VARIANCE)
         elif settings.head:
-            start.encoder.set_head(np.load(beside / START))
-        about = settings.dropout, settings.losses, settings.widths
-        return Distillation(start.encoder, *about, *heads, temperature=settings.temperature)
+            start.encoder.set_head(np.load(directory / START))
+        options = settings.dropout, settings.losses, settings.widths
+        return Distillation(start.encoder, *options, *heads, temperature=settings.temperature)
 
     def batches(self, settings: SedConfig, start: Start) -> Batches:
         """Return batches of queries and their candidates if the learner is for search, else of sentences."""
         data, offset = start.data, 0.0
         if settings.target == "centred_mean":
             offset = np.load(directory_of(data["targets"]) / MEAN)
-        about = settings.batch_size, start.seed, start.rank, start.world, offset
+        options = settings.batch_size, start.seed, start.rank, start.world, offset
         holds_out = settings.keep == BEST_ON_HELD_OUT
         if "candidates" in data:
-            return CandidateBatches(data["corpus"], data["candidates"], *about, held_out=holds_out)
-        return TargetBatches(data["targets"], *about, held_out=holds_out)
+            return CandidateBatches(data["corpus"], data["candidates"], *options, held_out=holds_out)
+        return TargetBatches(data["targets"], *options, held_out=holds_out)
 
     def optimizer(self, settings: SedConfig, objective: nn.Module) -> torch.optim.Optimizer:
-        """Return AdamW with its moments."""
         trained = [p for p in objective.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(trained, lr=0.0, weight_decay=settings.weight_decay, fused=True)
         make_moments(optimizer)

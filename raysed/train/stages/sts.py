@@ -43,10 +43,9 @@ class StsConfig(TuningConfig):
     evaluate_every: int | None = Field(None, ge=1)
     """Updates between evaluations. `null`: as `members.evaluate_every`."""
     scheduler: Annotated[Literal["none", "halving"], BeforeValidator(_not_asha), SELECTION_ONLY] = "none"
-    """`halving`: compare all bounds after a part of the updates, and stop the worse ones. `none`: train all to the
-    end."""
+    """`halving`: compare the bounds at each rung and stop the worse ones. `none`: train all to the end."""
     halving_reduction: Annotated[int, SELECTION_ONLY] = Field(3, ge=2, serialization_alias="asha_reduction")
-    """Of the bounds at a rung, one in this many continues."""
+    """One in this many bounds continues after a rung."""
     halving_rungs: Annotated[int, SELECTION_ONLY] = Field(3, ge=2, serialization_alias="asha_rungs")
     """Rungs; each has `halving_reduction` times fewer updates than the next, in multiples of `sts.evaluate_every`."""
 
