@@ -179,7 +179,7 @@ def test_a_model_that_is_worse_than_words_is_refused_until_it_is_allowed(finishe
     root = tmp_path / "tiny"
     report = json.loads((root / "report.json").read_text())
     (tf_idf,) = [r["metrics"]["everyday-dev"]["spearman"] for r in report["rows"] if r["recipe"] == "tf-idf"]
-    assert said[-1] == f"\n{refusal}" and f"which is worse than TF-IDF ({tf_idf:.1f}); to export" in refusal
+    assert said[-1] == f"\n{refusal}" and f"less than TF-IDF ({tf_idf:.1f}); to export" in refusal
     assert report["status"] == "complete" and report["refused"]["why"] == refusal and "exported" not in report
     assert "No model is exported" in (root / "report.md").read_text() and not (root / "model").exists()
     assert run(tmp_path, again, **fresh, export={}) == refusal

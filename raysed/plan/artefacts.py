@@ -1,4 +1,4 @@
-"""What the report needs to know about a run's models once they are made."""
+"""What the report needs to know about a run's finished models."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ScoredModel:
         kind: `base`, `member` or `learner`.
         embeddings: artefact with one file per pooling.
         weights: artefact of the encoder, None for the pre-trained one; known after the run.
-        left_out: whether it has collapsed: it is scored, but nothing else is made from it.
+        left_out: whether it has collapsed; it is scored, but not used otherwise.
     """
 
     recipe: str
@@ -57,10 +57,10 @@ class ScoredModel:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the stages know apart from scores.
+    """Results of the stages other than scores.
 
     Attributes:
-        members_corpus: facts about the members' corpus, where the learners' is only a part of it.
+        members_corpus: facts about the members' corpus, if learners read only a part of it.
         together: artefact of the combined external teachers; None if they were not combined or scored.
         soups, centres: artefacts by ensemble, see `soup_of` and `Plan.centres`.
         worth: scores of the teachers alone and together, with their names; None if not scored.
@@ -85,43 +85,43 @@ class Facts:
 def scored_models(plan: Plan, state: State) -> list[ScoredModel]:
     """Return the models that can be scored, in reading order."""
     found = []
-    for of in (of for recipe in plan.recipes() for of in plan.scored.get(recipe, [])):
-        entry = state.entry(of.embeddings)
-        poolings = tuple(k for k in of.poolings if entry and str(k) not in entry.meta.get("failed", {}))
+    for scored in (scored for recipe in plan.recipes() for scored in plan.scored.get(recipe, [])):
+        entry = state.entry(scored.embeddings)
+        poolings = tuple(k for k in scored.poolings if entry and str(k) not in entry.meta.get("failed", {}))
         if plan.config.encoder.layers not in poolings:
             continue
-        weights, is_collapsed = of.model, False
-        if isinstance(of.model, OutcomeMember):
-            weights = state.listed(of.model.outcome)[of.model.index][0]
-            is_collapsed = weights not in dict(state.listed(of.model.outcome, "healthy"))
-        elif isinstance(of.model, ExternalInput):
-            weights = of.model.value
-        elif of.model:
-            weights = of.model.name
-        found.append(replace(of, poolings=poolings, weights=weights, left_out=is_collapsed))
+        weights, is_collapsed = scored.model, False
+        if isinstance(scored.model, OutcomeMember):
+            weights = state.listed(scored.model.outcome)[scored.model.index][0]
+            is_collapsed = weights not in dict(state.listed(scored.model.outcome, "healthy"))
+        elif isinstance(scored.model, ExternalInput):
+            weights = scored.model.value
+        elif scored.model:
+            weights = scored.model.name
+        found.append(replace(scored, poolings=poolings, weights=weights, left_out=is_collapsed))
     return found
 
 
 def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
-    """Return what the report says apart from scores."""
+    """Collect the facts for the report."""
     job, config = plan.job, plan.config
     outcomes = {n: state.entry(outcome_of(n)) for depth in member_nodes(job.recipes) for n in depth}
-    corpus, apart, taught = map(state.entry, (CORPUS, MEMBERS_CORPUS, f"{TEACHERS}-{SED}/targets"))
+    corpus, members_corpus, targets = map(state.entry, (CORPUS, MEMBERS_CORPUS, f"{TEACHERS}-{SED}/targets"))
     left_out = {name: why for entry in outcomes.values() for name, why in entry.meta["left_out"].items()}
     worth = state.entry(TEACHER_SCORES)
     left_out |= teachers_left_out(job, worth)
-    for of in (of for group in plan.scored.values() for of in group):
-        entry = state.entry(of.embeddings)
+    for scored in (scored for group in plan.scored.values() for scored in group):
+        entry = state.entry(scored.embeddings)
         if entry and (why := poolings_without_fit(entry.meta)):
-            left_out[of.embeddings] = why
+            left_out[scored.embeddings] = why
     left_out |= {name: why for name, (why, _) in state.failures.items() if "/calibrations/" in name}
     # Learners reproduce a single teacher's vectors unless these are centred, or a head is folded or dropped.
     is_kept = config.sed.target in (None, "mean") and config.sed.head in (None, "keep")
-    shares_space = taught and taught.meta.get("shared") and is_kept
+    shares_space = targets and targets.meta.get("shared") and is_kept
     return Facts(
         cluster=cluster,
         corpus=corpus.meta if corpus else {},
-        members_corpus=apart.meta if apart else {},
+        members_corpus=members_corpus.meta if members_corpus else {},
         left_out=left_out,
         members={node: [name for name, _ in state.listed(outcome_of(node))] for node in outcomes},
         grids=[entry.meta["grid"] for entry in outcomes.values() if "grid" in entry.meta],

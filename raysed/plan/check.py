@@ -36,14 +36,14 @@ class Job:
     """Identities of encoder, corpus, tasks and whatever else artefacts depend on."""
     pairs: dict[str, PairRows] = field(default_factory=dict)
     views: dict[str, PairRows | None] = field(default_factory=dict)
-    """By kind, for kinds with a table of their own; None if they are made from the corpus."""
+    """By kind that has a table; None if it is made from the corpus."""
     teachers: Sequence[Teacher] = ()
-    """What learners imitate; reloaded when needed, unless there is only one."""
+    """Models that learners imitate; several are unloaded until needed."""
     widths: tuple[int, ...] = ()
     unscored: frozenset[int] = frozenset()
     """Indices of teachers without embeddings of the evaluation's sentences."""
     watched: Mapping[str, list[Watched]] = field(default_factory=dict)
-    """What was looked at for `inputs`, by the names there."""
+    """Files and models behind `inputs`, by the names there."""
 
     @property
     def needs_corpus(self) -> bool:
@@ -58,7 +58,7 @@ class Job:
 
 
 def check(config: Config) -> Job:
-    """Check recipes, encoder, corpus and tasks, without training or starting anything."""
+    """Check recipes, encoder, corpus and tasks; train and start nothing."""
     recipes = check_settings(config)
     config = with_absolute_paths(config)
     teachers, widths = check_teachers(config)  # before the encoder, which may be half of the first teacher
@@ -93,8 +93,8 @@ def check(config: Config) -> Job:
     if made := config.search.queries:
         for teacher in (teacher for teacher in teachers if teacher.is_stored):
             raise UserError(
-                f"search makes texts ({made[0]}) that {teacher.title}, a file of embeddings, lacks; use models, "
-                "or give queries that are in the file in search.source or search.column"
+                f"search makes queries ({made[0]}), but {teacher.title} is a file of embeddings without their vectors; "
+                "use a model, or set search.source or search.column to queries that are in the file"
             )
     unscored = frozenset(i for i, teacher in enumerate(teachers) if not teacher.knows(evaluation.sentences))
     if config.combination.leave_out and unscored:
@@ -113,7 +113,7 @@ def check(config: Config) -> Job:
 
 
 def _check_start(config: Config) -> None:
-    """Check the encoder; with teachers, it is loaded: it is needed only after they have embedded the corpus."""
+    """Check the encoder; with teachers, load it too: the run needs it only after they have embedded the corpus."""
     try:
         check_depths(config, check_encoder(config.encoder))
         if config.teachers:
@@ -125,7 +125,7 @@ def _check_start(config: Config) -> None:
 
 
 def load_evaluation(config: Config) -> Evaluation:
-    """Read the tasks of a config as a run scores them, without the pairs that its recipes learn from."""
+    """Read the tasks of a config as a run scores them, without the pairs that its recipes train on."""
     recipes = check_settings(config)
     return _evaluation(config, recipes, *_pairs_and_views(config, recipes))
 
@@ -146,21 +146,21 @@ def _pairs_and_views(
 def _evaluation(
     config: Config, recipes: Sequence[Recipe], pairs: Mapping[str, PairRows], views: Mapping[str, PairRows | None]
 ) -> Evaluation:
-    trained = {stage for recipe in recipes for stage in recipe.members}  # a flow may be fitted on pairs, without labels
-    learnt = {f"{name}.train": rows for name, rows in pairs.items() if name in trained}
-    learnt |= {f"views of the kind {kind}": rows for kind, rows in views.items() if rows is not None}
-    items = {name: zip(rows.first, rows.second) for name, rows in learnt.items()}
+    trained = {stage for recipe in recipes for stage in recipe.members}  # a flow fits on pairs without their labels
+    tables = {f"{name}.train": rows for name, rows in pairs.items() if name in trained}
+    tables |= {f"views of the kind {kind}": rows for kind, rows in views.items() if rows is not None}
+    items = {name: zip(rows.first, rows.second) for name, rows in tables.items()}
     return without_seen(Evaluation.load(config.evaluation, config.seed), config.evaluation, items)
 
 
 def check_teachers(config: Config) -> tuple[list[Teacher], tuple[int, ...]]:
-    """Check the teachers, loading one at a time, and return them with their widths."""
+    """Check the teachers, loaded one at a time, and return them with their widths."""
     teachers, widths = [], []
     if config.teachers and config.resources.encode_precision == "int8":
         check_packages("openvino_int8", "resources.encode_precision: int8", "choose another precision")
     for block in config.teachers:
         teacher = load_teacher(block, config.resources.encode_token_budget, encoder=config.encoder)
-        teacher.identity  # noqa: B018 (before it is loaded: what is loaded may be newer)
+        teacher.identity  # noqa: B018 (before loading: loaded files may be newer)
         teacher.check()
         widths.append(teacher.width)
         if len(config.teachers) > 1:
@@ -175,7 +175,7 @@ def check_teachers(config: Config) -> tuple[list[Teacher], tuple[int, ...]]:
 
 
 def _view_rows(kind: str, config: Config, nli: PairRows | None) -> PairRows | None:
-    """Return views that exist already; check the model of those made later, and return None."""
+    """Return existing views; for views made later, check their model and return None."""
     if kind == "files":
         return load_views(config.views)
     if kind == "entailment":

@@ -1,4 +1,4 @@
-"""Check that settings of different blocks fit together, from settings alone; `plan.check` does the rest."""
+"""Check from settings alone that different blocks fit together; `plan.check` does the rest."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def _of_export(config: Config, recipes: list[Recipe]) -> Iterator[str]:
         yield f"export.recipe is {TEACHERS}, which are not trained here; name {TEACHERS}-{SED}"
     for name in export.formats:
         if encoder.static is not None:
-            yield f"export.formats has {name}, which is for transformers, but encoder.static makes a table; remove one"
+            yield f"export.formats has {name}, which is not for static models; remove it or encoder.static"
         if encoder.layers != 1:
             yield (
-                f"export.formats has {name}, which gives the last layer only, but encoder.layers is {encoder.layers}; "
+                f"export.formats has {name}, which pools the last layer only, but encoder.layers is {encoder.layers}; "
                 "set encoder.layers: 1, or leave export.formats out"
             )
 
@@ -75,10 +75,10 @@ def _of_dev(config: Config, recipes: list[Recipe]) -> Iterator[str]:
 
 def _of_teachers(config: Config, recipes: list[Recipe]) -> Iterator[str]:
     teachers = config.teachers
-    taught = [recipe.text for recipe in recipes if recipe.ensemble == TEACHERS]
-    if taught and not teachers:
-        yield f"recipe {taught[0]!r}: {TEACHERS} names no model; list at least one there"
-    if teachers and not taught:
+    distilling = [recipe.text for recipe in recipes if recipe.ensemble == TEACHERS]
+    if distilling and not teachers:
+        yield f"recipe {distilling[0]!r}: {TEACHERS} names no model; list at least one there"
+    if teachers and not distilling:
         yield f"{TEACHERS} is set, but no recipe uses it; add {TEACHERS}-sed to recipes"
     for teacher in teachers:
         if teacher.is_members:
@@ -96,7 +96,7 @@ def _of_teachers(config: Config, recipes: list[Recipe]) -> Iterator[str]:
 
 
 def combination_problems(config: Config) -> Iterator[str]:
-    """Yield what is wrong with the settings that combine teachers."""
+    """Yield problems of the settings that combine teachers."""
     how, count = config.combination, len(config.teachers)
     if how.weights and len(how.weights) != count:
         yield f"combination.weights has {len(how.weights)} weights for {count} teachers; give one for each"
@@ -143,9 +143,9 @@ def _of_search(config: Config, recipes: list[Recipe]) -> Iterator[str]:
             yield f"search.{name} is set, but there are no queries; list kinds in search.queries, or remove it"
     for recipe in recipes if search.enabled else ():
         if recipe.ensemble != TEACHERS or not recipe.distils:
-            yield f"search is for {TEACHERS}-sed alone; remove {recipe.text} from recipes, or remove search"
+            yield f"search works only with {TEACHERS}-sed; remove {recipe.text} from recipes, or remove search"
     if search.enabled and any(teacher.is_members for teacher in config.teachers):
-        yield f"search is for models from outside; remove {MEMBERS} from teachers, or remove search"
+        yield f"search needs external teachers; remove {MEMBERS} from teachers, or remove search"
 
 
 def _of_widths(config: Config, recipe: Recipe) -> Iterator[str]:

@@ -25,20 +25,20 @@ from raysed.store.text import render
 
 FIRST_ROWS = 200_000
 SAMPLE = 2_000
-"""The sample has this many sentences or up to twice as many, if the corpus does."""
+"""Least size of the sample of a larger corpus; it has at most twice as many sentences."""
 MOST_SENTENCES = 100_000
 """Draw this many from a larger corpus: a first run should take hours, not days."""
 FEW_SENTENCES, FEW_PAIRS = 1_000, 100
 _UPDATES = 800
-"""Of a learner: after so many, three layers of MiniLM have 97 % of their teacher (benchmarks/2026-11-23-curves.md)."""
-_MOST_EPOCHS = 20
+"""Steps of a learner; three layers of MiniLM then score 97 % of their teacher (docs/results.md#one-teacher)."""
+_MAX_EPOCHS = 20
 _CT_STEPS = (200, 1000)
 _FLOW_UPDATES = 300
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What a corpus holds, or its first rows unless `complete`.
+    """The content of a corpus, or of its first rows unless `complete`.
 
     Attributes:
         columns: of the first file that has some.
@@ -54,7 +54,7 @@ class Survey:
 
 @dataclass(frozen=True)
 class Draft:
-    """A configuration, also as commented YAML (`text`), and what it reads of the sample's texts."""
+    """A configuration, also as commented YAML (`text`), and how much it reads of the sample's texts."""
 
     text: str
     config: Config
@@ -82,15 +82,15 @@ def draft(
     encoder: EncoderConfig,
     output: str,
 ) -> Draft:
-    """Write a configuration for what the survey found.
+    """Write a configuration for a surveyed corpus.
 
     Args:
-        pairs: graded pairs by source; choices are made on the first, the others are reported.
-        teachers: if empty, members are trained.
+        pairs: graded pairs by source; the first chooses, the report scores the others.
+        teachers: if empty, train members.
         output: name of the file, for its comments.
     """
     lengths = fit_lengths(survey.sample, survey.report.split > 0, corpus, encoder, teachers)
-    # This many were seen, so the draw cannot fail, whatever the rest holds.
+    # The survey saw this many, so the draw cannot fail, whatever the rest holds.
     usable = survey.report.usable
     drawn = min(MOST_SENTENCES, usable) if usable > MOST_SENTENCES or not survey.complete else None
     count = drawn or usable
@@ -144,7 +144,7 @@ def warnings(survey: Survey, pairs: Mapping[str, StsTask]) -> Iterator[str]:
 def _epochs(per_epoch: int, wanted: int) -> tuple[int, int]:
     """Return the epochs for about `wanted` updates, and the updates they make."""
     per_epoch = max(1, per_epoch)
-    epochs = min(_MOST_EPOCHS, max(1, round(wanted / per_epoch)))
+    epochs = min(_MAX_EPOCHS, max(1, round(wanted / per_epoch)))
     return epochs, epochs * per_epoch
 
 

@@ -1,4 +1,4 @@
-"""Build the graph of everything that a run makes from its checked configuration."""
+"""Build the graph of a run's artefacts from its checked configuration."""
 
 import logging
 from collections import defaultdict
@@ -12,18 +12,12 @@ from raysed.make.fidelity import learner_fidelity
 from raysed.make.inputs import Sentences
 from raysed.make.models import EnsembleOutcome, GridOutcome, Learner, Member
 from raysed.make.scores import EvaluationEmbeddings, FittedCalibration, centre
-from raysed.make.targets import (
-    MeanTargets,
-    mean_of_members,
-)
+from raysed.make.targets import MeanTargets, mean_of_members
 from raysed.make.text import RewrittenViews, labelled_pairs, sentence_table, small_corpus, static_start, view_table
 from raysed.model.pretrained import text_tokenizer
 from raysed.model.prompts import learner_prompts
 from raysed.model.shape import shape_of
-from raysed.plan.artefacts import (
-    ScoredModel,
-    soup_of,
-)
+from raysed.plan.artefacts import ScoredModel, soup_of
 from raysed.plan.check import Job
 from raysed.plan.requirements import CORPUS, MEMBERS_CORPUS, corpora, models_of, trainings_of, trains_on_corpus
 from raysed.plan.size import largest_need
@@ -37,13 +31,13 @@ log = logging.getLogger(__name__)
 
 
 class Plan:
-    """All that a run makes, in the order of `raysed.pipeline`.
+    """The artefacts of a run, in the order of `raysed.pipeline`.
 
     Attributes:
         encoder, sentences, dev: inputs that most artefacts have.
-        table: what is read or trained on, by name.
+        table: tables to train on, by name.
         scored: models that may be scored, by recipe.
-        centres: by ensemble, the artefact that has its mean vector over the corpus, in a file `MEAN`.
+        centres: by ensemble, the artefact with its mean vector over the corpus, in a file `MEAN`.
     """
 
     def __init__(self, job: Job):
@@ -57,7 +51,7 @@ class Plan:
         self._is_combined = any(recipe.ensemble == TEACHERS for recipe in self._distilling)
         self._prepare_evaluation()
         self._start = self._tables()
-        self._base = self._embed(BASE, "base", 0, self._start, "the untouched encoder")
+        self._base = self._embed(BASE, "base", 0, self._start, "the original encoder")
         teachers = add_teachers(self)
         for recipe in self._calibrations_of_base():
             self._calibrate(recipe, may_fail=recipe.calibration not in {r.calibration for r in job.recipes})
@@ -72,7 +66,7 @@ class Plan:
                 self._calibrate(recipe, may_fail=True)
 
     def _prepare_evaluation(self) -> None:
-        """Tokenise the sentences of all tasks, and those of the dev task."""
+        """Tokenise the sentences of all tasks, and of the dev task."""
         config, evaluation = self.config, self.job.evaluation
         self._prompts = learner_prompts(config.search, config.encoder)
         tokens, self.dev = None, None
@@ -81,7 +75,7 @@ class Plan:
             tokens = tokenizer(evaluation.sentences, evaluation.roles)
         sentences = Sentences(evaluation, tokens, self._prompts)
         prompts = self._prompts if any(role in self._prompts for role in evaluation.roles) else {}
-        # Rows of embeddings follow the order of the tasks, which dicts do not tell.
+        # Rows of embeddings follow the order of the tasks, which equal dicts need not share.
         self.sentences = ExternalInput([self.job.inputs["tasks"], list(evaluation.tasks), prompts], sentences)
         if config.evaluation.dev is not None:
             own = Evaluation([evaluation.tasks[config.evaluation.dev]])
@@ -92,7 +86,7 @@ class Plan:
     # training data
 
     def _tables(self) -> Artefact | None:
-        """Add what is read; return the tokenizer and vectors that a static learner starts from."""
+        """Add the tables; return the tokenizer and vectors that a static learner starts from."""
         job, config, add, self.table = self.job, self.config, self.graph.add, dict[str, Artefact]()
         source = ExternalInput(job.inputs["corpus"], watched=job.watched["corpus"])
         inputs, settings = {"encoder": self.encoder, "source": source}, {"corpus": config.corpus, "seed": config.seed}
@@ -206,7 +200,7 @@ class Plan:
         return self.graph.add(member)
 
     def _centre(self, node: str, members: OutcomeMember) -> None:
-        """Note where the mean vector of an ensemble is: with its targets, or an artefact of its own."""
+        """Record which artefact has the mean vector of an ensemble: its targets, or one added here."""
         if node in self._means():
             self.centres[node] = f"{node}-{SED}/targets"
             return
@@ -218,19 +212,19 @@ class Plan:
     # targets and learners
 
     def _nodes_of_teachers(self) -> dict[int, str]:
-        """Return the ensembles of this run that are teachers, by their number."""
+        """Return the ensembles of this run that are teachers, by index."""
         made = {index: teacher for index, teacher in enumerate(self.job.teachers) if teacher.is_made_by_run}
         return {index: node_of(teacher.config, self.job.recipes) for index, teacher in made.items()}
 
     def _means(self) -> list[str]:
-        """Return the ensembles whose mean is a target, or a part of one."""
+        """Return the ensembles whose mean is a target or a part of one."""
         means = [recipe.ensemble for recipe in self._distilling if recipe.members]
         return list(dict.fromkeys([*means, *(self._nodes_of_teachers().values() if self._is_combined else [])]))
 
     def _targets(
         self, members: Mapping[str, Artefact], teachers: dict[int, Artefact], start: Any
     ) -> dict[str, Artefact]:
-        """Add what learners learn from; return it by ensemble."""
+        """Add the learners' targets; return them by ensemble."""
         config, nodes, found = self.config, self._nodes_of_teachers(), {}
         for index, node in nodes.items():
             each = [self.graph.artefacts[f"{node}/embeddings/{i:02d}"] for i in range(models_of(node, config))]
@@ -275,22 +269,21 @@ class Plan:
                 memory=memory,
             )
             learners[self.graph.add(learner)] = recipe, index
-        for learner, (recipe, index) in learners.items():  # when all are there, so that they train together
-            of, layers = recipe.uncalibrated, {"layers": config.encoder.layers}
-            self._embed(of, "learner", index, learner, learner.title)
+        for learner, (recipe, index) in learners.items():  # after all learners, which train together
+            text, layers = recipe.uncalibrated, {"layers": config.encoder.layers}
+            self._embed(text, "learner", index, learner, learner.title)
             if index == 0:
                 inputs = {"corpus": self.table[CORPUS], "targets": targets[recipe.ensemble], "model": learner}
                 inputs["encoder"] = self.encoder
-                name, title = f"{of}/fidelity/00", f"comparison of {of} with its teachers"
-                made = name, title, "evaluation", learner_fidelity, inputs, layers
-                self.graph.add(Artefact(*made, execution=Short()))
+                name, title = f"{text}/fidelity/00", f"comparison of {text} with its teachers"
+                self.graph.add(Artefact(name, title, "evaluation", learner_fidelity, inputs, layers, execution=Short()))
 
     # calibrations
 
     def _calibrations_of_base(self) -> list[Recipe]:
-        """Return the base with every calibration of the run, and whitened: the best row that needs no training.
+        """Return the base with every calibration of the run, and whitened.
 
-        Whitening is left out if nothing else would read the text that it is fitted on.
+        Whitening is left out if nothing else reads the text that it is fitted on.
         """
         calibrations, fit_on = [r.calibration for r in self.job.recipes if r.calibration], self.config.flow.fit_on
         texts = ["-".join([BASE, *calibration]) for calibration in calibrations]
@@ -301,28 +294,28 @@ class Plan:
     def _calibrate(self, recipe: Recipe, may_fail: bool) -> None:
         if recipe.text in self.scored:
             return
-        of_models, config = self.scored.get(recipe.uncalibrated, []), self.config
-        fits = config.flow.fits if "flow" in recipe.calibration and len(of_models) == 1 else 1
+        plain_models, config = self.scored.get(recipe.uncalibrated, []), self.config
+        fits = config.flow.fits if "flow" in recipe.calibration and len(plain_models) == 1 else 1
         fit_on, text = config.flow.fit_on, None
-        if fit_on != "tasks":
-            table = CORPUS if fit_on == CORPUS else f"pairs/{fit_on}"
-            external = CorpusConfig(source=fit_on), self.job.watched["fit_on"]
-            text = self.table[table] if fit_on in fitted_on() else None
-            text = text or ExternalInput(self.job.inputs["fit_on"], *external)
+        if fit_on not in fitted_on():
+            source, watched = CorpusConfig(source=fit_on), self.job.watched["fit_on"]
+            text = ExternalInput(self.job.inputs["fit_on"], source, watched)
+        elif fit_on != "tasks":
+            text = self.table[CORPUS if fit_on == CORPUS else f"pairs/{fit_on}"]
         dev = self.dev if "natsv" in recipe.calibration and config.calibration.natsv_k == "dev" else None
-        for of, fit in ((of, fit) for of in of_models for fit in range(fits)):
+        for plain, fit in ((plain, fit) for plain in plain_models for fit in range(fits)):
             # Side tables show only the first fit.
-            main, model = config.encoder.layers, of.model
-            poolings = of.poolings if fit == 0 else (main,)
+            main, model = config.encoder.layers, plain.model
+            poolings = plain.poolings if fit == 0 else (main,)
             if isinstance(model, OutcomeMember):  # no collapsed members: equal vectors cannot be calibrated
                 model = OutcomeMember(model.outcome, model.index, "sound")
-            seed = derive_seed(config.seed, recipe.text, of.index, *([fit] if fit else []))
-            embeddings, index = self.graph.artefacts[of.embeddings], of.index + fit
+            seed = derive_seed(config.seed, recipe.text, plain.index, *([fit] if fit else []))
+            embeddings, index = self.graph.artefacts[plain.embeddings], plain.index + fit
             inputs = {"embeddings": embeddings, "model": model, "sentences": self.sentences}
             inputs |= {"encoder": self.encoder, "text": text} | ({"dev": dev} if dev else {})
             blocks, seeds = (config.flow, config.calibration), (seed, config.seed)
-            made = FittedCalibration(recipe, index, inputs, blocks, seeds, poolings, main, of.poolings, may_fail)
-            scored = ScoredModel(recipe.text, of.kind, index, self.graph.add(made).name, poolings, model=of.model)
+            made = FittedCalibration(recipe, index, inputs, blocks, seeds, poolings, main, plain.poolings, may_fail)
+            scored = ScoredModel(recipe.text, plain.kind, index, self.graph.add(made).name, poolings, model=plain.model)
             self.scored[recipe.text].append(scored)
 
     # for the executor and the report

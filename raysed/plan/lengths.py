@@ -1,4 +1,4 @@
-"""How much of each text is read: passages and tokens that follow the text, the learner and its teachers."""
+"""Choose how much of each text to read: passages and tokens, by the text, the learner and its teachers."""
 
 import math
 import sys
@@ -25,15 +25,15 @@ _UNLIMITED = 10**6  # tokenizers without a limit report a larger one
 
 @dataclass(frozen=True)
 class Lengths:
-    """What is read of the texts of a sample.
+    """How much of a sample's texts is read.
 
     Attributes:
-        tokens: that are read of each text, special ones included.
+        tokens: read of each text, special ones included.
         limit: tokens that the learner and its teachers can read.
         covered: tokens of 95 % of the texts.
-        passage_characters: for `corpus.passage_characters`; None where no text is longer.
+        passage_characters: for `corpus.passage_characters`; None if no text is longer.
         cut_texts: share of the texts that are longer than `tokens`.
-        cut_tokens: share of their tokens that nobody reads.
+        cut_tokens: share of all tokens that are cut off.
     """
 
     tokens: int
@@ -51,7 +51,7 @@ class Lengths:
 
 
 def in_passages(corpus: CorpusConfig) -> CorpusConfig:
-    """Return settings by which long lines are cut into passages, if only long ones; see `draft.survey_corpus`."""
+    """Return settings that cut only long lines into passages, for `draft.survey_corpus`."""
     longest = corpus.passage_characters or min(PASSAGE, corpus.max_characters)
     return corpus.model_copy(update={"sentences": None, "passage_characters": longest})
 
@@ -61,7 +61,7 @@ def fit_lengths(
 ) -> Lengths:
     """Choose passages and tokens that the models can read, for texts that were read `in_passages`.
 
-    A file of embeddings knows whole lines only, so beside one there are no passages.
+    With a file of embeddings as a teacher, choose no passages: it has vectors of whole lines only.
     """
     tokenizer = load_tokenizer(encoder.model_copy(update={"static": None}))
     limit = limit_of(encoder, tokenizer, teachers)
@@ -78,7 +78,7 @@ def fit_lengths(
 
 
 def limit_of(encoder: EncoderConfig, tokenizer: PreTrainedTokenizerBase, teachers: Iterable[str]) -> int:
-    """Return how many tokens a learner and those of its teachers that are models can read."""
+    """Return how many tokens a learner and its teacher models can read."""
     limit = _LONGEST
     if not encoder.static:
         limit = min(longest_input(configuration_of(encoder), encoder.trust_remote_code), tokenizer.model_max_length)
@@ -87,13 +87,13 @@ def limit_of(encoder: EncoderConfig, tokenizer: PreTrainedTokenizerBase, teacher
     if models:
         from raysed.model.library import most_tokens  # heavy
     for path in models:
-        with suppress(*LOAD_ERRORS):  # there is no such model, which the run's own checks say
+        with suppress(*LOAD_ERRORS):  # the run's own checks report a missing model
             limit = min(limit, most_tokens(path))
     return limit
 
 
 def choose_lengths(tokens_N: np.ndarray, limit: int) -> Lengths:
-    """Choose how many tokens are read of texts with so many.
+    """Choose how many tokens to read of texts with these lengths.
 
     >>> found = choose_lengths(np.array([20, 90, 100, 300]), 256)
     >>> found.tokens, found.covered, found.cut_texts

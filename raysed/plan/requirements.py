@@ -1,4 +1,4 @@
-"""What recipes need under a run's settings: tables to learn from, and numbers of models."""
+"""What recipes need under a run's settings: training tables and numbers of models."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 CORPUS, MEMBERS_CORPUS = "corpus", "members-corpus"
 """Artefacts of sentences: for learners, calibrations and rewritten views; for members, if they read more."""
-_GIVEN_VIEWS = {"files", "entailment"}  # kinds of views that are read; others are made from the corpus
+_EXISTING_VIEWS = {"files", "entailment"}  # kinds not made from the corpus
 
 
 def view_kinds(recipe: Recipe, config: Config) -> list[str]:
-    """Return the distinct kinds of views with a table that its stages learn from."""
+    """Return the distinct kinds of views with a table that a recipe trains on."""
     return [name.removeprefix("views/") for name in _tables(recipe, config) if name.startswith("views/")]
 
 
 def trains_on_corpus(recipe: Recipe, config: Config) -> bool:
-    """Return whether its training reads the corpus, as it is or rewritten."""
-    is_rewritten = not _GIVEN_VIEWS.issuperset(view_kinds(recipe, config))
+    """Return whether a recipe trains on the corpus, original or rewritten."""
+    is_rewritten = not _EXISTING_VIEWS.issuperset(view_kinds(recipe, config))
     return recipe.distils or is_rewritten or "corpus" in _tables(recipe, config)
 
 
 def reads_corpus(recipe: Recipe, config: Config) -> bool:
-    """Return whether its training, or the fit of its calibration, reads the corpus."""
+    """Return whether a recipe trains on the corpus or fits its calibration on it."""
     return trains_on_corpus(recipe, config) or (bool(recipe.calibration) and config.flow.fit_on == "corpus")
 
 
@@ -43,7 +43,7 @@ def corpora(config: Config, recipes: Sequence[Recipe]) -> dict[str, CorpusConfig
 
 
 def _tables(recipe: Recipe, config: Config) -> list[str]:
-    """Return the distinct artefacts that its members learn from: `corpus`, `pairs/nli`, `views/mlm`, ..."""
+    """Return the distinct artefacts that a recipe's members train on: `corpus`, `pairs/nli`, `views/mlm`, ..."""
     names = [name for stage in recipe.members for name in stages()[stage].tables(getattr(config, stage))]
     return list(dict.fromkeys(names))
 

@@ -1,4 +1,4 @@
-"""Compute what a run needs from its settings: trainings, the memory of their workers, and storage."""
+"""Compute from its settings what a run needs: trainings, the memory of their workers, and storage."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _LONG_BATCH = 1.5  # tokens of the largest of many batches, relative to the mean
 class TrainingEstimate:
     """Similar trainings, of members, grid models or learners (`what`); `updates` and `workers` are per training.
 
-    `storage` has the bytes of their models, and of the two newest checkpoints of those that train at the same time.
+    `storage`: bytes of their models, and of two checkpoints of each that trains at the same time.
     """
 
     node: str
@@ -43,10 +43,9 @@ class TrainingEstimate:
 
 
 def show_plan(config: Config, cluster: Cluster) -> str:
-    """Check a configuration as a run does, and describe what it needs of a cluster; nothing is trained or written.
+    """Check a configuration as a run does, and describe what it needs of a cluster; train and write nothing.
 
-    The whole corpus is read to count its sentences and the queries made from them, unless `corpus.sentences` is set
-    and there are no queries.
+    Reads the whole corpus to count sentences and queries, unless `corpus.sentences` is set without `search`.
     """
     if missing := unmet_requirement(cluster, config.resources, config.sed.workers):  # such as GPUs yet to join
         raise UserError(missing)
@@ -81,13 +80,13 @@ assuming {tokens_of_sentence(config)} tokens per sentence; memory is per worker,
 
 
 def _search_rows(job: Job) -> dict[str, int]:
-    """Count the queries for the corpus, and what learns from them."""
+    """Count the queries for the corpus, and the rows that learners train on."""
     config, answered, texts, queries = job.config, set(), 0, 0
     text = corpora(config, job.recipes)[CORPUS]
-    for ids, _, of in text_chunks(text, config.seed, CorpusReport(), config.search):
-        is_query = of != ids
+    for ids, _, text_ids in text_chunks(text, config.seed, CorpusReport(), config.search):
+        is_query = text_ids != ids
         texts, queries = texts + int((~is_query).sum()), queries + int(is_query.sum())
-        answered.update(of[is_query & (of != UNKNOWN)].tolist())
+        answered.update(text_ids[is_query & (text_ids != UNKNOWN)].tolist())
     # A text without queries counts as one itself, see `make.candidates`.
     return {QUERIES: queries, CANDIDATES: queries + texts - len(answered)}
 
@@ -115,8 +114,8 @@ def plan_run(
 ) -> tuple[list[TrainingEstimate], dict[str, float]]:
     """Return a run's trainings in order, and the bytes of its directory at its fullest, by kind.
 
-    `rows` has the sizes of the tables to learn from, by artefact: `corpus`, `pairs/nli`, `views/mlm`, …; and the
-    numbers of queries, and of the rows that they are learnt from, if known.
+    `rows` has the sizes of the training tables by artefact: `corpus`, `pairs/nli`, `views/mlm`, …. If known, it also
+    has the numbers of queries and of the rows to train on with them.
     """
     nodes = [{node: trainings_of(node, config) for node in depth} for depth in member_nodes(list(recipes))]
     nodes.append({recipe.uncalibrated: config.sed.learners for recipe in recipes if recipe.distils})
@@ -168,13 +167,13 @@ def _steps(
         updates = stage.steps(settings, read)
         what = "grid model" if stage.is_grid and len(settings.lower_bounds) > 1 else "member"
         what = "learner" if stage.name == SED else what
-        beside = min(count, max(1, round(at_once * count / total)))
-        storage = 4 * shape.parameters * count + 2.0 * beside * checkpoint_bytes(stage.size(settings, shape), shape)
-        yield TrainingEstimate(node, what, count, updates, beside, ranks, share, need, storage)
+        concurrent = min(count, max(1, round(at_once * count / total)))
+        storage = 4 * shape.parameters * count + 2.0 * concurrent * checkpoint_bytes(stage.size(settings, shape), shape)
+        yield TrainingEstimate(node, what, count, updates, concurrent, ranks, share, need, storage)
 
 
 def known_rows(job: Job, corpus: int | None = None) -> dict[str, int]:
-    """Return the sizes of the tables to learn from, by artefact; a corpus of unknown size counts as one sentence."""
+    """Return the sizes of the training tables by artefact; a corpus of unknown size counts as one sentence."""
     config = job.config
     whole = corpus or config.corpus.sentences or 1
     names = corpora(config, job.recipes)
@@ -186,9 +185,9 @@ def known_rows(job: Job, corpus: int | None = None) -> dict[str, int]:
 
 
 def largest_need(nodes: Sequence[str], config: Config, shape: Shape, *, gpu: bool, kind: str = "") -> Need:
-    """Return what the largest member of nodes such as `ct` and `nli-ct` needs, or a learner's worker for `sed`.
+    """Return the memory of the largest member of nodes such as `ct` and `nli-ct`, or of a learner's worker (`sed`).
 
-    Shares in one experiment are equal. `kind` is Ray's accelerator type; an unknown one counts as having bf16.
+    Members of one experiment have equal shares. `kind` is Ray's accelerator type; an unknown one counts as having bf16.
     """
     needs = []
     for stage in map(last_stage, nodes):

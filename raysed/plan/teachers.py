@@ -1,4 +1,4 @@
-"""The part of the graph that external teachers need: their embeddings, scores and combined targets."""
+"""The graph's part for external teachers: their embeddings, scores and combined targets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 def add_teachers(plan: Plan) -> dict[int, Artefact]:
-    """Add the embeddings of the evaluation by teachers; members of this run follow in `_targets`."""
+    """Add the teachers' embeddings of the evaluation; `Plan` adds those of ensembles of this run."""
     found = {}
     for index, teacher in enumerate(plan.job.teachers):
         if index in plan.job.unscored:
@@ -53,7 +53,7 @@ def add_teachers(plan: Plan) -> dict[int, Artefact]:
 
 
 def add_teacher(plan: Plan, index: int, make: Any, inputs: Mapping[str, Any]) -> Artefact:
-    """Add the embeddings of the evaluation by one teacher."""
+    """Add one teacher's embeddings of the evaluation."""
     layers, name = plan.config.encoder.layers, f"{TEACHERS}/embeddings/{index:02d}"
     title, label = f"embeddings by {plan.job.teachers[index].title}", f"{TEACHERS}/members/{index:02d}"
     model = ExternalInput(label, label)
@@ -82,14 +82,14 @@ def combine_teachers(plan: Plan, embedded: tuple[Artefact, ...], means: Mapping[
         made = Artefact(name, title, stage, candidates, given, settings, **about, lines=lines)
         plan.table["candidates"] = add(made)
     if not job.unscored:
-        kept = {"targets": targets, "embeddings": embedded}, {"layers": config.encoder.layers}
+        inputs, settings = {"targets": targets, "embeddings": embedded}, {"layers": config.encoder.layers}
         title = "embeddings by all teachers together"
-        add(Artefact(COMBINED_EMBEDDINGS, title, stage, combined_embeddings, *kept))
+        add(Artefact(COMBINED_EMBEDDINGS, title, stage, combined_embeddings, inputs, settings))
     return targets
 
 
 def _score_teachers(plan: Plan, embedded: tuple[Artefact, ...]) -> Artefact | None:
-    """Add the teachers' scores, alone and together, and the choice of the best on the dev task; return that."""
+    """Add the teachers' scores, alone and together, and the choice of the best on the dev task; return the choice."""
     evaluation, choice = plan.config.evaluation, None
     settings = {"combination": plan.config.combination.only("how", "weights", "balance")}  # they change cosines
     execution = Short(TEACHER_SCORES, on_cpus=True)
@@ -113,8 +113,10 @@ def _rows(plan: Plan, index: int, teacher: Teacher) -> Artefact:
     if precision == "int8" and teacher.is_model:
         inputs, title = {"corpus": plan.table[CORPUS], "teacher": source}, f"8-bit weights of {teacher.title}"
         lines = lambda entry: [int8_summary(teacher.title, entry.meta)]  # noqa: E731
-        made = f"{TEACHERS}/int8/{index:02d}", title, "teachers", teacher_in_int8, inputs
-        int8 = plan.graph.add(Artefact(*made, execution=Short(), lines=lines))
+        name = f"{TEACHERS}/int8/{index:02d}"
+        int8 = plan.graph.add(
+            Artefact(name, title, "teachers", teacher_in_int8, inputs, execution=Short(), lines=lines)
+        )
     return plan.graph.add(TeacherRows(teacher, source, plan.table[CORPUS], precision, int8))
 
 

@@ -27,7 +27,7 @@ _WAYS = {
     "mean": "the plain mean over its subsets",
     "wmean": "the mean over its subsets, weighted by their numbers of pairs",
 }
-"""By aggregation, what a task with several subsets counts as."""
+"""How tasks with several subsets are scored, by aggregation."""
 
 
 def write_card(run: RunResults, path: Path) -> None:
@@ -35,7 +35,7 @@ def write_card(run: RunResults, path: Path) -> None:
     config, model, chosen, facts = run.config, run.exported_model, run.choice.model, run.facts
     recipe, base = parse_recipe(chosen.recipe), public_name(config.encoder.path)
     is_cut = config.encoder.keep_layers is not None or "num_hidden_layers" in config.encoder.model_kwargs
-    # Paths of texts stay out, which the card names by content.
+    # Paths of texts are private; the card describes the content.
     texts = {"nli": {"train"}, "sts": {"train"}, "views": {"files"}, "search": {"source"}}
     blocks, known = (settings.model_dump(mode="json", exclude=texts) for settings in (config, Config()))
     settings, defaults = _settings(blocks, recipe), _settings(known, recipe)
@@ -120,8 +120,8 @@ def story(recipe: Recipe, base: str, members: int, teachers: str = "", is_static
     learner = f"one new copy of {base}"
     parts = [f"The encoder is {base} as it is"]
     if is_static:
-        learner = f"a table of one vector per token, which started from {base}'s embeddings of single tokens,"
-        parts = [f"The model is a table of {base}'s embeddings of single tokens, weighted by frequency"]
+        learner = f"a static model (one vector per token), which started from {base}'s embeddings of single tokens,"
+        parts = [f"The model is static: {base}'s embeddings of single tokens, weighted by frequency"]
     if recipe.members:
         trained = ", then with ".join(stages()[stage].words for stage in recipe.members)
         copies = f"{members} copies of {base} were" if members > 1 else f"{base} was"

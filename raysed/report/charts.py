@@ -37,7 +37,7 @@ _CHARACTER_INCHES = 0.08
 
 @dataclass(frozen=True)
 class Chart:
-    """Panels side by side, each a function that draws on axes; `name` is that of the file in `plots/`."""
+    """Panels side by side, each a function that draws on axes; `name` is the file's in `plots/`."""
 
     name: str
     title: str

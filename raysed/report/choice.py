@@ -12,14 +12,14 @@ from raysed.report.scores import ScoreTable
 from raysed.score.intervals import NO_DIFFERENCE
 from raysed.score.lexical import TF_IDF
 
-_UNTOUCHED, _ASKED = "the untouched encoder", "as set by export.recipe"
+_ORIGINAL, _REQUESTED = "the original encoder", "as set by export.recipe"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The model to export, and why; scores are on the dev task, x100, and None if undefined.
+    """The model to export and the reason; scores are on the dev task, x100, and None if undefined.
 
-    `others` has scores of what costs no training, by name.
+    `others` has the scores of the original encoder and TF-IDF.
     """
 
     model: ScoredModel
@@ -31,7 +31,6 @@ class Choice:
 
     @property
     def title(self) -> str:
-        """Name in tables and charts."""
         return f"{self.model.recipe} ({'not ' if self.refusal else ''}exported)"
 
     def words(self) -> str:
@@ -41,22 +40,22 @@ class Choice:
             return words
         known = {name: score for name, score in self.others.items() if score is not None}
         if self.model.recipe == BASE:
-            known.pop(_UNTOUCHED, None)
+            known.pop(_ORIGINAL, None)
         against = " and ".join(f"{score:.1f} for {name}" for name, score in known.items())
         return f"{words}: {_shown(self.score)}" + (f" against {against}" if against else "")
 
     @property
     def refusal(self) -> str | None:
-        """Sentence that says why this model is not exported; None if it is."""
+        """Why this model is not exported, in one sentence; None if it is."""
         score = -math.inf if self.score is None else self.score
         better = {name: other for name, other in self.others.items() if other is not None}
         better = [f"{name} ({other:.1f})" for name, other in better.items() if other - score >= NO_DIFFERENCE]
         if not better or self.may_be_worse:
             return None
+        result = "has no score" if self.score is None else f"scores {self.score:.1f}"
         return (
-            f"no model is exported: {self.model.recipe}, the best model, has {_shown(self.score)} on {self.dev}, "
-            f"which is worse than {' and '.join(better)}; to export it anyway, repeat the command with "
-            "--allow-worse or set export.allow_worse: true"
+            f"no model is exported: {self.model.recipe}, the best model, {result} on {self.dev}, "
+            f"less than {' and '.join(better)}; to export it anyway, add --allow-worse or set export.allow_worse: true"
         )
 
 
@@ -70,30 +69,30 @@ def choose(
 ) -> Choice:
     """Choose the model to export: the best candidate on the dev task.
 
-    With `export.recipe`, candidates are that recipe's models. Otherwise they are all models of the run, including the
-    untouched encoder and its calibrated versions, except trained models that do not beat the untouched encoder under
-    the same calibration. Without a dev task, take the first model of the last of `recipes` that has one. External
-    teachers and calibrations of single tasks (`per_task`) cannot be exported.
+    With `export.recipe`, candidates are that recipe's models. Otherwise all models of the run are, including the
+    original encoder, calibrated or not. A trained model must beat the original encoder under the same calibration.
+    Without a dev task, take the first model of the last of `recipes` that has one. External teachers and calibrations
+    of single tasks (`per_task`) cannot be exported.
     """
-    base, asked = next(model for model in models if model.recipe == BASE), export.recipe
+    base, requested = next(model for model in models if model.recipe == BASE), export.recipe
     candidates = [
         model
         for model in models
         if model.recipe != TEACHERS
         and not (per_task and parse_recipe(model.recipe).calibration)
-        and asked in (None, model.recipe)
+        and requested in (None, model.recipe)
     ]
     if not candidates:
         raise UserError(
-            f"export.recipe is {asked}, which has no model because it was left out (see above); name another recipe"
+            f"export.recipe is {requested}, which has no model because it was left out (see above); name another recipe"
         )
     candidates = [model for model in candidates if not model.left_out] or candidates
     if dev is None:
         made = {model.recipe: model for model in reversed(candidates)}
         last_first = [parse_recipe(text) for text in reversed(recipes)]
-        texts = [asked, *(text for recipe in last_first for text in (recipe.text, recipe.uncalibrated)), BASE]
+        texts = [requested, *(text for recipe in last_first for text in (recipe.text, recipe.uncalibrated)), BASE]
         best = next(made[text] for text in texts if text in made)
-        return Choice(best, _ASKED if asked else "the last recipe, because there is no dev task")
+        return Choice(best, _REQUESTED if requested else "the last recipe, because there is no dev task")
     on_dev = {
         (row.recipe, row.index): row.score(dev)
         for row in scores.rows
@@ -101,15 +100,15 @@ def choose(
     }
     on_dev = {model: score for model, score in on_dev.items() if score is not None}
     candidates = [model for model in candidates if (model.recipe, model.index) in on_dev] or candidates
-    if not asked:
+    if not requested:
         candidates = [model for model in candidates if _is_candidate(model, on_dev)] or [base]
     best = max(candidates, key=lambda model: on_dev.get((model.recipe, model.index), -math.inf))
     among = ", ".join(dict.fromkeys(model.recipe for model in candidates))
-    reason = _ASKED if asked else f"because nothing else in the run is better on {dev}"
-    if len(candidates) > 1 and not asked:
+    reason = _REQUESTED if requested else f"because nothing else in the run is better on {dev}"
+    if len(candidates) > 1 and not requested:
         reason = f"the best on {dev} of {len(candidates)} models ({among})"
-    others = {_UNTOUCHED: on_dev.get((BASE, base.index)), "TF-IDF": on_dev.get((TF_IDF, 0))}
-    score, may_be_worse = on_dev.get((best.recipe, best.index)), asked is not None or export.allow_worse
+    others = {_ORIGINAL: on_dev.get((BASE, base.index)), "TF-IDF": on_dev.get((TF_IDF, 0))}
+    score, may_be_worse = on_dev.get((best.recipe, best.index)), requested is not None or export.allow_worse
     return Choice(best, reason, dev, score, others, may_be_worse)
 
 
@@ -118,8 +117,8 @@ def _shown(score: float | None) -> str:
 
 
 def _is_candidate(model: ScoredModel, on_dev: Mapping[tuple[str, int], float]) -> bool:
-    """Return whether a model needed no training or beats the untouched encoder under the same calibration."""
-    like = "-".join([BASE, *parse_recipe(model.recipe).calibration])
-    untouched = max((score for (recipe, _), score in on_dev.items() if recipe == like), default=-200.0)
+    """Return whether a model needed no training or beats the original encoder under the same calibration."""
+    same = "-".join([BASE, *parse_recipe(model.recipe).calibration])
+    original = max((score for (recipe, _), score in on_dev.items() if recipe == same), default=-200.0)
     score = on_dev.get((model.recipe, model.index), -math.inf)
-    return model.kind == "base" or score - untouched >= NO_DIFFERENCE
+    return model.kind == "base" or score - original >= NO_DIFFERENCE

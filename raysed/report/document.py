@@ -27,7 +27,6 @@ class Document:
 
     @classmethod
     def of(cls, run: RunResults) -> "Document":
-        """Compute all sections of a run."""
         data = {}
         for section in (section for section in all_sections() if section.data):
             run.begin(f"section {section.name}")
@@ -49,24 +48,21 @@ class Document:
         return _plain({**found, "findings": "\n\n".join(finding.text for finding in findings(self.run))})
 
     def to_json(self) -> str:
-        """Return report.json."""
         return json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
     def to_markdown(self) -> str:
-        """Return report.md."""
         return self._rendered("report.md")
 
     def to_html(self) -> str:
-        """Return report.html: a single file with charts, in which findings link to table rows."""
+        """Return the page: a single file with charts, whose findings link to table rows."""
         return self._rendered("report.html")
 
     def charts(self) -> list[Chart]:
-        """Return the charts of all sections."""
         return [block for _, blocks in self.shown for block in blocks if isinstance(block, Chart)]
 
     @cached_property
     def shown(self) -> list[tuple[Section, list[Block]]]:
-        """The sections that have something to show, and the heads of such parts."""
+        """The sections with blocks, and the heads of parts with blocks."""
         found: list[tuple[Section, list[Block]]] = []
         head: Section | None = None
         for section in all_sections():

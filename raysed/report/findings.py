@@ -1,4 +1,4 @@
-"""What a run shows: the exported model beside what costs less, and at most five findings."""
+"""The exported model compared with cheaper ones, and at most five findings."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -35,9 +35,9 @@ _BASE = (BASE, "base", "mean")
 
 
 def comparisons(scores: ScoreTable) -> list[dict[str, Any]]:
-    """Return the exported model's `score`, and its `gain` over its start, its best teacher and what needs no training.
+    """Return the exported model's `score`, and its `gain` over its start, its best teacher and untrained models.
 
-    A gain has its 95 % interval from `low` to `high`, if known.
+    A gain's 95 % interval is from `low` to `high`, if known.
     """
     own = scores.exported
     if own is None or own.average(scores.tasks) is None:
@@ -60,7 +60,7 @@ def comparisons(scores: ScoreTable) -> list[dict[str, Any]]:
 
 
 def comparisons_table(found: Sequence[dict[str, Any]]) -> Table:
-    """Return what `comparisons` found as a table."""
+    """Return the result of `comparisons` as a table."""
     columns = {
         "model": lambda one: one["model"],
         "score": lambda one: number(one["score"]),
@@ -86,7 +86,7 @@ def gain_sentence(scores: ScoreTable) -> str:
 
 
 def _losses(scores: ScoreTable) -> Iterator[str]:
-    """Yield a sentence on single tasks where words alone do better than the exported model, if there are several."""
+    """With several tasks, yield a sentence on those where a lexical baseline beats the exported model."""
     found = []
     for task in scores.tasks if len(scores.tasks) > 1 else ():
         words = {group: entry["mean"] for group, entry in scores.groups_of(task).items() if group[1] == "baseline"}
@@ -109,11 +109,11 @@ class Finding:
 
 
 _Effect = tuple[str, str, Compared, Compared]
-"""Kind, what is compared, and the scores after and before."""
+"""Kind, title, and the scores after and before."""
 
 
 def findings(run: "RunResults") -> list[Finding]:
-    """Return at most five findings: clear effects by kind, all that are not clear at once, and collapsed members."""
+    """Return at most five findings: clear effects by kind, one for all unclear ones, one for collapsed members."""
     scores, by_kind, unclear = run.scores, {}, []
     for effect in _effects(scores):
         kind, _, after, before = effect
@@ -139,12 +139,12 @@ def _finding(kind: str, effects: Sequence[_Effect], scores: ScoreTable) -> Findi
 
 
 def is_clear(difference: Difference) -> bool:
-    """Return whether a difference is large enough to matter, and its interval leaves no doubt of its sign."""
+    """Return whether a difference is large enough to matter, and its interval excludes 0."""
     return not difference.is_none and not (difference.ends and difference.ends[0] <= 0 <= difference.ends[1])
 
 
 def _effects(scores: ScoreTable) -> Iterator[_Effect]:
-    """Yield what may be compared, by kind, whether or not it was scored."""
+    """Yield all comparisons by kind, whether or not they were scored."""
     families = list(dict.fromkeys(family_of(recipe) for recipe, kind in scores.groups if kind not in UNTRAINED))
     for family in families:
         members, stages = (family, "member", "mean"), family.split("-")
@@ -160,7 +160,7 @@ def _effects(scores: ScoreTable) -> Iterator[_Effect]:
     for family in families:
         whole = (family, "ensemble", "mean")
         if scores.groups.get((family, "member"), {"n": 0})["n"] < 2:
-            continue  # one is its own mean
+            continue  # a single member is its own mean
         yield ("Averaging", f"{titled(*whole[:2])} against the best one", whole, (family, "member", "best"))
         for kind in ("centred", "soup"):
             other = (family, kind, "mean")
@@ -182,7 +182,7 @@ def _calibrated(scores: ScoreTable) -> Iterator[_Effect]:
 def _labels(scores: ScoreTable) -> Iterator[_Effect]:
     """Compare the best learner without labels with the best for each kind of labels (SED table 4).
 
-    What external teachers have learnt from is not known.
+    External teachers are left out: their training labels are unknown.
     """
     means = {group: entry["mean"] for group, entry in scores.groups.items() if group[1] == "learner"}
     best: dict[str, Group] = {}

@@ -1,4 +1,4 @@
-"""Compare the formats of an exported model: agreement of vectors, size, speed and dev score."""
+"""Compare the formats of an exported model: vectors, size, speed and dev score."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -14,11 +14,11 @@ from raysed.model.formats import FILES, cosines, largest_difference, load_format
 from raysed.score.tasks import EvaluationTask, main_score
 
 LEAST_COSINES: dict[str, float] = {"openvino": 0.999, **dict.fromkeys(("int8", "int8_avx2", "openvino_int8"), 0.95)}
-"""Least mean cosine with the trained vectors, see docs/distill.md; all other formats differ by rounding in float32."""
+"""Least mean cosine with the trained vectors; all other formats differ by rounding in float32."""
 _TIMED = 1000
 """Sentences for measuring speed."""
-_MOST_SCORED = 20_000
-"""Texts; formats do not embed a larger dev task again."""
+_MAX_SCORED = 20_000
+"""Formats are not scored on a dev task with more texts."""
 
 
 def compare_formats(
@@ -33,9 +33,9 @@ def compare_formats(
     """Compare exported formats with the trained model, and measure them on this machine's CPU.
 
     Args:
-        formats: besides torch's; if empty, nothing is measured.
-        sentences: to compare and to measure on; `expected_ND` are the trained vectors of the first N.
-        tolerance: the largest difference due to rounding, as a share of the largest coordinate.
+        formats: formats besides torch; if empty, measure nothing.
+        sentences: texts to compare and time; `expected_ND` are the trained vectors of the first N.
+        tolerance: largest rounding difference, as a share of the largest coordinate.
 
     Raises:
         RunFailed: a format's vectors differ from the trained model's.
@@ -56,12 +56,12 @@ def compare_formats(
         if not is_same:  # also if NaN
             raise RunFailed(
                 f"the exported model's vectors in format {name} {words}; remove {name} from export.formats and repeat "
-                "the command, which will not train again"
+                "the command, which trains nothing again"
             )
         began = time.monotonic()
         embed(sentences[:_TIMED])
         speed = len(sentences[:_TIMED]) / (time.monotonic() - began)
-        is_scored = dev is not None and len(dev.sentences) <= _MOST_SCORED
+        is_scored = dev is not None and len(dev.sentences) <= _MAX_SCORED
         score = None
         if is_scored:
             score = main_score(dev.metrics(dev.outcome(embed(with_prompts(dev.sentences, dev.roles, prompts)))))

@@ -26,7 +26,7 @@ _FURTHER_STEPS = 4
 """Steps besides models and sections: lexical baselines, intervals, export, charts."""
 _PARITY_SENTENCES = 64
 _RANGE_SENTENCES = 256
-"""Sentences of the corpus, for the ranges of 8-bit activations."""
+"""Corpus sentences that set the ranges of 8-bit activations."""
 _PARITY, _CALIBRATED_PARITY = 1e-4, 1e-3
 """Whitening amplifies the rounding of weak directions, 100-fold or more if fitted on few sentences."""
 
@@ -34,7 +34,7 @@ _PARITY, _CALIBRATED_PARITY = 1e-4, 1e-3
 def publish(
     job: Job, storage: Storage, models: Sequence[ScoredModel], facts: Facts, write_line: Callable[[str], None]
 ) -> None:
-    """Score all models, export one unless that is refused, write the report and summarise it."""
+    """Score all models, export one unless refused, write the report and summarise it."""
     emit(stage="report")
     count = len(models) + sum(section.data is not None for section in all_sections())
     with steps("score and report", count + _FURTHER_STEPS) as begin:
@@ -45,7 +45,7 @@ def publish(
         else:
             _export(run)
         report = Document.of(run)
-        begin("pictures")
+        begin("charts")
 
         def write(path: Path) -> None:
             path.mkdir(parents=True, exist_ok=True)
@@ -67,29 +67,34 @@ def publish_failure(settings: Mapping[str, Any], storage: Storage, error: Except
 
 
 def _export(run: RunResults) -> None:
-    """Write `model/`; compare its vectors with the model in memory before publishing it."""
+    """Publish `model/` after comparing its vectors with those of the model in memory."""
     from raysed.model.library import export_model, parity  # takes seconds
 
     config, chosen, model = run.config, run.choice.model, run.exported_model
-    about: dict[str, Any] = {"layers": config.encoder.layers, "max_length": config.encoder.max_length}
-    about |= {"calibration": model.calibration, "prompts": run.prompts}
     sentences, dev = run.evaluation.sentences, run.evaluation.tasks.get(config.evaluation.dev)
     tolerance = _PARITY if model.calibration is None else _CALIBRATED_PARITY
 
     def write(path: Path) -> None:
-        export_model(model.encoder, model.tokenizer, path, **about)
+        export_model(
+            model.encoder,
+            model.tokenizer,
+            path,
+            layers=config.encoder.layers,
+            max_length=config.encoder.max_length,
+            calibration=model.calibration,
+            prompts=run.prompts,
+        )
         write_card(run, path)
         compared = sentences[:_PARITY_SENTENCES]
         expected_ND = model.embed(compared)
         difference = parity(path, compared, expected_ND, config.encoder.trust_remote_code)
         if not difference < tolerance:
             raise RuntimeError(f"the exported model's vectors differ from the trained model's by {difference:.2g}")
-        if config.export.formats:
+        if formats := config.export.formats:
             texts = run.sample_sentences()
             rows = np.random.default_rng(config.seed).permutation(len(texts))[:_RANGE_SENTENCES]
-            write_formats(path, config.export.formats, [texts[row] for row in rows])
-            about_formats = config.export.formats, sentences, expected_ND, tolerance, dev, run.prompts
-            run.formats[:] = compare_formats(path, *about_formats)
+            write_formats(path, formats, [texts[row] for row in rows])
+            run.formats[:] = compare_formats(path, formats, sentences, expected_ND, tolerance, dev, run.prompts)
 
     run.storage.commit("model", write, run.job.depends, {"recipe": chosen.recipe, "index": chosen.index})
 

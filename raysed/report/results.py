@@ -1,4 +1,4 @@
-"""A finished run, as the sections of the report read it. Only this file of the report knows where artefacts are."""
+"""A finished run, as sections of the report read it. In the report, only this file knows where artefacts are."""
 
 import importlib.metadata
 import time
@@ -33,14 +33,14 @@ from raysed.store.storage import Storage
 
 _PACKAGES = "ray torch transformers datasets deepspeed safetensors pyarrow scipy numpy".split()
 _FEWEST_SENTENCES = 20
-"""A smaller corpus shows nothing without labels; the tasks' sentences are used instead."""
+"""A smaller corpus shows nothing without labels; use the tasks' sentences instead."""
 _TIMED = 500
 """Approximate number of sentences for timing the exported model."""
 
 
 @dataclass(frozen=True)
 class PairComparison:
-    """Graded pairs with cosines of the untouched encoder (`before_P`) and of the chosen model (`after_P`)."""
+    """Graded pairs with cosines by the original encoder (`before_P`) and by the chosen model (`after_P`)."""
 
     task: str
     model: str
@@ -63,16 +63,14 @@ class RunResults:
     begin: Callable[[str], None] = lambda step: None
     """Called with the name of each step, for progress."""
     formats: list[dict[str, Any]] = field(default_factory=list)
-    """Filled from `raysed.report.formats.compare_formats` during export."""
+    """Result of `compare_formats`, filled in during export."""
 
     @property
     def config(self) -> Config:
-        """Settings of the run."""
         return self.job.config
 
     @property
     def evaluation(self) -> Evaluation:
-        """All tasks."""
         return self.job.evaluation
 
     def embeddings(self, model: ScoredModel, layers: Layers | None = None) -> Embeddings:
@@ -117,7 +115,7 @@ class RunResults:
 
     def _scored(self) -> Iterator[tuple[Row, Outcomes]]:
         evaluation, main = self.evaluation, self.config.encoder.layers
-        self.begin("words alone")
+        self.begin("lexical baselines")
         for name, scores in evaluation.score_baselines().items():
             yield Row(name, "baseline", 0, None, 0, scores.metrics), scores.outcomes
         yield from self._grid_models()
@@ -126,8 +124,8 @@ class RunResults:
                 self.begin(recipe)
                 for layers in model.poolings:
                     scores = evaluation.score(self.embeddings(model, layers))
-                    about = (recipe, model.kind, model.index, None, layers)
-                    yield Row(*about, scores.metrics, model.left_out), scores.outcomes
+                    row = Row(recipe, model.kind, model.index, None, layers, scores.metrics, model.left_out)
+                    yield row, scores.outcomes
             soup = self.facts.soups.get(recipe)
             combined = {"ensemble": self._combined(recipe)}
             combined |= {"soup": load_embeddings(self.storage.fetch(soup), main)} if soup else {}
@@ -139,7 +137,7 @@ class RunResults:
                     yield Row(recipe, kind, 0, None, main, scores.metrics), scores.outcomes
 
     def _grid_models(self) -> Iterator[tuple[Row, Outcomes]]:
-        """Yield the grid models that were trained to the end; only their dev score was measured."""
+        """Yield the fully trained grid models; they have only a dev score."""
         for grid in self.facts.grids:
             task = self.evaluation.tasks[grid["task"]]
             for bound in (bound for bound in grid["bounds"] if bound["stopped_at"] is None):
@@ -150,7 +148,7 @@ class RunResults:
                     yield Row(*about, {grid["task"]: metrics}), {}
 
     def _combined(self, recipe: str) -> Embeddings | None:
-        """Return an ensemble's embeddings; None if teachers were not combined, or a single one is its own mean."""
+        """Return an ensemble's embeddings; None if teachers were not combined, or a single teacher is its own mean."""
         members = [model for model in self.models_of(recipe) if model.kind == "member"]
         if members and recipe != TEACHERS:
             return mean_embeddings([self.embeddings(member) for member in members])
@@ -170,18 +168,17 @@ class RunResults:
             if scores.exported in rows:
                 chosen[(*group, "exported")] = rows.index(scores.exported)
         groups = {(*group, "mean"): models for group, models in outcomes.items()}
-        groups |= {of: [outcomes[of[:2]][row]] for of, row in chosen.items() if len(outcomes[of[:2]]) > 1}
+        groups |= {key: [outcomes[key[:2]][row]] for key, row in chosen.items() if len(outcomes[key[:2]]) > 1}
         draws = resample(self.evaluation, groups, scores.tasks, seed=derive_seed(self.config.seed, "bootstrap"))
-        return {of: draws[(*of[:2], "mean")] for of in chosen} | draws
+        return {key: draws[(*key[:2], "mean")] for key in chosen} | draws
 
     # -- the exported model ------------------------------------------------------------------------------------------
 
     @cached_property
     def choice(self) -> Choice:
-        """The model to export, and why."""
-        config = self.config
-        about = (config.recipes, config.export, config.evaluation.dev, config.flow.per_task)
-        return choose(self._scores[0], self.models, *about)
+        config, scores = self.config, self._scores[0]
+        dev, per_task = config.evaluation.dev, config.flow.per_task
+        return choose(scores, self.models, config.recipes, config.export, dev, per_task)
 
     @cached_property
     def base_model(self) -> NativeModel:
@@ -203,8 +200,7 @@ class RunResults:
         for files in () if model.weights else self.job.watched["encoder"]:
             files.check()
         encoder, budget = self.config.encoder, self.config.resources.encode_token_budget
-        about = {"token_budget": budget, "calibration": calibration}
-        return NativeModel(*start, encoder.layers, encoder.max_length, **about)
+        return NativeModel(*start, encoder.layers, encoder.max_length, token_budget=budget, calibration=calibration)
 
     @cached_property
     def prompts(self) -> Prompts:
@@ -213,7 +209,7 @@ class RunResults:
 
     @cached_property
     def sanity(self) -> dict[str, int]:
-        """Triples of the sanity list that the chosen model, the untouched encoder and TF-IDF answer correctly."""
+        """Counts of sanity triples that the chosen model, the original encoder and TF-IDF answer correctly."""
         found = {"triples": len(triples()), "exported": correct_triples(self.exported_model.embed)}
         return found | {"base": correct_triples(self.base_model.embed), "words": correct_triples_of_tf_idf()}
 
@@ -228,7 +224,7 @@ class RunResults:
 
     @cached_property
     def pair_comparison(self) -> PairComparison | None:
-        """The first headline task of graded pairs; None if there is none."""
+        """The first headline task with graded pairs, or None."""
         name = next((task for task in self.scores.tasks if self.evaluation.tasks[task].kind == "pairs"), None)
         if name is None:
             return None
@@ -237,7 +233,7 @@ class RunResults:
         before_P, after_P = (self.evaluation.outcome(self.embeddings(model), name) for model in models)
         return PairComparison(name, self.choice.title, task.first, task.second, task.gold, before_P, after_P)
 
-    # -- what the stages left ----------------------------------------------------------------------------------------
+    # -- artefacts of the stages -------------------------------------------------------------------------------------
 
     def meta(self, name: str) -> Mapping[str, Any]:
         """Return the manifest's metadata of an artefact; empty if it does not exist."""
@@ -250,10 +246,10 @@ class RunResults:
         return [{**entry, "dev": max(entry["dev"].values()) if "dev" in entry else None} for entry in entries]
 
     def sample_sentences(self) -> list[str]:
-        """Return up to a thousand consecutive sentences of the corpus; without a corpus of 20, those of the tasks."""
+        """Return up to 1,000 consecutive corpus sentences; with fewer than 20, the tasks' sentences."""
         has_corpus = self.job.needs_corpus and self.storage.entry("corpus") is not None
         table = SentenceTable(self.storage.fetch("corpus")) if has_corpus else ()
-        count = self.meta("corpus")["report"]["kept"] if has_corpus else 0  # without the queries, which come behind
+        count = self.meta("corpus")["report"]["kept"] if has_corpus else 0  # without the queries, which come last
         if count < _FEWEST_SENTENCES:
             return list(dict.fromkeys(self.evaluation.sentences))
         first = int(np.random.default_rng(self.config.seed).integers(max(count - MOST_SENTENCES, 0) + 1))
@@ -268,5 +264,5 @@ def versions() -> dict[str, str]:
 
 
 def public_name(path: str) -> str:
-    """Return a source's name for other readers: only the last part of a local path."""
+    """Return a source's public name: only the last part of a local path."""
     return Path(path).name if Path(path).is_absolute() or Path(path).exists() else path

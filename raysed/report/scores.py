@@ -16,7 +16,7 @@ from raysed.score.lexical import BM25, TF_IDF, WORD_OVERLAP
 from raysed.score.tasks import main_score, mean_score
 
 AVERAGE = "sts-avg"
-"""Name of the headline mean among the tasks of a summary."""
+"""The headline mean's task name in a summary."""
 NO_LABELS = "none"
 KIND_NAMES = dict(
     base="base",
@@ -56,9 +56,9 @@ class Row:
     layers: int | str
     """Pooled layers; 0 for a baseline."""
     metrics: Mapping[str, Mapping[str, Any]]
-    """By task, what `Evaluation.score` returned."""
+    """Result of `Evaluation.score`, by task."""
     left_out: bool = False
-    """The model has collapsed: it is listed, but in no mean."""
+    """The model has collapsed: tables list it, but no mean includes it."""
 
     def average(self, tasks: Sequence[str]) -> float | None:
         """Return the mean score over `tasks`; None if one was not scored."""
@@ -72,7 +72,7 @@ class Row:
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """The scored models of a run, with what tables and findings need."""
+    """The scored models of a run, for tables and findings."""
 
     rows: Sequence[Row]
     tasks: Sequence[str]
@@ -81,29 +81,28 @@ class ScoreTable:
     labels: Mapping[str, str] = field(default_factory=lambda: stage_labels())
     """The labels that each stage trains on."""
     draws: Draws = field(default_factory=dict)
-    """Resampled scores, which give scores and differences 95 % intervals."""
+    """Resampled scores, for 95 % intervals."""
     fitted_on: str | None = None
-    """What calibrations were fitted on: `tasks`, `corpus`, `nli`, or the name of a source."""
+    """Text that calibrations were fitted on: `tasks`, `corpus`, `nli`, or the name of a source."""
     measure: str = "Score x100"
-    """What the headline numbers are."""
+    """Title of the headline scores."""
     sizes: Mapping[str, str] = field(default_factory=dict)
     """Size and measure of each task, in words."""
     exported: Row | None = None
-    """The model that is exported, or would be if that were not refused."""
+    """The chosen model, exported or refused."""
 
     @cached_property
     def counted(self) -> list[Row]:
-        """Rows behind the headline, including those of grids."""
+        """Rows behind the headline, grids included."""
         at_depth = [row for row in self.rows if row.layers == self.main_layers or row.kind == "baseline"]
         return [row for row in at_depth if not row.left_out]
 
     def rows_of(self, group: Group) -> list[Row]:
-        """Return the counted rows of a group."""
         return [row for row in self.counted if (row.recipe, row.kind) == group]
 
     @cached_property
     def summary(self) -> list[dict[str, Any]]:
-        """Statistics by group and task (SED table 3), see docs/report.md; std is the sample's, 0 for one model."""
+        """Statistics by group and task (SED table 3), see docs/files.md; std is the sample's, 0 for one model."""
         groups: dict[tuple, list[Row]] = {}
         for row in self.counted:
             groups.setdefault((row.recipe, row.kind, row.lower_bound), []).append(row)
@@ -125,13 +124,12 @@ class ScoreTable:
 
     @cached_property
     def groups(self) -> Groups:
-        """Headline entries by group, in reading order."""
         return self.groups_of(AVERAGE)
 
     def groups_of(self, task: str | None) -> Groups:
         """Return the entries of one task by group, without grid models, in reading order.
 
-        That is words alone, the base, then for each ensemble its members, means and learners, each before its
+        The order: lexical baselines, the base, then each ensemble's members, means and learners, each before its
         calibrated version.
         """
         found = [entry for entry in self.summary if entry["task"] == task and entry["kind"] != "grid"]
@@ -146,22 +144,19 @@ class ScoreTable:
 
         return {group: entries[group] for group in sorted(entries, key=place)}
 
-    def best_untrained(self, *but: Group) -> Group | None:
-        """Return the group, other than `but`, with the best headline mean among those that need no training."""
-        groups = [group for group in self.groups if group[1] in UNTRAINED and group not in but]
+    def best_untrained(self, *excluded: Group) -> Group | None:
+        """Return the untrained group with the best headline mean, other than `excluded`."""
+        groups = [group for group in self.groups if group[1] in UNTRAINED and group not in excluded]
         return max(groups, key=lambda group: self.groups[group]["mean"], default=None)
 
     def row(self, recipe: str, kind: str, index: int) -> Row | None:
-        """Return the counted row of one model."""
         return next((row for row in self.rows_of((recipe, kind)) if row.index == index), None)
 
     def average_of(self, recipe: str, kind: str, index: int) -> float | None:
-        """Return the headline score of one model."""
         row = self.row(recipe, kind, index)
         return row and row.average(self.tasks)
 
     def value(self, compared: Compared) -> float:
-        """Return a headline score."""
         *group, which = compared
         if which == "exported":
             return self.exported.average(self.tasks)

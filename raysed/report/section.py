@@ -19,33 +19,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Code:
-    """Something to type, verbatim."""
+    """Text to type, verbatim."""
 
     text: str
     language: str = "sh"
 
     @property
     def fenced(self) -> str:
-        """Markdown for the text, whatever backticks it contains."""
+        """Markdown, whose fence is longer than any backticks in the text."""
         fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", self.text)), 0)
         return f"{fence}{self.language}\n{self.text}\n{fence}"
 
 
 Block: TypeAlias = "str | Table | Code | Chart | Finding | None"
-"""Text is a paragraph with code between backticks; None and empty tables are left out."""
+"""Text is a paragraph with code between backticks; the report omits None and empty tables."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the report: what it computes from a run, and how to show it.
+    """A part of the report: what to compute from a run, and how to show it.
 
     Attributes:
         name: key in report.json (`a.b`: key b of a); its last part is the anchor on the page.
         order: sort key.
-        data: computes plain types from a run; without it, the section shows scores or heads the parts after it.
+        data: computes plain types from a run; None if the section only shows scores or heads the parts after it.
         words: a paragraph before the blocks.
         blocks: makes tables, charts and paragraphs of the data and the run.
-        empty: value in report.json without data; None: the key is left out.
+        empty: value in report.json without data; None omits the key.
     """
 
     name: str
@@ -59,7 +59,6 @@ class Section:
 
     @property
     def anchor(self) -> str:
-        """Its id on the page."""
         return self.name.rpartition(".")[2]
 
 

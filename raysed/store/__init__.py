@@ -1,1 +1,1 @@
-"""The run directory, what a run writes to it (artefacts, progress, status, metrics), and how text is formatted."""
+"""The run directory (artefacts, progress, status, metrics), and text formatting."""

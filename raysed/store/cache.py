@@ -1,7 +1,7 @@
 """Local copies of remote artefacts, shared by all processes of this machine, and staging directories for uploads.
 
-Each process holds a lease: a locked file that lists what it uses; the lock ends with the process. Copies without a
-lease are removed, least recently used first, while the disk is nearly full; half-written ones always.
+Each process holds a lease: a locked file that lists the copies in use. The lock ends with the process. Without a lease,
+half-written copies are removed, and others while the disk is nearly full, least recently used first.
 """
 
 import fcntl

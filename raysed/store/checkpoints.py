@@ -1,4 +1,4 @@
-"""Checkpoints of trainings in progress, and which changed dependencies make an artefact or checkpoint unusable."""
+"""Checkpoints of trainings in progress, and the changed dependencies that make a checkpoint or artefact unusable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 _DIGEST = re.compile(r'"[0-9a-f]{16,}"')
 _KEPT = 2
 """Newest checkpoints to retain, in case the last one is damaged."""
-_MOST_CHANGES = 4
+_MAX_CHANGES = 4
 
 
 class Checkpoints:
@@ -43,7 +43,7 @@ class Checkpoints:
     def begin(self, job: str, until: float | None = None) -> int:
         """Count a start of the training; return this job's number of earlier starts since the last new checkpoint.
 
-        A start that is to reach an update of which there is a checkpoint does not count: it adds none.
+        A start does not count if a checkpoint already reaches `until`, the update to train to: it adds none.
         """
         steps = [_step_of(e.name) for e in self._storage.entries(self._name) if e.depends == self._depends]
         start = {"job": job, "step": max(steps, default=0)}
@@ -53,7 +53,7 @@ class Checkpoints:
         count = before.pop("count", 0)
         count = count + 1 if before == start and isinstance(count, int) else 0
         with suppress(UserError):  # a full disk is reported by the training's next write
-            # `plain` skips the claim check: after a take-over, too, starts have to reach their limit.
+            # `plain` skips the claim check: starts must reach their limit even after a take-over.
             self._storage.plain.write(self._starts, json.dumps({**start, "count": count}).encode())
         return count
 
@@ -92,14 +92,14 @@ def _step_of(name: str) -> int:
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Return which leaves differ, settings with both values, digests without; empty if none do.
+    """Describe which leaves differ, settings with both values, digests without; empty if none do.
 
     >>> changes({"config": {"seed": 1}, "corpus": "0123456789abcdef"}, {"config": {"seed": 2}, "corpus": None})
     'seed changed from 1 to 2; corpus was removed'
     """
     found = list(_changes(old, new))
-    more = f"; and {len(found) - _MOST_CHANGES} more" if len(found) > _MOST_CHANGES else ""
-    return "; ".join(found[:_MOST_CHANGES]) + more
+    more = f"; and {len(found) - _MAX_CHANGES} more" if len(found) > _MAX_CHANGES else ""
+    return "; ".join(found[:_MAX_CHANGES]) + more
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -71,7 +71,7 @@ class Files:
         path = self.path(name)
 
         def opened() -> _Result:
-            if self.is_local and os.path.exists(path) and not os.path.isfile(path):  # a FIFO would be waited for
+            if self.is_local and os.path.exists(path) and not os.path.isfile(path):  # reading a FIFO would block
                 raise FileNotFoundError(errno.ENOENT, "it is not a file", path)
             with open(path, "rb") if self.is_local else self.fs.open_input_stream(path) as stream:
                 return read(stream)
@@ -109,12 +109,11 @@ class Files:
                 self._put(os.path.dirname(there), lambda: self.fs.copy_file(here, there))
 
     def upload(self, directory: Path, name: str) -> None:
-        """Copy a local directory's files to `name`."""
         target = self.path(name)
         self._put(target, lambda: pafs.copy_files(str(directory), target, destination_filesystem=self.fs))
 
     def _put(self, directory: str, action: Callable[[], None]) -> None:
-        """Write with retries; `directory` is created only if that is needed, as object stores have none."""
+        """Write with retries; create `directory` only if needed, because object stores have none."""
 
         def attempt() -> None:
             try:
@@ -150,7 +149,7 @@ class Files:
         return _persistently(lambda: self.fs.get_file_info(selection), self.root)
 
     def walk(self) -> Iterator[str]:
-        """Yield all files; on a local disk also directories and temporary files, without following links."""
+        """Yield all files; on a local disk also directories and temporary files. Follow no links."""
         if not self.is_local:
             yield from self.sizes_below("")
             return
@@ -163,7 +162,7 @@ class Files:
         infos = self.fs.get_file_info(pafs.FileSelector(self.root.rstrip("/"), allow_not_found=True))
         names = []
         for info in infos:
-            with suppress(UnicodeDecodeError):  # of a name that is not UTF-8, which no run has
+            with suppress(UnicodeDecodeError):  # a name that is not UTF-8 is no run's
                 names += [info.base_name] if info.type == pafs.FileType.Directory else []
         return sorted(name for name in names if not name.startswith("."))
 
@@ -231,26 +230,26 @@ def _digest_of(path: Path, *change: int) -> str:
 
 @dataclass(frozen=True)
 class Watched:
-    """Something outside of the run that must stay what it was when the run began: `known`, as `look` returned it."""
+    """An external input that must not change during a run: `look` returned `known` at its start."""
 
     what: str
     look: Callable[[], Any]
     known: Any
 
     def check(self) -> None:
-        """Raise UserError if it has changed, or is gone."""
+        """Raise UserError if it has changed or is gone."""
         try:
             now = self.look()
-        except (OSError, ValueError) as error:  # such as a UserError that it does not exist
+        except (OSError, ValueError) as error:  # such as a UserError if it does not exist
             raise UserError(f"{self.what} can no longer be read ({first_line(error)}); start the run again") from None
-        # Of a hub model without a commit, this machine has read nothing.
+        # This machine has not read a hub model without a commit.
         is_unread = isinstance(now, dict) and now == {**self.known, "commit": None}
         if now != self.known and not is_unread:
             raise UserError(f"{self.what} changed while the run was using it; start the run again")
 
 
 def files_of_model(directory: Path, is_read: Callable[[str], bool]) -> Iterator[Path]:
-    """Yield the files below a model's directory with certain suffixes, but none of runs that lie there, too."""
+    """Yield the files below a model's directory with certain suffixes, except those of runs inside it."""
     for place, folders, names in os.walk(directory):
         folders[:] = [name for name in folders if not os.path.exists(os.path.join(place, name, CLAIM))]
         paths = (Path(place, name) for name in names)
@@ -258,11 +257,11 @@ def files_of_model(directory: Path, is_read: Callable[[str], bool]) -> Iterator[
 
 
 def check_content(path: str | Path, setting: str | None = None, unread: Container[str] = ()) -> None:
-    """Raise UserError for what cannot be read as a file: a pipe or device, and what other programs have to unpack.
+    """Raise UserError for a pipe or device, and for a file that another program must unpack first.
 
-    In a directory, the files of a model or task are looked at, but for those with suffixes that are `unread`.
+    Of a directory, check the files of a model or task, except those with `unread` suffixes.
     """
-    with suppress(OSError):  # whoever reads it will say so
+    with suppress(OSError):  # reading it will report the error
         files = (Path(path), *Path(path).glob("*"), *Path(path).glob("*/*"))
         for file in (file for file in files if file.suffix not in unread):
             is_file, problem = os.path.isfile(file), None
@@ -292,7 +291,7 @@ def flush_and_hash(directory: Path) -> dict[str, str]:
 
 
 def _replace(path: str, write: Callable[[str], Any]) -> None:
-    """Write a temporary file in the same directory, as any other may be on another disk, and rename it."""
+    """Write a temporary file in the same directory, because others may be on another disk, and rename it."""
     directory, _, name = path.rpartition("/")
     os.makedirs(directory, exist_ok=True)
     temporary = f"{directory}/.{name}.{uuid.uuid4().hex}.tmp"

@@ -1,4 +1,4 @@
-"""Where models are: in a directory, in a package, or on the hub and in its local cache. Imports no torch."""
+"""Locate models: in a directory, in a package, or on the hub and in its local cache. Imports no torch."""
 
 import os
 from pathlib import Path
@@ -12,13 +12,13 @@ from raysed.errors import UserError, first_line
 from raysed.store.files import check_content, digest_of
 
 _OTHER_FORMATS = (".arrow", ".bin", ".data", ".h5", ".msgpack", ".onnx", ".onnx_data", ".ot")
-"""Of files beside a transformer that is read from safetensors."""
+"""Suffixes of unread files beside a transformer's safetensors."""
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
-"""What to download of a hub model: no pickled weights, and code only if it is trusted."""
+"""Files to download of a hub model: no pickled weights, and code only if it is trusted."""
 
 
 def model_identity(config: EncoderConfig) -> dict[str, Any]:
-    """Return what identifies weights, wherever they are: a digest of local files, or the commit on the hub."""
+    """Return the identity of weights: a digest of local files, or the commit on the hub."""
     path = Path(encoder_path(config))
     if not path.is_dir():
         options = {key: value for key, value in config.model_kwargs.items() if key in ("cache_dir", "revision")}
@@ -29,7 +29,7 @@ def model_identity(config: EncoderConfig) -> dict[str, Any]:
 
 
 def encoder_path(config: EncoderConfig) -> str:
-    """Return the directory or hub id of a transformer, which the first releases of sentence-transformers put deeper."""
+    """Return a transformer's directory or hub id; early sentence-transformers used a subdirectory."""
     found = _located(config)
     outer = Path(os.path.expanduser(found))
     check_content(outer, "encoder.path", _OTHER_FORMATS)

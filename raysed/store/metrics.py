@@ -1,4 +1,4 @@
-"""A training's metrics, as JSON lines and for TensorBoard; and whose log messages are shown."""
+"""Write a training's metrics as JSON lines and for TensorBoard; choose which log messages to show."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COPY_S = 20.0
 class MetricsLog:
     """`logs/<name>/metrics.jsonl` and TensorBoard events beside it, written during training.
 
-    A resumed training has to write its whole history again. Events are written directly, because tensorboardX's thread
+    A resumed training must write its whole history again. Events are written directly, because tensorboardX's thread
     dies on a full disk and leaves its callers waiting forever.
     """
 

@@ -1,4 +1,4 @@
-"""Where a run is: what it reports to listeners, and a progress line per stage."""
+"""Progress of a run: reports to listeners, and a line per stage."""
 
 import logging
 import shutil
@@ -22,7 +22,7 @@ _listeners: list[Callable[[dict[str, Any]], None]] = []
 
 @contextmanager
 def listening(listener: Callable[[dict[str, Any]], None]) -> Iterator[None]:
-    """Pass what `emit` is given in this process to `listener` while the block runs."""
+    """Pass the facts of each `emit` in this process to `listener` while the block runs."""
     _listeners.append(listener)
     try:
         yield
@@ -42,17 +42,17 @@ def shown(wanted: bool) -> Iterator[None]:
 
 
 def emit(**facts: Any) -> None:
-    """Report where the run is, or what a stage took, to the listeners.
+    """Report a run's position or a stage's work to the listeners.
 
-    Where it is: `stage`; the progress `line`, its `share` (0 to 1) and the seconds `left`. What a stage took:
-    `sentences`. Once: `totals` of trainings by directory.
+    Position: `stage`; the progress `line`, its `share` (0 to 1) and the seconds `left`. Work: `sentences`. Once:
+    `totals` of trainings by directory.
     """
     for listener in _listeners:
         listener(facts)
 
 
 def print_text(text: str, end: str = "\n", stream: TextIO | None = None) -> None:
-    """Print, whatever is in the place of `sys.stdout`: None, an ASCII terminal, or what only has `write`."""
+    """Print to any `sys.stdout`: None, an ASCII terminal, or an object that has only `write`."""
     stream = stream or sys.stdout
     encoding = getattr(stream, "encoding", None) or "utf-8"
     known = text.encode(encoding, "replace").decode(encoding)
@@ -60,16 +60,16 @@ def print_text(text: str, end: str = "\n", stream: TextIO | None = None) -> None
 
 
 class Progress:
-    """One line per stage: rewritten on a terminal, printed anew `every` few seconds elsewhere; `total` may be unknown.
+    """One line per stage: rewritten on a terminal, printed `every` few seconds elsewhere; `total` may be unknown.
 
-    What an earlier attempt did, up to `first`, does not count towards the speed.
+    The speed excludes the work of an earlier attempt, up to `first`.
     """
 
     def __init__(
         self, title: str, total: int | None, stream: TextIO | None = None, every: float = 15.0, first: int = 0
     ):
         self._title, self._total, self._stream = title, total, stream or sys.stdout
-        # Notebooks can rewrite lines, too.
+        # Notebooks also rewrite lines.
         self._terminal = getattr(self._stream, "isatty", bool)() or "ipykernel" in sys.modules
         self._interval = 0.2 if self._terminal else every
         self._started = time.monotonic()
@@ -90,7 +90,6 @@ class Progress:
             self._write(line, "")
 
     def close(self, note: str = "") -> None:
-        """Print the final line."""
         seconds = time.monotonic() - self._started
         self._write(f"{self._title}: done in {duration(seconds)}{' · ' if note else ''}{note}", "\n")
 
@@ -113,8 +112,8 @@ def repeating(action: Callable[[], None], every: float, patience: float | None =
         while not over.wait(every):
             try:
                 action()
-            except Exception as error:  # such as of a storage; the next time may go well
-                log.debug("what is repeated has failed: %s", error)
+            except Exception as error:  # such as a storage error; the next call may succeed
+                log.debug("a repeated action failed: %s", error)
 
     thread = threading.Thread(target=repeat, daemon=True)
     thread.start()
@@ -135,6 +134,6 @@ def steps(title: str, total: int) -> Iterator[Callable[[str], None]]:
 
 
 def report_part(share: float) -> None:
-    """Report the share of a long step that is done, 0 to 1; set it to 0 at its end."""
+    """Report the finished share of a long step, 0 to 1; set it to 0 at its end."""
     global _part
     _part = share

@@ -1,4 +1,4 @@
-"""The state of a run: `status.json`, rewritten while it works, and what others can read from the run directory."""
+"""The state of a run: `status.json`, rewritten while it works, and a summary of the run directory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ AT_WORK = ("starting", "running")
 CODES = {"complete": 0, "failed": 1, "starting": 3, "running": 3, "stopped": 4}
 """Exit codes of `raysed status`; 2 is a user's mistake, as everywhere."""
 _UNKNOWN = "state unknown (no readable status.json, which Ray programs do not write)"
-_NO_LONGER = 4  # exit code of a run without a job that works on it
+_GONE = 4  # exit code of a run whose job is gone
 _NEW_STAGE = {"line": None, "share": None, "left": None}
 """Values for a stage that has just begun."""
 
@@ -49,7 +49,7 @@ def finished_report(storage: Storage, depends: Mapping[str, Any]) -> Entry | Non
 
 
 def refusal(storage: Storage) -> str | None:
-    """Return the sentence on why a finished run has no model; None if it has one or is not finished."""
+    """Return why a finished run has no model; None if it has one or is not finished."""
     plots = storage.entry("plots")
     return plots.meta.get("refusal") if plots else None
 
@@ -68,11 +68,10 @@ class Status:
 
     @property
     def follows_a_complete_run(self) -> bool:
-        """Whether an earlier run of this name is complete and still untouched, as no stage has begun."""
+        """Whether an earlier run of this name is complete and no new stage has begun."""
         return not self._has_begun and self._before is not None
 
     def listen(self, facts: dict[str, Any]) -> None:
-        """Record what `emit` is given."""
         with self._lock:
             if "stage" in facts:  # progress of the previous stage is out of date
                 self._has_begun = True
@@ -82,13 +81,12 @@ class Status:
                 self._facts.update(facts)
 
     def write(self, **facts: Any) -> None:
-        """Update the content and write the file."""
         with self._lock:
             self._facts.update(facts)
             self._write(json.dumps({**self._facts, "told": time.time()}, indent=1))
 
     def end(self, **facts: Any) -> None:
-        """Write how the run ended; if no stage has begun, restore the status of an earlier, complete run."""
+        """Write how the run ended; if no stage has begun, restore the status of an earlier complete run."""
         if self.follows_a_complete_run:
             self._write(self._before)
         else:
@@ -103,7 +101,7 @@ class Status:
 
 @contextmanager
 def status_of(storage: Storage, every: float | None = None) -> Iterator[Status]:
-    """Keep `status.json` current while a run works; a file that is no longer renewed means that the job is gone."""
+    """Keep `status.json` current while a run works; once nothing renews it, its job counts as gone."""
     status = Status(storage, every)
     status.write()
     try:
@@ -145,7 +143,7 @@ _Number = Annotated[float, Field(gt=-1e15, lt=1e15)]
 
 
 class StoredStatus(BaseModel):
-    """What `status.json` says; `silent` are the seconds since it was written."""
+    """Content of `status.json`; `silent` is its age in seconds."""
 
     state: Literal["starting", "running", "complete", "failed", "stopped"]
     since: _Number
@@ -163,14 +161,14 @@ class StoredStatus(BaseModel):
 
     @property
     def is_gone(self) -> bool:
-        """Whether its job has ended without a word."""
+        """Whether its job has ended without writing that."""
         return self.state in AT_WORK and self.silent > _MAX_MISSED * self.every
 
     def __str__(self) -> str:
         ran, silent = duration(self.told - self.since), duration(self.silent)
         if self.is_gone:
             job = f"the job on {self.host} (process {self.pid})"
-            return f"no sign of life for {silent}: {job} is gone; the same command continues it"
+            return f"no update for {silent}: {job} is gone; run the same command again to continue"
         if self.state in AT_WORK:
             left = "" if self.left is None else f", about {duration(self.left)} left in this stage"
             return f"{self.state} for {ran}{left} (as of {silent} ago)"
@@ -178,7 +176,7 @@ class StoredStatus(BaseModel):
 
 
 def read_status(storage: Storage) -> StoredStatus | None:
-    """Return what `status.json` says; None if it is missing or damaged."""
+    """Read `status.json`; None if it is missing or damaged."""
     try:
         status = StoredStatus.model_validate(storage.read_json(FILE))
     except ValidationError:
@@ -189,13 +187,13 @@ def read_status(storage: Storage) -> StoredStatus | None:
 
 
 def read_timings(storage: Storage) -> dict[str, dict[str, Any]]:
-    """Return the undamaged entries of `timings.json`: what each stage took."""
+    """Return the undamaged entries of `timings.json`, by stage."""
     found = storage.read_json("timings.json").items()
     return {k: v for k, v in found if isinstance(v, dict) and isinstance(v.get("seconds"), int | float)}
 
 
 def describe(storage: Storage) -> tuple[list[str], int]:
-    """Return lines for people (state, stage, what is finished, last checkpoints) and the state's exit code."""
+    """Return lines for people (state, stage, finished artefacts, checkpoints) and the state's exit code."""
     names, status = storage.names(), read_status(storage)
     if not names and not storage.has_files(FILE):
         raise UserError(f"there is no run at {storage}; omit the name to list all runs")
@@ -211,7 +209,7 @@ def describe(storage: Storage) -> tuple[list[str], int]:
     finished = [n for n in names if not n.startswith("checkpoints/") and n.rpartition("/")[0] not in known]
     lines += [f"finished: {', '.join(_summary(finished, status.totals if status else {})) or 'nothing yet'}"]
     newest: dict[str, int] = {}  # sorted names: the last one wins
-    for name in names if state != "complete" else ():  # then only bounds that were stopped have any
+    for name in names if state != "complete" else ():  # a complete run has some only of stopped bounds
         training, _, step = name.rpartition("/step-")
         if training.startswith("checkpoints/") and step.isdecimal():
             newest[training.removeprefix("checkpoints/")] = int(step)
@@ -219,7 +217,7 @@ def describe(storage: Storage) -> tuple[list[str], int]:
         written = storage.plain.modified_at(f"manifest/checkpoints/{training}/step-{step:09d}.json")
         age = f", {duration(time.time() - written)} ago" if written else ""
         lines.append(f"checkpoint: {training} after {step} updates{age}")
-    return list(map(printable, lines)), _NO_LONGER if not status or status.is_gone else CODES[state]
+    return list(map(printable, lines)), _GONE if not status or status.is_gone else CODES[state]
 
 
 def describe_all(location: str) -> list[str]:

@@ -1,9 +1,9 @@
 """The run directory, on a local disk or any pyarrow filesystem, and its one commit point.
 
-Every attempt at an artefact is written to a directory of its own, `<name>/attempt-…`, flushed and checksummed. Then
-its manifest entry, one small file replaced at once, names the attempt and all that it depends on; the attempt it
-replaces is deleted afterwards. Readers accept only what the manifest names and the checksums confirm. Whether a remote
-artefact is finished is decided by its file sizes alone.
+Every attempt at an artefact fills a new directory, `<name>/attempt-…`, flushed and checksummed. Then the artefact's
+manifest entry, a small file replaced atomically, names the attempt and its dependencies. The attempt it replaces is
+deleted afterwards. Readers accept only files that the manifest names and the checksums confirm. A remote artefact
+counts as finished if its file sizes are right.
 """
 
 import fcntl
@@ -34,9 +34,9 @@ Writer = Callable[[Path], None]
 
 _ATTEMPT = r"attempt-[0-9a-f]{12}"
 _USER_FACING = ("model", "plots")
-"""Artefacts that people open: their files are also in the artefact's own directory."""
+"""Artefacts that people open: their files are also in the directory of the artefact's name."""
 _PLACED_ATTEMPT = "open"
-"""File beside the attempts that names the one whose files were last put there."""
+"""File beside the attempts that names the one last copied to that directory."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Storage:
         """Publish an artefact in place of an older one; `write` may add to `meta`. RunFailed after a take-over."""
         attempt = f"attempt-{uuid.uuid4().hex[:12]}"
         place = f"{_attempts(check_name(name))}/{attempt}"
-        # The entry is written outside this block: if that fails, it may exist all the same and needs its files.
+        # The entry is written outside this block: after an error it may still exist, and needs its files.
         with disk_errors(self.uri(name)), self._to_fill(place) as directory:
             write(directory)
             digests = flush_and_hash(directory)
@@ -137,7 +137,7 @@ class Storage:
         self.plain.write(f"{_attempts(entry.name)}/{_PLACED_ATTEMPT}", entry.attempt.encode())
 
     def entry(self, name: str) -> Entry | None:
-        """Return the manifest entry, whether its files are intact or not; None if it is missing or damaged."""
+        """Return the manifest entry, even if its files are damaged; None if it is missing or damaged itself."""
         try:
             text = self.read_text(_manifest(name))
             return _parse_entry(name, text) if text is not None else None
@@ -149,7 +149,7 @@ class Storage:
             return None
 
     def finished(self, name: str, depends: Mapping[str, Any]) -> Entry | None:
-        """Return the entry of an intact artefact with exactly these dependencies; log why another is made again."""
+        """Return the entry of an intact artefact with exactly these dependencies; log why another is recomputed."""
         entry = self.entry(name)
         if entry is None:
             return None
@@ -181,7 +181,7 @@ class Storage:
         entry = self.entry(name)
         path = self.intact(entry) if entry else None
         if path is None:
-            # Its sizes may be right, and `finished` checks no more. An entry replaced meanwhile is not damaged.
+            # `finished` checks only sizes, which may be right. An entry replaced meanwhile is not damaged.
             if entry and not self.is_local and self._job and self.entry(name) == entry:
                 self.plain.delete(_manifest(name))
                 log.warning("%s is damaged; the same command recomputes it", self.uri(name))
@@ -249,11 +249,10 @@ class Storage:
     # -- plain files -------------------------------------------------------------------------------------------------
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a small file as UTF-8; see `write_bytes`."""
         self.write_bytes(name, text.encode())
 
     def write_bytes(self, name: str, data: bytes) -> None:
-        """Write a small file, which readers see old or new; RunFailed after another job's take-over."""
+        """Write a small file atomically; RunFailed after another job's take-over."""
         self._check_claim()
         self.plain.write(name, data)
 
@@ -276,7 +275,6 @@ class Storage:
         return found
 
     def has_files(self, *names: str) -> bool:
-        """Return whether all these files exist."""
         return None not in self.plain.sizes(names)
 
     def clock(self) -> float | None:
@@ -287,7 +285,7 @@ class Storage:
         return now
 
     def free_bytes(self) -> int | None:
-        """Return the bytes of a local disk that the run can have: the free ones and its own; None if it is remote."""
+        """Return the bytes that the run can use on a local disk, free or its own; None if remote."""
         if not self.is_local:
             return None
         path = Path(self.uri(""))
@@ -383,7 +381,7 @@ def check_stays(location: str, option: str = "storage") -> None:
 
 
 def _absolute(location: str) -> str:
-    """Return an absolute path, as workers have other working directories; URIs stay."""
+    """Return an absolute path, because workers have other working directories; URIs stay."""
     return location if "://" in location else os.path.abspath(os.path.expanduser(location))
 
 
@@ -411,5 +409,5 @@ def _parse_entry(name: str, text: str) -> Entry:
 
 
 def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what JSON gives back, so that stored and fresh dependencies compare equal."""
+    """Convert to what JSON reads back: stored and fresh dependencies then compare equal."""
     return json.loads(json.dumps(value, default=str))

@@ -1,4 +1,4 @@
-"""How tables, numbers and durations look wherever people read them: terminal, report, model card."""
+"""Format tables, numbers and durations for people: terminal, report, model card."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 _MARKS = r"[\\`\[\]$~]|(?<=\S)\*|\*(?=\S)|(?<!\w)_|_(?!\w)"
-"""Characters that Markdown interprets, depending on what is next to them."""
+"""Characters that Markdown interprets, depending on their neighbours."""
 TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
@@ -30,7 +30,7 @@ def render(template: str, **context: Any) -> str:
 
 
 def markdown(text: str) -> str:
-    r"""Escape a text so that Markdown shows it as it is, in a paragraph or cell; text in backticks stays code.
+    r"""Escape a text for a paragraph or cell of Markdown; text in backticks stays code.
 
     >>> print(markdown("`a<b` <b>[me](http://x)</b> $5$ ` 2*3 snake_case"))
     `a<b` &lt;b>\[me\](http://x)&lt;/b> \$5\$ \` 2\*3 snake_case
@@ -48,7 +48,7 @@ class Table:
 
     Attributes:
         text: number of text columns, from the left; None: columns are numeric if all their cells are.
-        names: names of the lines, for links to them.
+        names: ids of the lines, for links to them.
         has_total: whether the last line is the sum of the others.
         is_stacked: whether cells are long: phones show them below each other, and Markdown does not align them.
     """
@@ -146,7 +146,7 @@ def duration(seconds: float, in_table: bool = False) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Escape unprintable characters, so that text from anyone moves no cursor and clears no screen.
+    r"""Escape unprintable characters, which could move the cursor or clear the screen.
 
     >>> print(printable("found \x1b[2J"))
     found \x1b[2J

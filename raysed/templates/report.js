@@ -1,6 +1,6 @@
 "use strict";
 
-// Tables are sorted by the column whose head is clicked: numbers, lengths of time and sizes by value, others as text.
+// A click on a column's head sorts the table: numbers, durations and sizes by value, others as text.
 const UNITS = { h: 3600, min: 60, s: 1, GB: 1000, MB: 1 };
 
 function valueOf(text) {
@@ -32,7 +32,7 @@ for (const button of document.querySelectorAll("th button")) {
   button.addEventListener("click", () => sortBy(button.closest("th")));
 }
 
-// Whoever follows one number of a sentence sees the lines of its other numbers, too.
+// A click on one number of a finding also marks the rows of its other numbers.
 for (const link of document.querySelectorAll(".numbers a")) {
   link.addEventListener("click", () => {
     for (const line of document.querySelectorAll("tr.beside")) line.classList.remove("beside");

@@ -276,7 +276,7 @@ def test_made_queries_need_teachers_that_can_embed_them(inputs):
     pq.write_table(pa.table(rows), "v.parquet")
     (inputs / "asked.txt").write_text("cat?\n")
     settings = {"recipes": ["teachers-sed"], "teachers": ["v.parquet"], "sed": {"head": "drop"}}
-    with pytest.raises(UserError, match=r"search makes texts \(crops\) that v, a file of embeddings, lacks"):
+    with pytest.raises(UserError, match=r"search makes queries \(crops\), but v is a file of embeddings"):
         check(config(**settings, search={"queries": ["crops"]}))
     assert check(config(**settings, search={"source": "asked.txt"})).inputs["corpus"]["queries"]
 

@@ -44,7 +44,7 @@ def config(settings: dict[str, Any]) -> Config:
         (PER_TASK, {"flow.fit_tasks": ["a"]}, r"flow\.per_task fits on each task's own"),
         (PER_TASK, {"export.recipe": "base-flow"}, r"one for each task; export base$"),
         ({**TAUGHT, "recipes": ["teachers", "teachers-sed"]}, {"export.recipe": "teachers"}, r"name teachers-sed$"),
-        (ONNX, {"encoder.static": {}, "export.formats": ["onnx"]}, r"^export\.formats has onnx, .*static makes"),
+        (ONNX, {"encoder.static": {}, "export.formats": ["onnx"]}, r"^export\.formats has onnx, .*static models"),
         (ONNX, {"encoder.layers": 2, "export.formats": ["int8"]}, r"^export\.formats has int8, .*layers is 2; set"),
         (MEMBERS, {"ct.keep": "best_on_dev", **NO_DEV}, r"^ct\.keep: best_on_dev needs evaluation\.dev; "),
         (MEMBERS, {"sed.keep": "best_on_dev", **NO_DEV}, r"^sed\.keep: best_on_dev needs evaluation\.dev"),

@@ -109,7 +109,7 @@ def test_it_says_what_was_done(tmp_path):
         "9 copies of prajjwal1/bert-tiny",
         "9 averaged, 1 left out",
         "bundled:everyday: 2,000 sentences, 30,000 tokens",
-        "2.50% of the sentences, which lost 1.96% of all tokens",
+        "2.50% of the sentences, 1.96% of the tokens",
         "first and the last layer",
         "mean over sts12, sts13; higher is better.",
         "16 numbers",
@@ -143,7 +143,7 @@ def test_trust_is_asked_for_where_there_is_code(tmp_path):
     text = card(tmp_path, "ct-sed-flow", Flow(16))
     assert 'directory", trust_remote_code=True)' in text and "classifier" in text and "fitted on | the corpus" in text
     (tmp_path / "config.json").write_text('{"auto_map": {}}')
-    assert "has custom code: the Python files" in card(tmp_path, encoder={"trust_remote_code": True})
+    assert "in this directory: the encoder's custom code." in card(tmp_path, encoder={"trust_remote_code": True})
     assert "trust_remote_code" not in card(tmp_path), "it did not run"
     teachers = [{"path": "a", "trust_remote_code": True}, {"path": "b"}]
     assert "embeddings of a (with code of its own) and b" in card(tmp_path, "teachers-sed", teachers=teachers)
@@ -165,7 +165,7 @@ def test_names_are_shown_as_they_are(tmp_path):
     facts = {"shares_space_of": NASTY, "members": {}, "left_out": {}}
     text = card(tmp_path, "teachers-sed", None, True, facts, teachers=teachers, corpus={"source": NASTY})
     assert text.count("&lt;img") >= 4 and not re.search(r"<img|(?<!\\)\[me|(?<!\\)\$5", text.replace("`<", ""))
-    assert "A table of one vector per token, which started from " in text
+    assert "A static model (one vector per token), which started from " in text
 
 
 def test_hubs_read_the_scores(tmp_path):

@@ -39,13 +39,13 @@ def chosen(scores, left_out=(), dev="dev", per_task=False, **export):
             {"base": [40], "base-flow": [55], "ct": [45, 46], "ct-sed": [47], "ct-sed-flow": [57, 58.3]},
             {},
             "ct-sed-flow, the best on dev of 7 models (base, base-flow, ct, ct-sed, ct-sed-flow): 58.3 against 40.0 "
-            "for the untouched encoder",
+            "for the original encoder",
         ),
         ({"base": [40], "ct": [39]}, {}, "base, because nothing else in the run is better on dev: 40.0"),
         (
             {"base": [58], "ct-sed": [40, 41], "tf-idf": [57]},
             {"recipe": "ct-sed"},
-            "ct-sed, as set by export.recipe: 41.0 against 58.0 for the untouched encoder and 57.0 for TF-IDF",
+            "ct-sed, as set by export.recipe: 41.0 against 58.0 for the original encoder and 57.0 for TF-IDF",
         ),
         (
             {"base": [40], "ct-sed": [47, 48], "ct-sed-flow": [50], "tf-idf": [90]},
@@ -89,19 +89,19 @@ def test_what_is_worse_than_words_alone_is_refused_unless_it_is_asked_for():
     scores = {"base": [40], "ct-sed": [47.25], "tf-idf": [56.88]}
     choice = chosen(scores)
     assert choice.refusal == (
-        "no model is exported: ct-sed, the best model, has 47.2 on dev, which is worse than TF-IDF (56.9); to "
-        "export it anyway, repeat the command with --allow-worse or set export.allow_worse: true"
+        "no model is exported: ct-sed, the best model, scores 47.2 on dev, less than TF-IDF (56.9); to export it "
+        "anyway, add --allow-worse or set export.allow_worse: true"
     )
     assert choice.title == "ct-sed (not exported)"
     assert chosen({**scores, "tf-idf": [47.3]}).refusal is chosen({**scores, "tf-idf": []}).refusal is None
     for export in ({"allow_worse": True}, {"recipe": "ct-sed"}):
         allowed = chosen(scores, **export)
         assert allowed.refusal is None and allowed.title == "ct-sed (exported)"
-        assert allowed.words().endswith(": 47.2 against 40.0 for the untouched encoder and 56.9 for TF-IDF")
+        assert allowed.words().endswith(": 47.2 against 40.0 for the original encoder and 56.9 for TF-IDF")
 
 
 def test_a_model_without_a_score_is_worse_than_any_score():
     nothing = float("nan")
     choice = chosen({"base": [nothing], "ct-sed": [nothing], "tf-idf": [12.0]})
-    assert "base, the best model, has no score on dev, which is worse than TF-IDF (12.0)" in choice.refusal
+    assert "base, the best model, has no score on dev, less than TF-IDF (12.0)" in choice.refusal
     assert chosen({"base": [nothing], "ct-sed": [nothing], "tf-idf": [nothing]}).refusal is None

@@ -60,7 +60,7 @@ def test_lower_bounds():
         (
             {0.0: [79.0], 0.5: [80.0], 0.6: [50.0]},
             {"stopped": [0.6], "scheduler": "halving"},
-            "Bounds that fell behind were stopped early: 3,000 updates were made instead of 6,000 (50%).",
+            "Bounds that fell behind were stopped early: the grid took 3,000 updates instead of 6,000 (50%).",
         ),
         ({0.0: [79.0], 0.5: [80.0], 0.6: [50.0]}, {"stopped": [0.6]}, "| stopped after update 1,200 |"),
     ):
@@ -77,7 +77,7 @@ def test_the_embedding_space():
 
 
 def test_report_json_has_the_documented_shape():
-    """Numpy values are unwrapped, and what is no number in JSON becomes null. The page: docs/report.md."""
+    """Numpy values are unwrapped, and what is no number in JSON becomes null. The page: docs/files.md."""
     rows = full_run()
     rows[0].metrics["dev"]["spearman"] = np.float32("nan")
     rows[1].metrics["dev"]["spearman"] = np.float64(0.5)
@@ -85,7 +85,7 @@ def test_report_json_has_the_documented_shape():
     report = report_of(rows, timings={"ct": {"seconds": np.float32(2)}}, members=left_out)
     text = report.to_json()
     assert "NaN" not in text
-    data, page = json.loads(text), (ROOT / "docs/report.md").read_text()
+    data, page = json.loads(text), (ROOT / "docs/files.md").read_text()
     example = json.loads(re.search(r"```json\n(.*?)```", page, re.DOTALL)[1])
     assert data.keys() == example.keys()
     for name in ("rows", "summary"):
@@ -210,7 +210,7 @@ def test_failures_and_formats():
     ):
         assert part in text, part
     assert "| onnx   | onnx/model.onnx | 5.0 MB |       1,234 | 58.00 | 1.0000 |" in text
-    assert "The pairs that ct (exported) on sts12 ranks most differently from people." in text
+    assert "The pairs that ct (exported) on sts12 ranks farthest from the graded order." in text
     assert "| A / B | C | 4.60 | 0.10 | 95 | 5 |" in text
 
 

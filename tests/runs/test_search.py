@@ -116,7 +116,7 @@ def test_another_margin_asks_no_teacher_again(result, settings):
     "changes, said",
     [
         ({"search": {"query_prompt": "ask: "}}, "search.query_prompt is set, but there are no queries"),
-        ({"recipes": ["teachers-sed", "ct-sed"]}, "search is for teachers-sed alone; remove ct-sed from recipes"),
+        ({"recipes": ["teachers-sed", "ct-sed"]}, "search works only with teachers-sed; remove ct-sed from recipes"),
         ({"search": {"queries": ["crops", "crops"]}}, "list each once"),
     ],
 )

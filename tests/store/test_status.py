@@ -145,7 +145,7 @@ def test_a_running_run_is_described(storage):
     ]
     written(storage, age=603)
     assert describe(storage)[0][0] == (
-        "mine: no sign of life for 10 min 3 s: the job on head (process 7) is gone; the same command continues it"
+        "mine: no update for 10 min 3 s: the job on head (process 7) is gone; run the same command again to continue"
     )
 
 

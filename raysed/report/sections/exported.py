@@ -1,4 +1,4 @@
-"""The verdict: the exported model, or why there is none; what it gains, its size and speed, and what to type next."""
+"""The verdict: the exported model or why there is none, its gain, size and speed, and how to use it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -28,7 +28,7 @@ def sanity_words(sanity: Mapping[str, int]) -> str:
 
 
 def formats_table(formats: Sequence[Mapping[str, Any]], dev: str | None) -> Table:
-    """Return the formats from `raysed.report.formats.compare_formats` as a table."""
+    """Return the result of `compare_formats` as a table."""
     columns = {
         "format": lambda row: row["format"],
         "file": lambda row: row["file"],

@@ -1,4 +1,4 @@
-"""What learners find in the user's text of what their teachers find, without any judgements."""
+"""How many of the teachers' search results in the user's text a learner finds; this needs no labels."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from raysed.store.text import Table
 def _fidelity(run: RunResults) -> list[dict[str, Any]]:
     recipes = dict.fromkeys(recipe.uncalibrated for recipe in run.job.recipes if recipe.distils)
     found = {recipe: run.meta(f"{recipe}/fidelity/00") for recipe in recipes}
-    tables = [{"recipe": recipe, "asked_by": "texts", **of} for recipe, of in found.items() if "searches" in of]
+    tables = [{"recipe": recipe, "asked_by": "texts", **meta} for recipe, meta in found.items() if "searches" in meta]
     for table in tables if run.config.search.enabled else ():
         table["mined"] = dict(run.meta(f"{table['recipe']}/candidates"))
     return tables
@@ -46,11 +46,10 @@ SECTIONS = [
         "Search compared with the teachers",
         36,
         _fidelity,
-        "Some texts of the corpus are used as queries to search the others, or queries made for them search all texts. "
-        f"Recall: how many of the {DEPTH} texts that the teachers together rank first are among the first {DEPTH} "
-        "results; nDCG also counts their order. This does not show whether the teachers are right, and the learner "
-        "was trained on these texts. int8 and bits: the index stores the learner's vectors in this form, and queries "
-        "keep full precision.",
+        "Some texts of the corpus are the queries for the others, or queries made for them search all texts. "
+        f"Recall: the share of the combined teachers' first {DEPTH} texts among the first {DEPTH} results; nDCG also "
+        "counts their order. Neither shows whether the teachers are right, and the learner was trained on these texts. "
+        "int8 and bits: the index stores the learner's vectors in this form; queries keep full precision.",
         blocks=_blocks,
     )
 ]

@@ -1,4 +1,4 @@
-"""The findings of the run, sentence by sentence."""
+"""The findings of the run."""
 
 from raysed.report.findings import findings
 from raysed.report.section import Section

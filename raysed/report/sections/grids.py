@@ -12,7 +12,7 @@ _CRITERIA = {"spearman": "Spearman correlation", "pearson": "Pearson correlation
 
 
 def _grids(run: RunResults) -> list[dict[str, Any]]:
-    """Return the grids with what their scores are: the criterion if the dev task has graded pairs."""
+    """Return the grids with their measures: the criterion if the dev task has graded pairs, else the task's."""
     dev = {grid["task"]: run.evaluation.tasks[grid["task"]] for grid in run.facts.grids}
     measures = {name: task.measure for name, task in dev.items() if task.kind != "pairs"}
     return [{**grid, "measure": measures.get(grid["task"], _CRITERIA[grid["criterion"]])} for grid in run.facts.grids]
@@ -27,8 +27,8 @@ def _blocks(grids: Sequence[Mapping[str, Any]], run: RunResults) -> Iterator[Blo
             words += f"; that is {grid['margin']:.2f} above the next bound, {grid['runner_up']:g}{_noise(grid)}"
         words += "."
         if grid["scheduler"] != "none":
-            words += f" Bounds that fell behind were stopped early: {grid['updates']:,} updates were made instead of "
-            words += f"{grid['updates_full']:,} ({grid['updates'] / grid['updates_full']:.0%})."
+            words += f" Bounds that fell behind were stopped early: the grid took {grid['updates']:,} updates instead "
+            words += f"of {grid['updates_full']:,} ({grid['updates'] / grid['updates_full']:.0%})."
         yield words
         notes = {grid["runner_up"]: "next", grid["winner"]: "chosen"}
         columns = {
@@ -47,7 +47,7 @@ def _blocks(grids: Sequence[Mapping[str, Any]], run: RunResults) -> Iterator[Blo
 
 
 def _noise(grid: Mapping[str, Any]) -> str:
-    """Compare the margin of means with its standard error, if both bounds have several models."""
+    """Compare the margin of means with its standard error if both bounds have several models."""
     bounds = {bound["lower_bound"]: bound for bound in grid["bounds"]}
     pair = [bounds[grid["winner"]], bounds[grid["runner_up"]]]
     if grid["statistic"] != "mean" or min(len(bound["scores"]) for bound in pair) < 2:
@@ -58,7 +58,7 @@ def _noise(grid: Mapping[str, Any]) -> str:
 
 
 def grid_chart(grid: Mapping[str, Any]) -> Chart | None:
-    """Return dev scores by lower bound: a dot per model, and a line of means of bounds not stopped early."""
+    """Chart dev scores by lower bound: a dot per model, and a line through the means of fully trained bounds."""
     bounds = sorted((bound for bound in grid["bounds"] if bound["scores"]), key=lambda bound: bound["lower_bound"])
     if len(bounds) < 2:
         return None

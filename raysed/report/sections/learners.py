@@ -1,4 +1,4 @@
-"""How far learners are from the members' mean, their target."""
+"""Distance of learners from their target, the members' mean."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,8 +13,8 @@ from raysed.store.text import Table, number
 def _learners(run: RunResults) -> list[dict[str, Any]]:
     """Return mean squared distances per dimension on the evaluation's sentences, by recipe.
 
-    Each model's mean is subtracted (`sed.target: centred_mean` leaves it out). The pooling is the one that learners
-    train with, if the run has it.
+    Each model's mean vector is subtracted first, because `sed.target: centred_mean` omits it. Models pool their last
+    layer, as learners train, if the run scored that pooling.
     """
     found = []
     # External teachers have other widths and their own pooling.
@@ -50,8 +50,8 @@ SECTIONS = [
         "Learners",
         90,
         _learners,
-        "Mean squared distance of the learners from their target, the members' mean, and of the members themselves "
-        "from it. A learner that is farther away than the members had too few updates.",
+        "Mean squared distance of each recipe's learners, and of its members, from the learners' target: the members' "
+        "mean. A learner farther away than the members had too few updates.",
         blocks=_blocks,
     )
 ]

@@ -21,7 +21,7 @@ _LONGEST = 80
 
 
 def worst_pairs(comparison: PairComparison, count: int = 10) -> list[dict[str, Any]]:
-    """Return the pairs that the chosen model ranks least like people do, worst first."""
+    """Return the pairs that the chosen model ranks farthest from their graded rank, worst first."""
     if not np.isfinite(comparison.after_P).all():
         return []
     gold_P, cosine_P = _ranks(comparison.gold_P), _ranks(comparison.after_P)
@@ -88,14 +88,14 @@ def pairs_table(pairs: Sequence[Mapping[str, Any]]) -> Table:
 
 def _changes_blocks(changes: Mapping[str, Any], run: RunResults) -> Iterator[Block]:
     model = f"{changes['model']} on {changes['task']}"
-    for kind, how in {"better": "more", "worse": "less"}.items():
+    for kind, direction in {"better": "closer to", "worse": "farther from"}.items():
         if changes[kind]:
-            yield f"{kind.title()}: the pairs that {model} ranks {how} like people than the original encoder does."
+            yield f"{kind.title()}: pairs that {model} ranks {direction} the graded order than the original encoder."
             yield pairs_table(changes[kind])
 
 
 def agreement_chart(comparison: PairComparison) -> Chart | None:
-    """Return cosines against graded scores with the means of ten bins, a panel per model with finite cosines."""
+    """Chart cosines against graded scores with the means of ten bins, a panel per model with finite cosines."""
     gold_P, cosines = comparison.gold_P, {BASE: comparison.before_P, comparison.model: comparison.after_P}
     cosines = {model: cosine_P for model, cosine_P in cosines.items() if np.isfinite(cosine_P).all()}
     if not cosines:
@@ -136,7 +136,7 @@ SECTIONS = [
         52,
         _failures,
         blocks=lambda found, run: [
-            f"The pairs that {found['model']} on {found['task']} ranks most differently from people.",
+            f"The pairs that {found['model']} on {found['task']} ranks farthest from the graded order.",
             pairs_table(found["pairs"]),
         ],
         is_part=True,

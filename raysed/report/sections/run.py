@@ -1,4 +1,4 @@
-"""The run itself: what was left out, corpus, time, environment, settings, and how to repeat it."""
+"""The run: what it left out, corpus, time, environment, settings, and how to repeat it."""
 
 import platform
 import shlex
@@ -48,16 +48,16 @@ def _facts_blocks(facts: Mapping[str, Any], run: RunResults) -> Iterator[Block]:
 
 
 def how_to_repeat(location: str, run: str, job: Sequence[str] = ("python", "jobs/ensemble_then_distill.py")) -> str:
-    """Return the command that repeats a run, under another name, from the settings in its directory."""
+    """Return the command that repeats a run under another name, with the settings in its directory."""
     settings = f"{run}.yaml" if "://" in location else f"{location}/{run}/config.yaml"
     again = f"{run[:94]}-again"  # names have at most 100 characters
     return shlex.join([*job, "--config", settings, "--run", again, "--storage", location])
 
 
 def _repeat(run: RunResults) -> dict[str, str]:
-    """Return the command that was typed, but in notebooks and at Python's prompt, and one that repeats the run.
+    """Return the command that was typed, if any, and one that repeats the run.
 
-    That is the script beside it, or `raysed run`.
+    The latter starts `ensemble_then_distill.py` in the directory of the started script, or else `raysed run`.
     """
     started = Path(sys.argv[0])
     words = ["raysed"] if started.name == "raysed" else ["python", sys.argv[0]]

@@ -1,4 +1,4 @@
-"""Scores: the headline table with its chart, and the same by task, pooled layers and width."""
+"""Scores: the headline table with its chart, and scores by task, pooled layers and width."""
 
 import statistics
 from collections import Counter
@@ -27,7 +27,7 @@ _FITTED_ON = {
 def headline_table(scores: ScoreTable) -> Table:
     """Return the main result as a table (like SED tables 3 and 4), without columns that the run does not fill.
 
-    Groups not scored on all headline tasks come last; a baseline that fits none of them is left out.
+    Groups not scored on all headline tasks come last; baselines scored on none are omitted.
     """
     fitting = [row for row in scores.counted if row.kind != "baseline" or set(scores.tasks) & set(row.metrics)]
     counts = Counter((row.recipe, row.kind) for row in fitting if row.kind != "grid")
@@ -39,7 +39,7 @@ def headline_table(scores: ScoreTable) -> Table:
         "fitted on": [scores.fitted_on or "-" if stages_of(recipe)[1] else "-" for recipe, _ in groups],
         "max": [number(entry.get("max")) for entry in groups.values()],
         "mean": [number(entry.get("mean")) for entry in groups.values()],
-        "95 %": [in_words(entry) for entry in groups.values()],
+        "95 %": [f"{entry['low']:.1f} to {entry['high']:.1f}" if "low" in entry else "-" for entry in groups.values()],
         "std": [number(entry.get("std") if entry["n"] > 1 else None) for entry in groups.values()],
         "n": [str(entry["n"]) for entry in groups.values()],
     }
@@ -51,13 +51,8 @@ def headline_table(scores: ScoreTable) -> Table:
     return Table(list(columns), list(zip(*columns.values())), names=[":".join(["scores", *group]) for group in groups])
 
 
-def in_words(entry: Mapping[str, Any]) -> str:
-    """Return the interval of a summary entry."""
-    return f"{entry['low']:.1f} to {entry['high']:.1f}" if "low" in entry else "-"
-
-
 def layers_table(scores: ScoreTable) -> Table:
-    """Return mean headline scores by pooled layers (SED table 8), of models scored at several depths."""
+    """Return mean headline scores by pooled layers (SED table 8) for models scored at several depths."""
     depths = {row.layers for row in scores.rows if row.kind != "baseline"}
     by_depth = {
         _depth_name(depth): replace(scores, main_layers=depth, draws={}).groups
@@ -74,7 +69,7 @@ def layers_table(scores: ScoreTable) -> Table:
 
 
 def widths_table(found: Sequence[Mapping[str, Any]], run: RunResults) -> Table:
-    """Return the mean score of a recipe's learners by width, one line for the dev task and each headline task."""
+    """Return the mean score of each recipe's learners by width, with a line per dev or headline task."""
     widths, lines = sorted({entry["width"] for entry in found}), []
     for recipe in dict.fromkeys(entry["recipe"] for entry in found):
         own = [[entry for entry in found if (entry["recipe"], entry["width"]) == (recipe, width)] for width in widths]
@@ -86,7 +81,7 @@ def widths_table(found: Sequence[Mapping[str, Any]], run: RunResults) -> Table:
 
 
 def _widths(run: RunResults) -> list[dict[str, Any]]:
-    """Score learners on all tasks with embeddings cut to the widths of `sed.widths`, and in full."""
+    """Score learners on all tasks with embeddings cut to `sed.widths`, and in full."""
     found = []
     for model in run.models if run.config.sed.widths else ():
         if model.kind == "learner":
@@ -104,7 +99,7 @@ def _depth_name(layers: int | str) -> str:
 
 
 def scores_chart(scores: ScoreTable) -> Chart | None:
-    """Return a band per group: a dot per model, the mean as a bar and in figures, and its interval as a line."""
+    """Chart a band per group: a dot per model, the mean as a bar and a number, and its interval as a line."""
     if not scores.groups:
         return None
 
@@ -117,7 +112,7 @@ def scores_chart(scores: ScoreTable) -> Chart | None:
                 axes.plot([entry["low"], entry["high"]], [y, y], color=GREY, alpha=0.6)
             averages = [row.average(scores.tasks) for row in scores.rows_of(group)]
             values = sorted(average for average in averages if average is not None)
-            # Spread, so that equal scores do not hide each other.
+            # Without a spread, equal scores would hide each other.
             spread_M = y + np.linspace(-0.1, 0.1, len(values)) * (len(values) > 1)
             axes.plot(values, spread_M, "o", markersize=5, color=_COLOURS.get(group[1], GREY), alpha=0.8)
             if len(values) > 1:
@@ -125,7 +120,7 @@ def scores_chart(scores: ScoreTable) -> Chart | None:
         axes.set(xlabel=f"{scores.measure}; bar: mean, line: its 95 % interval")
         axes.set(ylim=(len(scores.groups), 0), yticks=[])
 
-    means, counts = ({group: entry[of] for group, entry in scores.groups.items()} for of in ("mean", "n"))
+    means, counts = ({group: entry[key] for group, entry in scores.groups.items()} for key in ("mean", "n"))
     best, base = max(means, key=means.__getitem__), means.get(("base", "base"))
     title = f"Best: {titled(*best, counts[best])} {means[best]:.1f}"
     title += "" if base is None or best == ("base", "base") else f", base encoder {base:.1f}"

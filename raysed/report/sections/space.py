@@ -16,8 +16,8 @@ from raysed.store.text import Table
 def _of_task(run: RunResults) -> dict[str, np.ndarray]:
     """Return one task's embeddings by the base and by the last recipe, each with and without its calibration.
 
-    The task is the first of graded pairs, if any. A recipe is represented by its first model that has not collapsed, or
-    else by its first.
+    The task is the first with graded pairs, if any. A recipe's first model that has not collapsed, or else its first,
+    represents it.
     """
     names = [name for name in (run.config.evaluation.dev, *run.config.evaluation.report_tasks()) if name]
     task = next((name for name in names if run.evaluation.tasks[name].kind == "pairs"), names[0])

@@ -1,4 +1,4 @@
-"""External teachers beside the model that learnt from them: quality, size, speed."""
+"""External teachers compared with the model distilled from them: quality, size, speed."""
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from raysed.store.text import Table, number
 _LEARNER = f"{TEACHERS}-{SED}"
 _UNKNOWN = {"width": None, "parameters": None, "sentences_per_second": None}
 Models = Sequence[Mapping[str, Any]]
-"""Teachers, what they give together, and last the exported model; see docs/report.md."""
+"""Teachers, the combined teachers, and last the exported model; see docs/files.md."""
 
 
 def _teachers(run: RunResults) -> list[dict[str, Any]]:
@@ -41,7 +41,7 @@ def _teachers(run: RunResults) -> list[dict[str, Any]]:
     model, loaded = run.choice.model, run.exported_model
     own = {"model": run.choice.title, "width": loaded.encoder.width, "parameters": loaded.parameters}
     own |= {"sentences_per_second": run.speed, "score": run.scores.average_of(model.recipe, model.kind, model.index)}
-    # Learners that share their only teacher's space can search what it has embedded.
+    # Learners that share their only teacher's space can search its vectors.
     teacher, documents = run.facts.shares_space_of, [model for model in run.models if model.recipe == TEACHERS]
     if teacher and documents:
         learners = [model for model in run.models if model.recipe == _LEARNER]
@@ -54,7 +54,7 @@ def _teachers(run: RunResults) -> list[dict[str, Any]]:
 
 
 def teachers_table(models: Models) -> Table:
-    """Return models as a table, with the share of each teacher's score that the last one, their learner, keeps."""
+    """Return models as a table, with the share of each teacher's score that the last model, their learner, keeps."""
 
     def keeps(model: Mapping[str, Any]) -> str:
         is_teacher = model is not models[-1] and "searches" not in model
@@ -80,7 +80,7 @@ def _teacher_blocks(models: Models) -> Iterator[Block]:
 
 
 def gain_blocks(found: Mapping[str, Any]) -> Iterator[Block]:
-    """Yield words and tables on what named teachers are worth together, see `raysed.score.ensemble`."""
+    """Yield sentences and tables on the gain from combining teachers, see `raysed.score.ensemble`."""
     yield " ".join(summary_lines(found))
     dev, everyone, columns = found.get("dev", []), found["teachers"], list(found["rows"][0]["scores"])
     best_on = "best" if set(dev) & set(found["tasks"]) else "best on dev"
@@ -112,7 +112,7 @@ def gain_blocks(found: Mapping[str, Any]) -> Iterator[Block]:
 
 
 def agreement_blocks(found: Mapping[str, Any]) -> Iterator[Block]:
-    """Yield how much teachers agree, from `raysed.score.ensemble.agreement`."""
+    """Yield a table of how much teachers agree, from `raysed.score.ensemble.agreement`."""
     columns = {
         "teachers": lambda pair: " and ".join(pair["teachers"]),
         "neighbours that both find": lambda pair: f"{pair['shared']:.1f}%",
@@ -120,8 +120,8 @@ def agreement_blocks(found: Mapping[str, Any]) -> Iterator[Block]:
     yield Table.of(sorted(found["pairs"], key=lambda pair: pair["shared"]), columns)
     yield (
         f"Share of each sentence's {NEIGHBOURS} nearest neighbours among {found['sentences']:,} sentences; chance: "
-        f"{found['by_chance']:.1f}%. Teachers that agree add little to each other. If they differ, they may complement "
-        "each other, or one may just be worse; this does not show which."
+        f"{found['by_chance']:.1f}%. Teachers that agree add little to each other. Teachers that differ may "
+        "complement each other, or one may just be worse; this table does not show which."
     )
 
 
@@ -145,7 +145,7 @@ SECTIONS = [
         "",
         61,
         lambda run: run.facts.worth,
-        "Before anything was distilled, at the full width of the teachers:",
+        "The teachers before distillation, at their full width:",
         blocks=lambda found, run: gain_blocks(found),
         is_part=True,
     ),

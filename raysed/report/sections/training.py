@@ -16,8 +16,8 @@ from raysed.report.section import Section
 
 Curves = Mapping[str, Sequence[Mapping[str, Any]]]
 """Records by training: `step` and, where measured, `loss`, `dev` (x100) and others."""
-_FEW_RECORDS, _MOST_RECORDS = 15, 80
-"""Curves with few records have a mark at each, and those with more than the most show an even sample."""
+_FEW_RECORDS, _MAX_RECORDS = 15, 80
+"""Curves with few records mark each one; longer curves show an even sample of at most 80."""
 _MEASURES = {
     "loss": "training loss",
     "held_out": "loss on held-out sentences",
@@ -27,7 +27,7 @@ _MEASURES = {
 
 
 def training_chart(node: str, curves: Curves, references: Mapping[str, float] | None = None) -> Chart | None:
-    """Return a node's training curves, a panel per measure; `references` are lines among dev scores."""
+    """Chart a node's trainings, a panel per measure; `references` are horizontal lines in the dev panel."""
     panels, ends = [], []
     for key, label in _MEASURES.items():
         points = {}
@@ -49,7 +49,7 @@ def _draw(axes: Any, label: str, points: Mapping[str, np.ndarray], references: M
     are_many = len(points) > len(LINES)
     for (name, xy_2R), (colour, line) in zip(points.items(), [(BLUE, "-")] * len(points) if are_many else LINES):
         count = xy_2R.shape[1]
-        x_R, y_R = xy_2R[:, np.unique(np.linspace(0, count - 1, _MOST_RECORDS).round().astype(int))]
+        x_R, y_R = xy_2R[:, np.unique(np.linspace(0, count - 1, _MAX_RECORDS).round().astype(int))]
         look = {"linewidth": 1, "alpha": 0.5} if are_many else {"label": name}
         axes.plot(x_R, y_R, line, color=colour, marker="." if count <= _FEW_RECORDS else None, **look)
     for (name, value), (colour, line) in zip(references.items(), ((GREY, "--"), (PINK, ":"), (SKY, "-."))):
@@ -63,7 +63,7 @@ def _draw(axes: Any, label: str, points: Mapping[str, np.ndarray], references: M
 
 
 def _charts(data: None, run: RunResults) -> Iterator[Chart | None]:
-    """Yield a chart for the members of each node, and for the learners of each recipe that distils."""
+    """Yield a chart for each node's members and for each distilling recipe's learners."""
     of_dev = run.scores.groups_of(run.config.evaluation.dev)
     base = {"base": of_dev[BASE, "base"]["mean"]} if (BASE, "base") in of_dev else {}
     for node, names in run.facts.members.items():
@@ -79,7 +79,7 @@ def _charts(data: None, run: RunResults) -> Iterator[Chart | None]:
 
 
 def _curves(run: RunResults, what: str, names: Sequence[str]) -> Curves:
-    """Return histories by names such as `member 00`; the models of a grid's winner are its members."""
+    """Return histories by names such as `member 00`; a grid's members are its winner's models."""
     return {f"{what} {name.rpartition('/')[2]}": run.history(name) for name in names}
 
 

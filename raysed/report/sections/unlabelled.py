@@ -1,4 +1,4 @@
-"""What unlabelled sentences show: nearest neighbours, near-duplicates, and the shape of the embedding space."""
+"""Nearest neighbours, near-duplicates and the shape of the space, from unlabelled sentences."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from raysed.report.results import RunResults
 
 Models = Mapping[str, Mapping[str, Any]]
-"""By model, what `unlabelled_scores` returned."""
+"""Results of `unlabelled_scores` by model."""
 
 
 def unlabelled_table(models: Models) -> Table:
@@ -46,15 +46,15 @@ def _unlabelled(run: "RunResults") -> Models:
 def _blocks(models: Models, run: "RunResults") -> Iterator[Block]:
     count = f"{next(iter(models.values()))['sentences']:,}"
     yield (
-        f"For a few sentences, the nearest one among {count} by the original encoder and by the chosen model, with its "
-        "cosine. The two models use different scales: compare the sentences, not the cosines."
+        f"For a few sentences, the nearest of {count} by the original encoder and the chosen model, with its cosine. "
+        "The two models use different scales: compare the sentences, not the cosines."
     )
     yield neighbours_table(models)
     yield (
-        f"Scores without labels, on the same {count} sentences. Near-duplicates are made from up to 400 of them by a "
-        "typing mistake, another case, a repeated word or a full stop more or less; one is found if its nearest "
-        "sentence is the original. Alignment is the mean squared distance of the two, and uniformity shows how evenly "
-        "all sentences are spread (for both, lower is better). The last two columns describe the shape of the space. "
+        f"Scores without labels on the same {count} sentences. Near-duplicates differ from up to 400 of them by a "
+        "typo, a change of case, a repeated word, or a missing or extra full stop. One counts as found if its nearest "
+        "sentence is the original. Alignment is the mean squared distance between the two; uniformity shows how evenly "
+        "all sentences are spread. For both, lower is better. The last two columns describe the shape of the space. "
         f"{LABELS_ADVICE}"
     )
     yield unlabelled_table(models)
