@@ -13,7 +13,6 @@ from safetensors import safe_open
 from raysed.config import Role
 from raysed.data.tokens import SAMPLE_TEXTS
 from raysed.errors import UserError
-from raysed.model.formats import has_own_code
 from raysed.model.int8 import use_int8, write_int8
 from raysed.model.load import LibraryModel, NativeModel, load_model
 from raysed.model.precision import uses_bf16
@@ -43,7 +42,7 @@ class ModelTeacher(Teacher):
         try:
             loaded = load_model(config.path, config.layers, config.max_length, **options)
         except UserError as error:
-            if config.trust_remote_code or not has_own_code(self._directory):
+            if config.trust_remote_code or "custom code" not in str(error):
                 raise
             raise UserError(f"{error}; set teachers.trust_remote_code to run the code that comes with it") from None
         model = replace(loaded, prompts=prompts)
