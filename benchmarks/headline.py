@@ -182,7 +182,7 @@ def main() -> None:
     learners = {name: sorted((results / "models" / name).iterdir()) for name in found["rows"]}
     models = {name: [path] for name, path in teachers.items()} | learners
     scores = Scores.of(models, loaded(data, results), results / "models")
-    found["speed"] |= speeds({n: paths[0] for n, paths in models.items() if n not in found["speed"]}, scores.evaluation)
+    time_all({name: paths[0] for name, paths in models.items()}, scores.evaluation, found["speed"])
     file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     page = page_of(scores, found, content["settings"], different, arguments.local)
     (results / "table.md").write_text(page, encoding="utf-8")
@@ -342,21 +342,22 @@ def _title(name: str) -> str:
     return f"{name} (teacher)" if name in TEACHERS[ALL] else f"learner: {name}"
 
 
-def speeds(models: Mapping[str, Path], evaluation: Evaluation) -> dict[str, float]:
-    """Returns the sentences per second that models embed in fp32, and that TF-IDF takes.
+def time_all(models: Mapping[str, Path], evaluation: Evaluation, known: dict[str, float]) -> None:
+    """Adds the sentences per second that models embed in fp32, and that TF-IDF takes, where they are not known.
 
     Args:
         models: directories by name. Learners of one size have one speed, so only the first of each is timed.
         evaluation: its sentences are taken.
+        known: by name.
     """
-    sentences, found = evaluation.sentences[:SPEED_SENTENCES], {}
+    sentences = evaluation.sentences[:SPEED_SENTENCES]
     for name, path in models.items():
-        known = next((other for other in found if other.split(",")[0] == name.split(",")[0]), None)
-        print(f"time {name}", flush=True)
-        found[name] = found[known] if known else rate(load_model(str(path), 1, 64).embed, sentences)
-    if found:
-        found[TF_IDF] = rate(TfidfVectorizer(sublinear_tf=True).fit(evaluation.sentences).transform, sentences)
-    return found
+        alike = next((other for other in known if other.split(",")[0] == name.split(",")[0]), None)
+        if alike is None:
+            print(f"time {name}", flush=True)
+        known[name] = known[alike] if alike else rate(load_model(str(path), 1, 64).embed, sentences)
+    if TF_IDF not in known:
+        known[TF_IDF] = rate(TfidfVectorizer(sublinear_tf=True).fit(evaluation.sentences).transform, sentences)
 
 
 def draw_points(points: Mapping[str, tuple[float, float]], picture: Path) -> None:
@@ -377,6 +378,9 @@ def draw_points(points: Mapping[str, tuple[float, float]], picture: Path) -> Non
             color="#B34700" if is_own else "#444444",
             fontweight="bold" if is_own and name != BEST_ALONE else "normal",
         )
+    if {MINILM, BEST} <= points.keys():  # the same size, distilled
+        arrow = {"arrowstyle": "->", "color": "#D55E00", "lw": 1.8, "shrinkA": 7, "shrinkB": 7}
+        axes.annotate("", points[BEST], points[MINILM], arrowprops=arrow)
     axes.set(xscale="log", xlim=(50, 400_000), ylim=(62.5, 80.5), yticks=range(64, 81, 4))
     axes.set_xlabel("sentences per second, two CPU cores", fontsize=13.5)
     axes.set_ylabel("mean score", fontsize=13.5)
