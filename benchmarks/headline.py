@@ -179,7 +179,9 @@ def main() -> None:
             train(arm, config, overrides, arguments.storage.resolve(), results / "models" / arm.name)
             found["rows"][arm.name] = overrides
             file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    learners = {name: sorted((results / "models" / name).iterdir()) for name in found["rows"]}
+    learners = {
+        arm.name: sorted((results / "models" / arm.name).iterdir()) for arm in arms if arm.name in found["rows"]
+    }
     models = {name: [path] for name, path in teachers.items()} | learners
     scores = Scores.of(models, loaded(data, results), results / "models")
     time_all({name: paths[0] for name, paths in models.items()}, scores.evaluation, found["speed"])
