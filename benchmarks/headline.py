@@ -318,7 +318,8 @@ def page_of(
     """Returns the Markdown page of all tables."""
     origin = f"{local}" if local else "the hub and GitHub, as headline.yaml names them"
     same = f"differ from those of the printed table: {', '.join(different)}" if different else "are those of the table"
-    rows = [[name, " ".join(f"`{each}`" for each in overrides[1:])] for name, overrides in found["rows"].items()]
+    own = {name: [each for each in found["rows"][name] if "/" not in each] for name in found["rows"]}  # without paths
+    rows = [[name, " ".join(f"`{each}`" for each in values)] for name, values in own.items()]
     return (
         "\n\n".join(
             [
