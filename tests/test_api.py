@@ -168,7 +168,7 @@ def test_nothing_is_written_for_a_run_that_cannot_be_nor_outside_of_a_run(distil
     with pytest.raises(UserError, match=r"^setting run: "):
         distillation("A", ["One sentence."], run="../evil")
     for name in ("..", "\x1b[2J", "x" * 300, 5):
-        with pytest.raises(UserError, match=r"^evaluation.tasks has the name '.+'; use a short one "):
+        with pytest.raises(UserError, match=r"^evaluation.tasks has the name '.+'; use a short, printable one"):
             distillation("A", tasks={name: PAIRS})
     assert [path.name for path in tmp_path.iterdir()] == ["mine.tsv"]
     distillation("A", tasks={"../../../../evil": PAIRS})
@@ -256,7 +256,7 @@ def test_evaluate_takes_objects():
 
 @pytest.mark.parametrize("tasks", [None, [], {}])
 def test_without_tasks_nothing_is_evaluated(tasks):
-    with pytest.raises(UserError, match=r"^tasks: there is none; pass "):
+    with pytest.raises(UserError, match=r"^tasks: none given; pass "):
         raysed.evaluate(by_words, tasks)
 
 
