@@ -10,6 +10,7 @@ import torch
 
 import raysed
 from raysed import api, bundled
+from raysed.cli import code_of
 from raysed.config import find_config, load_config, make_config
 from raysed.data.corpus import check_corpus
 from raysed.errors import UserError
@@ -204,11 +205,12 @@ def test_objects_are_as_good_as_files(distillation):
     config = distillation("A", "c.txt", dev="mine.tsv", tasks=["mine.tsv", PAIRS])
     assert list(config.evaluation.tasks) == ["mine", "task-2"], "one that chooses is not one that does not"
     config = distillation("A", "c.txt", tasks={"first": PAIRS, "other": Path("mine.tsv")})
-    assert list(config.evaluation.tasks) == ["everyday-dev", *config.evaluation.report]
-    assert (config.evaluation.dev, config.evaluation.report) == ("everyday-dev", ["first", "other"])
+    assert (config.evaluation.dev, config.evaluation.report_tasks()) == (None, ["first", "other"])
+    for dev, kept in ((PAIRS, "best_on_dev"), (None, "best_on_held_out")):
+        assert distillation("A", "c.txt", dev=dev).sed.keep == kept
     rows = datasets.Dataset.from_dict({"sentence1": ["A cat."], "sentence2": ["A pet."], "score": [3.0]})
     for tasks in (PAIRS, rows):
-        assert distillation("A", "c.txt", tasks=tasks).evaluation.report == ["task-1"]
+        assert list(distillation("A", "c.txt", tasks=tasks).evaluation.tasks) == ["task-1"]
     for given, sentence in (
         ({"tasks": [[Path("mine.tsv"), Path("mine.tsv")]]}, "task task-1: a list of files is not one task"),
         ({"dev": PAIRS, "tasks": {"dev": PAIRS}}, "two tasks are called dev"),
@@ -226,7 +228,7 @@ def test_objects_are_as_good_as_files(distillation):
             distillation(**{"teachers": "A", "sentences": "c.txt", **given})
     for tasks in (np.array(["mine.tsv", "other.tsv"]), iter(["mine.tsv", "other.tsv"])):
         Path("other.tsv").write_bytes(Path("mine.tsv").read_bytes())
-        assert distillation("A", "c.txt", tasks=tasks).evaluation.report == ["mine", "other"]
+        assert list(distillation("A", "c.txt", tasks=tasks).evaluation.tasks) == ["mine", "other"]
     with pytest.raises(UserError, match=r"misspelt\.txt does not exist"):
         check_corpus(distillation("A", ["mine.tsv", "misspelt.txt"]).corpus)
 
@@ -274,6 +276,34 @@ def test_secrets_in_what_is_scored_are_not_repeated():
     with pytest.raises(UserError, match="contains a password") as caught:
         api.evaluate("s3://me:hush@bucket/model", {"mine": [*PAIRS, ("A dog.", "A pet.", 2.0)]})
     assert "hush" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("blank_pictures")
+def test_without_a_dev_task_a_worse_model_is_exported_with_a_warning_and_with_one_refused(tmp_path):
+    """A teacher of noise spoils its learner. Generated pairs decide nothing; pairs of the caller's do."""
+    options = {
+        "teachers": lambda sentences: np.random.default_rng(0).normal(size=(len(sentences), 192)),
+        "sentences": bundled.corpus()[:100],
+        "learner": "bundled:encoder",
+        "keep_layers": 1,
+        "storage": str(tmp_path),
+        "settings": {
+            "sed": {"epochs": 4, "batch_size": 16, "learning_rate": 1e-2, "evaluate_every": 8, "precision": "fp32"},
+            "resources": {"encode_precision": "fp32"},
+        },
+    }
+    result = raysed.distill(**options)
+    warning = result.report["exported"]["warning"]
+    assert code_of(result) == 0 and "on generated-test (generated pairs), less than the original encoder (" in warning
+    texts = [Path(result.directory, name).read_text() for name in ("report.md", "model/README.md")]
+    for text in texts:
+        assert (
+            "less than the original encoder (" in text and "generated pairs (written and graded by a program)" in text
+        )
+    assert " on generated pairs, " in result.report["exported"]["worth"]
+    dev = [(first, second, score) for score, first, second in bundled.pairs("dev")[:100]]
+    refused = raysed.distill(**options, dev=dev, run="refused")
+    assert code_of(refused) == 3 and refused.path is None and "generated pairs" not in str(refused.report)
 
 
 @pytest.mark.slow

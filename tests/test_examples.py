@@ -224,7 +224,7 @@ def test_the_printed_command_trains_on_written_queries(write, server, monkeypatc
     printed = write(save(Path("a.jsonl"), bundled.corpus()[:60]), "--column", "body", "--texts", "40")
     words = shlex.split(printed.splitlines()[-1].partition("Train with: ")[2].replace("MODEL", "bundled:encoder"))
     tasks = small_tasks()
-    words += ["--dev", tasks["everyday-dev"], "--task", tasks["everyday-test"], "--set", "resources.engine=local"]
+    words += ["--dev", tasks["generated-dev"], "--task", tasks["generated-test"], "--set", "resources.engine=local"]
     monkeypatch.setattr("sys.argv", [*words, "--allow-worse"])
     assert cli.main() == 0
     (table,) = Path("runs/distilled/corpus").rglob("part-00000.parquet")

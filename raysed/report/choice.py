@@ -19,12 +19,14 @@ _ORIGINAL, _REQUESTED = "the original encoder", "as set by export.recipe"
 class Choice:
     """The model to export and the reason; scores are on the dev task, x100, and None if undefined.
 
-    `others` has the scores of the original encoder and TF-IDF.
+    Without a dev task they are on the headline `tasks`, and do not decide. `others` has the scores of the original
+    encoder and TF-IDF.
     """
 
     model: ScoredModel
     reason: str
     dev: str | None = None
+    tasks: str = ""
     score: float | None = None
     others: Mapping[str, float | None] = field(default_factory=dict)
     may_be_worse: bool = False
@@ -47,16 +49,29 @@ class Choice:
     @property
     def refusal(self) -> str | None:
         """Why this model is not exported, in one sentence; None if it is."""
-        score = -math.inf if self.score is None else self.score
-        better = {name: other for name, other in self.others.items() if other is not None}
-        better = [f"{name} ({other:.1f})" for name, other in better.items() if other - score >= NO_DIFFERENCE]
-        if not better or self.may_be_worse:
+        if self.dev is None or self.may_be_worse or not self._better:
             return None
-        result = "has no score" if self.score is None else f"scores {self.score:.1f}"
         return (
-            f"no model is exported: {self.model.recipe}, the best model, {result} on {self.dev}, "
-            f"less than {' and '.join(better)}; to export it anyway, add --allow-worse or set export.allow_worse: true"
+            f"no model is exported: {self.model.recipe}, the best model, {_result(self.score)} on {self.dev}, "
+            f"less than {self._better}; to export it anyway, add --allow-worse or set export.allow_worse: true"
         )
+
+    @property
+    def warning(self) -> str | None:
+        """What speaks against this model where no dev task decides, in one sentence; None if nothing does."""
+        if self.dev is not None or not self._better:
+            return None
+        return (
+            f"{self.model.recipe} is exported, but {_result(self.score)} on {self.tasks}, less than {self._better}; "
+            "without a dev task, nothing refuses it"
+        )
+
+    @property
+    def _better(self) -> str:
+        score = -math.inf if self.score is None else self.score
+        known = {name: other for name, other in self.others.items() if other is not None}
+        better = [f"{name} ({other:.1f})" for name, other in known.items() if other - score >= NO_DIFFERENCE]
+        return " and ".join(better)
 
 
 def choose(
@@ -71,8 +86,8 @@ def choose(
 
     With `export.recipe`, candidates are that recipe's models. Otherwise all models of the run are, including the
     original encoder, calibrated or not. A trained model must beat the original encoder under the same calibration.
-    Without a dev task, take the first model of the last of `recipes` that has one. External teachers and calibrations
-    of single tasks (`per_task`) cannot be exported.
+    Without a dev task, take the first model of the last of `recipes` that has one, even if it scores worse. External
+    teachers and calibrations of single tasks (`per_task`) cannot be exported.
     """
     base, requested = next(model for model in models if model.recipe == BASE), export.recipe
     candidates = [
@@ -92,7 +107,13 @@ def choose(
         last_first = [parse_recipe(text) for text in reversed(recipes)]
         texts = [requested, *(text for recipe in last_first for text in (recipe.text, recipe.uncalibrated)), BASE]
         best = next(made[text] for text in texts if text in made)
-        return Choice(best, _REQUESTED if requested else "the last recipe, because there is no dev task")
+        reason = _REQUESTED if requested else "the last recipe, because there is no dev task"
+        score = scores.average_of(best.recipe, best.kind, best.index)
+        others = {
+            _ORIGINAL: scores.average_of(BASE, base.kind, base.index),
+            "TF-IDF": scores.average_of(TF_IDF, "baseline", 0),
+        }
+        return Choice(best, reason, None, ", ".join(map(scores.named, scores.tasks)), score, others)
     on_dev = {
         (row.recipe, row.index): row.score(dev)
         for row in scores.rows
@@ -104,16 +125,21 @@ def choose(
         candidates = [model for model in candidates if _is_candidate(model, on_dev)] or [base]
     best = max(candidates, key=lambda model: on_dev.get((model.recipe, model.index), -math.inf))
     among = ", ".join(dict.fromkeys(model.recipe for model in candidates))
-    reason = _REQUESTED if requested else f"because nothing else in the run is better on {dev}"
+    named = scores.named(dev)
+    reason = _REQUESTED if requested else f"because nothing else in the run is better on {named}"
     if len(candidates) > 1 and not requested:
-        reason = f"the best on {dev} of {len(candidates)} models ({among})"
+        reason = f"the best on {named} of {len(candidates)} models ({among})"
     others = {_ORIGINAL: on_dev.get((BASE, base.index)), "TF-IDF": on_dev.get((TF_IDF, 0))}
     score, may_be_worse = on_dev.get((best.recipe, best.index)), requested is not None or export.allow_worse
-    return Choice(best, reason, dev, score, others, may_be_worse)
+    return Choice(best, reason, named, "", score, others, may_be_worse)
 
 
 def _shown(score: float | None) -> str:
     return "no score" if score is None else f"{score:.1f}"
+
+
+def _result(score: float | None) -> str:
+    return "has no score" if score is None else f"scores {score:.1f}"
 
 
 def _is_candidate(model: ScoredModel, on_dev: Mapping[tuple[str, int], float]) -> bool:
