@@ -4,7 +4,7 @@
 
 The encoder stays frozen; BERT's head (a dense layer, a layer norm and a bias per token, the output matrix being the
 input embeddings) is trained on the named text files and `bundled:generated-text`, and its tensors are put beside the
-encoder's own. See docs/bundled-encoder.md.
+encoder's own. See raysed/bundled/README.md.
 """
 
 import argparse

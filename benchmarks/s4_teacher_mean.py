@@ -1,6 +1,6 @@
 """S4: the mean of ten teachers' embeddings as a run makes it, against ten calls of `encode` and an average in numpy.
 
-    python benchmarks/s4_teacher_mean.py [--pairs 5] [--teachers 10] [--sentences N] [--engine auto]
+    python benchmarks/s4_teacher_mean.py [--pairs 5] [--teachers 10] [--sentences N] [--engine local]
 
 The teachers are M3 with a little noise on its weights. Both sides load their models and tokenise within their turn;
 raysed tokenises once, writes the target table and re-encodes some of its rows to check them. Each of raysed's turns is

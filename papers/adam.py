@@ -1,7 +1,7 @@
 """SentEval's classifier: softmax regression by Adam with early stopping (`usepytorch` with `nhid: 0`).
 
 Published transfer scores use it. It stops before convergence, so its choice of weight decay and its seed matter; on
-SICK entailment it is 1.0 to 2.4 points below a converged logistic regression (docs/transfer.md).
+SICK entailment it is 1.0 to 2.4 points below a converged logistic regression (papers/README.md).
 """
 
 import math

@@ -3,7 +3,7 @@
 Any models:             python -m papers.transfer SentEval/data/downstream --model MODEL --output scores.json
 All models of a run:    python -m papers.transfer SentEval/data/downstream --run CONFIG --output scores.json
 
-SED table 7 and BSL table 2 report these tasks; `jobs/reproduce.py` scores its runs by `rows_of_run`. docs/transfer.md
+SED table 7 and BSL table 2 report these tasks; `jobs/reproduce.py` scores its runs by `rows_of_run`. papers/README.md
 describes the tasks, and what differs from SentEval.
 """
 

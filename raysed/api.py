@@ -82,7 +82,7 @@ class Result:
         """The run's directory; a URI on remote storage."""
         texts = [storage.read_text(f"report.{ending}") for ending in ("json", "md")]
         self.report = Report(json.loads(texts[0] or "{}"), texts[1] or "")
-        """Content of `report.json`, see docs/report.md."""
+        """Content of `report.json`, see docs/files.md."""
 
     @property
     def path(self) -> str | None:

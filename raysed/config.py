@@ -184,7 +184,7 @@ class EncoderConfig(Block):
     """Layers to keep: a list counted from 0, such as `[0, 2, 5]`; or a number or `half`, spread evenly. Best if the
     encoder is a teacher (docs/distill.md). `null`: all."""
     trust_remote_code: bool = False
-    """Allow code that comes with the model to run. See docs/security.md."""
+    """Allow code that comes with the model to run. See SECURITY.md."""
     max_length: int = Field(75, ge=3)
     """Tokens per sentence, including special tokens (CT: 75). The rest is cut off and reported."""
     layers: Layers = 2
@@ -192,7 +192,7 @@ class EncoderConfig(Block):
     last (docs/methods.md#pooling). Training uses the last (SED section 5.1)."""
     static: StaticConfig | None = None
     """Distil `teachers` into a static model, one vector per token: `{}`, or the settings below. See
-    docs/distill.md#the-smallest-learner."""
+    docs/distill.md#static-models."""
 
     @field_validator("model_kwargs")
     @classmethod
@@ -399,10 +399,11 @@ class MembersConfig(Block):
     evaluate_every: int = Field(500, ge=1)
     """Steps between evaluations on the dev task."""
     checkpoint_every: Annotated[int, NO_EFFECT] = Field(500, ge=1)
-    """Steps between checkpoints, the most a crash costs. On a GPU, more if writing takes long (docs/gpu.md)."""
+    """Steps between checkpoints, the most a crash costs. On a GPU, more if writing takes long
+    (docs/performance.md#gpus)."""
     precision: Precision = "auto"
     """`bf16` (autocast; weights stay fp32), `fp32`, or `auto`: `bf16` on GPUs with hardware support (A100, L4, later).
-    On CPUs, `auto` measures once per machine and model whether `bf16` is faster (docs/speed.md)."""
+    On CPUs, `auto` measures once per machine and model whether `bf16` is faster (docs/performance.md#settings)."""
 
     @model_validator(mode="after")
     def _enough_for_the_minimum(self) -> "MembersConfig":
@@ -545,12 +546,12 @@ class CombinationConfig(Block):
     how: Literal["concatenated", "mean"] = "concatenated"
     """`concatenated`: unit vectors side by side; the target's cosines are the teachers' mean. `mean`: the plain mean
     (SED), for copies of one encoder. Targets wider than the learner are reduced to principal directions. See
-    docs/distill.md#combining."""
+    docs/methods.md#combining-teachers."""
     weights: list[Annotated[float, Field(gt=0)]] | None = None
     """One weight per teacher. `null`: equal."""
     balance: Literal["none", "centred"] = "none"
     """`centred`: centre each teacher's unit vectors and scale them to equal total variance (PHI-S). For teachers with
-    high cosines (docs/distill.md#balance)."""
+    high cosines (docs/methods.md#balance)."""
     leave_out: bool = False
     """Distil only the smallest set of teachers that no larger one beats by 0.1 on the dev task. With up to 6 teachers,
     raysed tries all sets; with more, it adds one at a time."""
@@ -629,7 +630,7 @@ class ResourcesConfig(Block):
     """CPUs per member. `null`: one, or more with fewer members than cores; without Ray, all."""
     gpus_per_member: Annotated[float | None, NO_EFFECT] = Field(None, gt=0)
     """GPUs per member, a fraction or whole number. `null`: as many members per GPU as fit in 85 % of its memory, one
-    CPU each (docs/size.md)."""
+    CPU each (docs/performance.md#if-it-does-not-fit)."""
     concurrent_members: Annotated[int | None, NO_EFFECT] = Field(None, ge=1)
     """Most members at once on Ray. `null`: as many as fit."""
     gpu: Annotated[bool | None, NO_EFFECT] = None
@@ -645,7 +646,7 @@ class ResourcesConfig(Block):
     encode_precision: EncodePrecision = "auto"
     """As `members.precision`, for teachers' embeddings (also in `raysed teachers`), with weights in bf16, too. Means
     and scores use fp32. `int8`: on CPUs, OpenVINO embeds the corpus with the models in `teachers`, quantized on 300 of
-    its sentences; needs `pip install 'raysed[openvino]'` (docs/speed.md)."""
+    its sentences; needs `pip install 'raysed[openvino]'` (docs/performance.md#settings)."""
     wait_minutes: Annotated[float, NO_EFFECT] = Field(10.0, ge=0)
     """Longest wait for an autoscaling cluster. If a smaller one can do the run, the wait ends two minutes after its
     last new node."""
@@ -674,7 +675,7 @@ class _Common(Block):
     password, key or token are refused everywhere."""
     seed: int = Field(0, ge=0)
     """Seed of all draws and trainings. On one machine, the same seed gives the same files, up to rounding on GPUs
-    (docs/faults.md)."""
+    (docs/failures.md#is-the-result-the-same)."""
     recipes: list[str] = ["ct-sed-flow"]
     """Recipes to run. Stages that they share run once."""
     teachers: Annotated[

@@ -38,7 +38,7 @@ def small_tasks(skipped: int = 0, pairs: int = 100) -> dict[str, str]:
     for name in ("dev", "test"):
         lines = pairs_file(name).read_text(encoding="utf-8").splitlines(keepends=True)
         (directory / f"{name}.tsv").write_text("".join([lines[0], *lines[skipped + 1 :][:pairs]]), encoding="utf-8")
-    return {f"everyday-{name}": str(directory / f"{name}.tsv") for name in ("dev", "test")}
+    return {f"generated-{name}": str(directory / f"{name}.tsv") for name in ("dev", "test")}
 
 
 def tiny_settings(**changes) -> dict:

@@ -17,9 +17,10 @@ from raysed.recipe import member_stages, parse_recipe
 from settings_page import settings
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted({*ROOT.glob("*.md"), *plain.PAGES})
 CONFIGS = {path.stem for path in ROOT.glob("raysed/configs/*.yaml")}
 JOBS = sorted(ROOT.glob("jobs/*.py"))
+BENCHMARKS = sorted(ROOT.glob("benchmarks/*.py"))
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
 
@@ -69,7 +70,7 @@ def by_name(path: Path) -> str:
 
 
 def test_relative_links_lead_somewhere():
-    for page in PAGES:
+    for page in [*PAGES, *ROOT.glob("benchmarks/**/*.md")]:
         for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
             path, _, anchor = target.partition("#")
             other = (page.parent / path).resolve() if path else page
@@ -101,6 +102,10 @@ def options_of(job: Path) -> set[str]:
     return {option for action in module.parser()._actions for option in action.option_strings}
 
 
+def options_of_benchmarks() -> set[str]:
+    return {option for path in BENCHMARKS for option in re.findall(r'"(--[a-z][\w-]*)"', path.read_text())}
+
+
 def ray_options(words: list[str]) -> set[str]:
     """The options of a `ray` command, asked of Ray itself."""
     from ray.scripts.scripts import cli
@@ -120,7 +125,7 @@ def options_in(words: list[str]) -> set[str]:
 def test_options_exist():
     of_jobs = {by_name(job): options_of(job) for job in [*JOBS, ROOT / "examples/write_queries.py"]}
     of_papers = [options_of(ROOT / f"papers/{name}.py") for name in ("transfer", "views")]
-    own = set().union(*of_jobs.values(), *of_papers, ray_options(["job", "submit"]))
+    own = set().union(*of_jobs.values(), *of_papers, ray_options(["job", "submit"]), options_of_benchmarks())
     others = {"tensorboard": {"--logdir"}, "grafana": {"--homepath", "--config"}}
     for line in (line for line in commands() if "--" in line):
         words = shlex.split(line)
@@ -158,7 +163,7 @@ def test_the_command_of_the_tutorial_is_one_that_works():
 
 def test_named_configs_exist_and_each_is_on_the_page_of_settings():
     for page in [*PAGES, *ROOT.glob("raysed/configs/*.yaml"), ROOT / "cluster.yaml", *JOBS]:
-        assert set(re.findall(r"--config ([\w-]+)(?![\w.-])", page.read_text())) <= CONFIGS, by_name(page)
+        assert set(re.findall(r"--config ([\w-]+)(?![\w./-])", page.read_text())) <= CONFIGS, by_name(page)
     assert first_cells("docs/configuration.md") >= CONFIGS
 
 
@@ -191,7 +196,10 @@ def test_recipes_are_recipes_and_every_stage_has_its_row():
 
 
 def test_repository_files_exist():
-    """Paths below the repository's folders, and Python files by name."""
+    """Paths below the repository's folders, also in commands, and Python files by name."""
+    for line in commands():
+        for path in re.findall(r"(?<![\w:./-])((?:jobs|benchmarks|examples)/[\w.-]+\.(?:py|yaml))", line):
+            assert (ROOT / path).exists(), f"{line}: {path} is not there"
     for page, span in spans():
         if re.fullmatch(r"(?:raysed|jobs|docs|tests|benchmarks|\.ci)/[\w./-]*", span):
             assert (ROOT / span).exists(), f"{page}: {span} is not there"

@@ -73,7 +73,7 @@ def start(nodes, tmp_path) -> Iterator[Callable[..., faults.Job]]:
 
 @pytest.fixture
 def figure(record_property) -> Callable[..., None]:
-    """Has what a test has measured printed at the end of all tests, for docs/faults.md."""
+    """Has what a test has measured printed at the end of all tests, for the results."""
 
     def say(**values: Any) -> None:
         record_property("figure", ", ".join(f"{key} {value}" for key, value in values.items()))

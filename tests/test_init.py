@@ -52,7 +52,7 @@ def test_it_tells_what_is_there_and_ends_with_what_to_type(called, text, tmp_pat
 
 def test_the_page_shows_what_it_says(called):
     said = called("bundled:generated-text", "--pairs", "bundled:generated-dev", "bundled:generated-test")[1]
-    shown = re.search(r"init-output -->\n```\n(.*?)```", (ROOT / "docs/init.md").read_text(), flags=re.S)[1]
+    shown = re.search(r"init-output -->\n```\n(.*?)```", (ROOT / "docs/quickstart.md").read_text(), flags=re.S)[1]
     assert shown == said
 
 

@@ -4,7 +4,7 @@
 
 It trains a lower-case WordPiece tokenizer on the sentences. A BERT starts from token embeddings that are the teachers'
 embeddings of single tokens. Both are written to runs/bundled-encoder-start in Hugging Face layout, unless it exists. A
-run of `teachers-sed` then trains the BERT. See docs/bundled-encoder.md.
+run of `teachers-sed` then trains the BERT. See raysed/bundled/README.md.
 """
 
 import argparse

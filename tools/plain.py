@@ -2,8 +2,8 @@
 
     python3 tools/plain.py
 
-Commands are the shell and Python blocks of README.md and docs/, the docstrings of jobs/ and the files in examples/; new
-ones run without a change here. The files that they name (`A`, `tickets.txt`, `my-search/`) lie where they run: the
+Commands are the shell and Python blocks of `PAGES`, the docstrings of jobs/ and the files in examples/; new ones run
+without a change here. The files that they name (`A`, `tickets.txt`, `my-search/`) lie where they run: the
 package's text, small models with random weights, and the package's encoder with three more such layers.
 """
 
@@ -22,6 +22,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build/plain"
+PAGES = [
+    ROOT / "README.md",
+    *sorted(ROOT.glob("docs/*.md")),
+    ROOT / "papers/README.md",
+    ROOT / "raysed/bundled/README.md",
+]
 INSTALLS = {"plain": ".", "all": ".[all]"}
 """Requirement to install, by environment."""
 AT_A_TIME = 2  # commands
@@ -34,7 +40,7 @@ LEFT_OUT = {
     r"^GROUP=|^aws |^echo |^\$QUOTA ": "it needs an account",
     r"^GF_SERVER_HTTP_ADDR=": "it serves pages until it is stopped",
     r"^python tools/bundled_encoder\.py|^python benchmarks/bundled_head\.py": "it writes the bundled encoder",
-    r"^\.venv/bin/python benchmarks/": "it measures for minutes",
+    r"^(\.venv/bin/)?python benchmarks/(?!bundled_head)": "it measures for minutes",
     r"^python jobs/reproduce\.py sed-table-1": "it trains for minutes, on data that the repository lacks",
     r"^python - .*\n(?!import |from )": "it needs names that its page does not define",
     r"\nimport ray\n|ray_template\.": "it needs Ray; tests/cluster/ runs it",
@@ -42,7 +48,6 @@ LEFT_OUT = {
     r"examples/mteb_scores\.py": "it needs mteb and the hub",
     r"^python examples/write_queries\.py (?!--help)": "it needs a server; tests/test_examples.py runs it",
     r"^python -m papers\.views ": "it needs WordNet or translation models; tests/papers/ runs it",
-    r"^nvidia-cuda-mps-control": "it needs a GPU",
 }
 """Reasons to leave out commands, by pattern."""
 SUBSTITUTES = {
@@ -83,7 +88,7 @@ def shell_commands(text: str) -> list[str]:
 def commands() -> dict[str, list[str]]:
     """Return the commands by file, in the file's order."""
     found: dict[str, list[str]] = {}
-    for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]:
+    for path in PAGES:
         lines = found[path.relative_to(ROOT).as_posix()] = []
         for _, language, text in re.findall(r"^( *)```(sh|python)\n(.*?)^\1```", path.read_text(), re.S | re.M):
             lines += shell_commands(text) if language == "sh" else [f"python - <<'END'\n{text}END"]
@@ -121,7 +126,7 @@ def make_directory(path: Path) -> None:
     sentences = bundled.corpus()[:150]
     for name in ("data/tickets", "text", "SentEval/data/downstream/TREC", "my-search/qrels"):
         (path / name).mkdir(parents=True)
-    for name in ("tickets.txt", "text/1.txt"):
+    for name in ("tickets.txt", "questions.txt", "text/1.txt"):
         (path / name).write_text("".join(f"{sentence}\n" for sentence in sentences))
     for name in ("tickets.jsonl", "data/tickets/1.jsonl"):
         (path / name).write_text("".join(json.dumps({"text": sentence}) + "\n" for sentence in sentences))

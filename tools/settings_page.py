@@ -88,7 +88,8 @@ def _meaning(model: type[BaseModel], name: str) -> str:
     text = next(filter(None, (_docstrings(kind.__module__).get((kind.__name__, name)) for kind in kinds)), None)
     if text is None:
         raise ValueError(f"{model.__name__}.{name} has no docstring; say below it what it means")
-    return re.sub(r"docs/([\w-]+)\.md(#[\w-]+)?", r"[\1](\1.md\2)", text.replace("|", r"\|"))
+    text = re.sub(r"docs/([\w-]+)\.md(#[\w-]+)?", r"[\1](\1.md\2)", text.replace("|", r"\|"))
+    return text.replace("SECURITY.md", "[security](../SECURITY.md)")
 
 
 def fill(page: str) -> str:

@@ -30,7 +30,7 @@ MOST_SENTENCES = 100_000
 """Draw this many from a larger corpus: a first run should take hours, not days."""
 FEW_SENTENCES, FEW_PAIRS = 1_000, 100
 _UPDATES = 800
-"""Steps of a learner; three layers of MiniLM then score 97 % of their teacher (benchmarks/2026-11-23-curves.md)."""
+"""Steps of a learner; three layers of MiniLM then score 97 % of their teacher (docs/results.md#one-teacher)."""
 _MAX_EPOCHS = 20
 _CT_STEPS = (200, 1000)
 _FLOW_UPDATES = 300

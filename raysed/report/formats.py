@@ -14,7 +14,7 @@ from raysed.model.formats import FILES, cosines, largest_difference, load_format
 from raysed.score.tasks import EvaluationTask, main_score
 
 LEAST_COSINES: dict[str, float] = {"openvino": 0.999, **dict.fromkeys(("int8", "int8_avx2", "openvino_int8"), 0.95)}
-"""Least mean cosine with the trained vectors, see docs/distill.md; all other formats differ by rounding in float32."""
+"""Least mean cosine with the trained vectors; all other formats differ by rounding in float32."""
 _TIMED = 1000
 """Sentences for measuring speed."""
 _MAX_SCORED = 20_000

@@ -122,7 +122,7 @@ class ScoreTable:
 
     @cached_property
     def summary(self) -> list[dict[str, Any]]:
-        """Statistics by group and task (SED table 3), see docs/report.md; std is the sample's, 0 for one model."""
+        """Statistics by group and task (SED table 3), see docs/files.md; std is the sample's, 0 for one model."""
         groups: dict[tuple, list[Row]] = {}
         for row in self.counted:
             groups.setdefault((row.recipe, row.kind, row.lower_bound), []).append(row)

@@ -78,7 +78,7 @@ def test_the_embedding_space():
 
 
 def test_report_json_has_the_documented_shape():
-    """Numpy values are unwrapped, and what is no number in JSON becomes null. The page: docs/report.md."""
+    """Numpy values are unwrapped, and what is no number in JSON becomes null. The page: docs/files.md."""
     rows = full_run()
     rows[0].metrics["dev"]["spearman"] = np.float32("nan")
     rows[1].metrics["dev"]["spearman"] = np.float64(0.5)
@@ -86,7 +86,7 @@ def test_report_json_has_the_documented_shape():
     report = report_of(rows, timings={"ct": {"seconds": np.float32(2)}}, members=left_out)
     text = report.to_json()
     assert "NaN" not in text
-    data, page = json.loads(text), (ROOT / "docs/report.md").read_text()
+    data, page = json.loads(text), (ROOT / "docs/files.md").read_text()
     example = json.loads(re.search(r"```json\n(.*?)```", page, re.DOTALL)[1])
     assert data.keys() == example.keys()
     for name in ("rows", "summary"):

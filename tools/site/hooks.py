@@ -9,7 +9,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
 STYLE = Path(__file__).with_name("site.css")
-PAGES = ("*.md", "docs/*.md", "benchmarks/**/*.md")
+PAGES = ("*.md", "docs/*.md", "papers/*.md", "raysed/bundled/*.md", "benchmarks/**/*.md")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -31,9 +31,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Hide the list of pages on the first page, which is alone in its tab."""
+    """Hide the list of pages on the first page, which is alone in its tab; keep measurements out of the search."""
     if page.is_homepage:
         page.meta["hide"] = ["navigation"]
+    if page.file.src_uri.startswith("benchmarks/"):
+        page.meta["search"] = {"exclude": True}
     return markdown
 
 

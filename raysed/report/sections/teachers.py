@@ -18,7 +18,7 @@ from raysed.store.text import Table, number
 _LEARNER = f"{TEACHERS}-{SED}"
 _UNKNOWN = {"width": None, "parameters": None, "sentences_per_second": None}
 Models = Sequence[Mapping[str, Any]]
-"""Teachers, the combined teachers, and last the exported model; see docs/report.md."""
+"""Teachers, the combined teachers, and last the exported model; see docs/files.md."""
 
 
 def _teachers(run: RunResults) -> list[dict[str, Any]]:

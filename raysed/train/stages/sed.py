@@ -87,7 +87,7 @@ class SedConfig(TuningConfig):
     """`mse`: mean squared difference from the target (SED). `unit_mse`: squared distance of unit vectors.
     `contrastive`: InfoNCE within the batch. `scores`: divergence of the learner's rankings of the batch's texts from
     the targets' (docs/search.md). `nll`: likelihood with a learnt variance per dimension, for `sed.head: drop`. A list:
-    their sum. See docs/distill.md#losses."""
+    their sum. See docs/methods.md#losses."""
     temperature: float = Field(0.05, gt=0)
     """Divisor of cosines in `scores`. Lower values give the best texts more weight."""
     widths: Annotated[list[Annotated[int, Field(ge=1)]], AfterValidator(ascending)] = []
@@ -96,7 +96,7 @@ class SedConfig(TuningConfig):
     head: Literal["fold", "keep", "drop"] | None = None
     """`null`: targets have the learner's width. Otherwise the learner gets a linear head per teacher. `keep` exports
     the heads, `fold` exports at most the learner's width with the same dot products, `drop` exports the learner alone.
-    For `teachers`. See docs/distill.md#teachers-of-another-width."""
+    For `teachers`. See docs/methods.md#learner-heads."""
     target: Literal["mean", "centred_mean"] | None = None
     """`mean` of the members' embeddings (paper), or `centred_mean`: the mean without its corpus average, CT's common
     offset. `null`: `centred_mean` for members that end with `ct`, else `mean`."""
