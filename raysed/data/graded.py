@@ -123,9 +123,8 @@ def _read(config: TaskConfig, setting: str, split: str) -> Iterator[Rows]:
 
         split = config.source.removeprefix(bundled.PAIRS)
         if split not in bundled.SPLITS:
-            known = ", ".join(bundled.PAIRS + name for name in bundled.SPLITS)
-            problem = f"{config.source} does not exist; the generated pairs of the package are {known}"
-            raise UserError(problem, setting=setting)
+            known = f"{bundled.PAIRS}train, {bundled.PAIRS}dev or {bundled.PAIRS}test"
+            raise UserError(f"{config.source} does not exist; use {known}", setting=setting)
         file = replace(local_file(bundled.pairs_file(split)), name=config.source)
         yield read(file, graded_schema(TaskConfig(source=config.source), setting))
     elif os.path.isdir(path):

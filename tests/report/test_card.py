@@ -82,7 +82,7 @@ NASTY = '<img src=x onerror="alert(1)"> [me](http://x) $5$'
 
 
 def card(
-    path, text="ct-sed", calibration=None, is_static=False, facts=None, prompts=None, dev="dev", **settings
+    path, text="ct-sed", calibration=None, is_static=False, facts=None, prompts=None, has_dev=True, **settings
 ) -> str:
     config = make_config({"run": "demo", "recipes": [text], **settings})
     lengths = {"max_length": 75, "sentences": 2000, "tokens": 30_000, "truncated_sentences": 50, "lost_tokens": 600}
@@ -93,9 +93,11 @@ def card(
     own = next((row for row in full_run() if (row.recipe, row.layers) == (text, 2)), None)
     run = SimpleNamespace(
         config=config,
-        scores=scored(full_run(), fitted_on="corpus", exported=own, generated=() if dev else TASKS),
+        scores=scored(full_run(), fitted_on="corpus", exported=own, generated=() if has_dev else TASKS),
         facts=Facts(**{"cluster": "", **known, **(facts or {})}),
-        choice=Choice(ScoredModel(text, kind, 0, "", (1,), None), "the only one", dev, "sts12", 70.0, {"TF-IDF": 72.0}),
+        choice=Choice(
+            ScoredModel(text, kind, 0, "", (1,), None), "the only one", "sts12", has_dev, 70.0, {"TF-IDF": 72.0}
+        ),
         speed=512.3,
         exported_model=SimpleNamespace(encoder=encoder, calibration=calibration, parameters=0),
         prompts=prompts or {},
@@ -137,7 +139,7 @@ def test_it_says_that_only_some_layers_were_taken_and_what_fitted_a_calibration(
 
 
 def test_it_says_what_its_scores_rest_on_and_warns_of_a_worse_model(tmp_path):
-    text = card(tmp_path, dev=None)
+    text = card(tmp_path, has_dev=False)
     assert "on generated pairs" in text
     assert "sts12, sts13: generated pairs (written and graded by a program)." in text
     assert "- **Warning:** ct-sed is exported, but scores 70.0 on sts12, less than TF-IDF (72.0); " in text
