@@ -281,7 +281,7 @@ def test_secrets_in_what_is_scored_are_not_repeated():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("blank_pictures")
-def test_without_a_dev_task_a_worse_model_is_exported_with_a_warning_and_with_one_refused(tmp_path):
+def test_without_a_dev_task_a_worse_model_is_exported_with_a_warning_and_with_one_refused(tmp_path, capfd):
     """A teacher of noise spoils its learner. Generated pairs decide nothing; pairs of the caller's do."""
     options = {
         "teachers": lambda sentences: np.random.default_rng(0).normal(size=(len(sentences), 192)),
@@ -294,9 +294,10 @@ def test_without_a_dev_task_a_worse_model_is_exported_with_a_warning_and_with_on
             "resources": {"encode_precision": "fp32"},
         },
     }
-    result = raysed.distill(**options)
+    result = raysed.distill(**options, verbose=True)
     warning = result.report["exported"]["warning"]
     assert code_of(result) == 0 and re.search(r"on generated-test \(generated pairs\), less than .*TF-IDF \(", warning)
+    assert f"\nwarning: {warning}\n" in capfd.readouterr().out
     for text in (Path(result.directory, name).read_text() for name in ("report.md", "model/README.md")):
         assert "nothing refuses it" in text and "generated pairs (written and graded by a program)" in text
     assert " on generated pairs, " in result.report["exported"]["worth"]
