@@ -5,7 +5,7 @@ SOURCES := pyproject.toml constraints.txt
 # A test process that dies ends the run: pytest-xdist would start another, and wait forever for tests that it lost.
 PYTEST := $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --max-worker-restart=0
 
-.PHONY: help quickstart half-minilm test test-fast test-more test-plain test-cluster bench gpu-check lint docs site wheel lock clean
+.PHONY: help quickstart half-minilm test test-fast test-more test-plain test-cluster bench headline gpu-check lint docs site wheel lock clean
 
 help:  ## show this list
 	@sed -nE -e 's/^#: (.*)/\n\1/p' -e 's/^([a-z-]+):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -58,6 +58,9 @@ test-cluster: .venv/installed-tests  ## clusters of several nodes, and what they
 #: Measure it
 bench: .venv/installed-bench  ## measure every figure of speed, a bit over an hour on 2 cores
 	$(BIN)/python benchmarks/run_all.py $(BENCH)
+
+headline: .venv/installed  ## the README's table from public models and data, 90 minutes on 2 cores (HEADLINE="--local DIR": data that are there)
+	$(BIN)/python benchmarks/headline.py $(HEADLINE)
 
 gpu-check: .venv/installed  ## check and measure a GPU in nine minutes (GPU_CHECK="--half A": four; "--device cpu": the check itself)
 	$(BIN)/python benchmarks/gpu_check.py $(GPU_CHECK)

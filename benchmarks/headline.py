@@ -1,11 +1,23 @@
-"""What learners keep of an ensemble of published models: a run of headline.yaml for each of ARMS, one after the other.
+"""The README's table of results: published models, what they teach one small model, and what text that takes.
 
-    ../shared/data/teachers ../teachers
-    python benchmarks/headline.py --output FILE [--storage runs] [--only "six, mpnet" ...] [--set sed.learners=1]
+    make headline                                  # public: models and data from the hub and from GitHub
+    make headline HEADLINE="--local ../shared/data"    # models in ../teachers, data in a directory laid out alike
 
-All read the same number of sentences, and have three seeds. They share a run directory, so each teacher is asked once
-about each sentence. In the end all learners and teachers, alone and together, are scored on the same resamples;
-differences come with 95 % intervals over the items of the tasks and the seeds. What is in FILE is not trained again.
+Everything that is read, its revision, split and cut stands in headline.yaml, with the settings; headline_data.py reads
+it. For each of ARMS a run of that config trains learners. All rows of one text share a run directory, so each teacher
+is asked once about each sentence. In the end all models are scored on the same resamples of the tasks, and timed.
+The same command continues what was stopped: runs resume, and RESULTS/scores.json keeps what is done.
+
+RESULTS is `headline-results` in --storage (`runs`):
+
+    table.md       the README's table, its differences with 95 % intervals over items and seeds, all scores, settings
+    scores.json    settings and seeds of each row, speeds
+    data/, text/   data as it was fetched; the training texts, a sentence a line
+    models/        the learners, a directory for each row, one below it for each seed
+
+Texts. `domain`: 45,000 sentences of a pool that holds the scored texts of Stack Overflow and CLINC, of TREC-QA, and of
+some pairs, without labels: what distilling on one's own text gives. `zero-shot`: 40,000 sentences of general text, none
+of which is scored; nothing of Stack Overflow and CLINC is read. Both have the same number of updates.
 """
 
 import argparse
@@ -21,6 +33,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import yaml
 from matplotlib.figure import Figure
 from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -35,36 +48,76 @@ from raysed.score.tasks import Evaluation, Outcomes, mean_score
 from raysed.store.storage import Storage
 from raysed.store.text import Table, number
 
-from harness import DATA, ROOT
+from harness import ROOT, where
+from headline_data import differing, download, gather, key, load, texts
 from runs import report_of
 
 CONFIG = ROOT / "benchmarks/headline.yaml"
-PUBLISHED = ROOT.parent / "teachers"
 SAMPLED = 5000
 """Of the 20,000 titles of stackoverflow so many are a task: to embed them all would take longer than to train."""
 MPNET, PARAPHRASE, MINILM = "all-mpnet-base-v2", "paraphrase-MiniLM-L3-v2", "all-MiniLM-L6-v2"
-PAIR, ALL = "mpnet + paraphrase", "all three"
-TEACHERS = {
-    PAIR: (MPNET, PARAPHRASE),
-    "mpnet": (MPNET,),
-    "paraphrase": (PARAPHRASE,),
-    "MiniLM": (MINILM,),
-    "MiniLM + paraphrase": (MINILM, PARAPHRASE),
-    ALL: (MPNET, PARAPHRASE, MINILM),
-}
+ALONE, ALL = "mpnet alone", "three teachers"
+TEACHERS = {ALONE: (MPNET,), ALL: (MPNET, PARAPHRASE, MINILM)}
 LEARNERS = {
-    "six": ["sed.learning_rate=3e-4"],
-    "three": ["encoder.keep_layers=[0, 2, 5]", "sed.learning_rate=5e-4"],
-    "table": ["encoder.static={}", "sed.learning_rate=0.01", "sed.batch_size=256"],
+    "six MiniLM layers": [],
+    "three MiniLM layers": ["encoder.keep_layers=[0, 2, 5]", "sed.learning_rate=5e-4"],
+    "one vector per token": ["encoder.static={}", "sed.learning_rate=0.01", "sed.batch_size=256"],
 }
-"""Layers of MiniLM, or a table of one vector per token, and their settings."""
-GENERAL, DOMAIN = "general text", "text of the domain"
-TEXTS = {
-    "": [],
-    GENERAL: ["corpus.source=[../shared/data/corpus/*.txt]"],
-    DOMAIN: ["corpus.source=[../shared/data/classes/*.tsv]"],
+"""Layers of MiniLM, or a table of token vectors, and their settings."""
+SIX, THREE, TABLE = LEARNERS
+DOMAIN, ZERO_SHOT = "domain", "zero-shot"
+SHARE = {DOMAIN: 1.0, ZERO_SHOT: 8 / 9}
+"""Of `corpus.sentences`: zero-shot text has 42,000."""
+GENERAL = ("corpus/english-38k.txt", "corpus/wikipedia-12k.txt")
+KINDS = {"pairs": ("stsb-test", "sts12", "sts13"), "classes": ("stackoverflow", "clinc-test"), "retrieval": ("trecqa",)}
+SCORED = {
+    **{name: f"sts/{name}.tsv" for name in KINDS["pairs"]},
+    **{name: f"classes/{name}.tsv" for name in KINDS["classes"]},
+    "trecqa": "retrieval/trecqa-dev",
 }
-"""Beside all text, and as much of it."""
+SPEED_SENTENCES = 2000
+NOTES = """Pairs: Spearman on STS-B test, STS12 and STS13. Classes: accuracy of the five nearest neighbours on 5,000
+titles of Stack Overflow and on CLINC. Retrieval: nDCG@10 on TREC-QA. All x100. Learners of zero-shot text have read no
+scored text; the others may have read those of classes and retrieval and some pairs, without labels and scores."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Learners of some seeds: a row of the table."""
+
+    learner: str
+    teachers: str
+    text: str = DOMAIN
+    seeds: int = 3
+
+    @property
+    def name(self) -> str:
+        """Names it in the results and in the tables."""
+        return ", ".join([self.learner, self.teachers, *[f"{self.text} text"] * (self.text != DOMAIN)])
+
+    def overrides(self, config: Config, teachers: Mapping[str, Path], pool: Path) -> list[str]:
+        """Returns what differs from the config."""
+        sentences = round(config.corpus.sentences * SHARE[self.text])
+        return [
+            f"teachers={json.dumps([str(teachers[name]) for name in TEACHERS[self.teachers]])}",
+            *LEARNERS[self.learner],
+            f"corpus.source={json.dumps(str(pool))}",
+            f"corpus.sentences={sentences}",
+            f"sed.epochs={config.sed.epochs * config.corpus.sentences / sentences}",
+            f"sed.learners={min(self.seeds, config.sed.learners)}",
+        ]
+
+
+# The two differences that the README states need seeds; a token table costs little.
+ARMS = [
+    Arm(SIX, ALL),
+    Arm(SIX, ALONE),
+    Arm(THREE, ALL, seeds=1),
+    Arm(TABLE, ALL),
+    Arm(SIX, ALL, ZERO_SHOT, seeds=1),
+    Arm(TABLE, ALL, ZERO_SHOT, seeds=1),
+]
+BEST, BEST_ALONE, _, _, BEST_ZERO_SHOT, _ = (arm.name for arm in ARMS)
 
 
 class Label(NamedTuple):
@@ -75,148 +128,239 @@ class Label(NamedTuple):
     offset: tuple[float, float]
 
 
-BEST, BEST_ALONE = f"six, {ALL}", "six, mpnet"
 SHOWN = {
-    f"{MPNET}, as published": Label("mpnet", "left", (-14, 9)),
-    f"{MINILM}, as published": Label("MiniLM", "right", (-8, -5)),
-    f"{PARAPHRASE}, as published": Label("paraphrase", "right", (-8, -9)),
+    MPNET: Label("mpnet", "left", (-14, 9)),
+    MINILM: Label("MiniLM", "right", (-8, -5)),
+    PARAPHRASE: Label("paraphrase", "right", (-8, -9)),
     BEST: Label("six layers, three teachers", "left", (-4, 9)),
     BEST_ALONE: Label("six layers, one teacher", "left", (8, -8)),
-    f"three, {ALL}": Label("three layers", "left", (8, -4)),
-    f"table, {ALL}": Label("token table", "right", (24, -19)),
+    f"{THREE}, {ALL}": Label("three layers", "left", (8, -4)),
+    f"{TABLE}, {ALL}": Label("token table", "right", (24, -19)),
     TF_IDF: Label("TF-IDF", "right", (-9, -5)),
 }
 """The models in the picture. README shows it on phones, so the text is large and short."""
-SPEED_SENTENCES = 2000
-KINDS = {"pairs": ("stsb-test", "sts12", "sts13"), "classes": ("stackoverflow", "clinc-test"), "retrieval": ("trecqa",)}
-
-
-@dataclass(frozen=True)
-class Arm:
-    """Learners of three seeds."""
-
-    learner: str
-    teachers: str
-    text: str = ""
-
-    @property
-    def name(self) -> str:
-        """Names it in FILE and in the tables."""
-        return ", ".join(filter(None, (self.learner, self.teachers, self.text)))
-
-    def overrides(self, config: Config) -> list[str]:
-        """Returns what differs from the config."""
-        paths = [config.teachers[0].path.replace(MPNET, name) for name in TEACHERS[self.teachers]]
-        sentences = 40_000 if self.text else config.corpus.sentences
-        epochs = config.sed.epochs * config.corpus.sentences / sentences
-        draw = [f"corpus.sentences={sentences}", f"sed.epochs={epochs}"]
-        return [f"teachers={json.dumps(paths)}", *LEARNERS[self.learner], *TEXTS[self.text], *draw]
-
-
-# Six layers that MiniLM teaches would learn what they are.
-ARMS = [Arm("six", teachers) for teachers in TEACHERS if teachers != "MiniLM"]
-ARMS += [Arm("three", teachers) for teachers in TEACHERS]
-ARMS += [
-    Arm("table", PAIR),
-    Arm("table", ALL),
-    *(Arm(size, PAIR, text) for size in LEARNERS for text in (GENERAL, DOMAIN)),
-]
 
 
 def main() -> None:
-    """Trains what FILE lacks and prints the tables."""
+    """Trains what is missing, scores and times all models, and writes the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, required=True, help="JSON file for all scores; what is in it stays")
-    parser.add_argument("--storage", type=Path, default=Path("runs"), help="directory of the run and of the models")
+    parser.add_argument(
+        "--local", type=Path, metavar="DIR", help="data laid out as in headline.yaml; nothing is fetched"
+    )
+    parser.add_argument(
+        "--teachers", type=Path, default=ROOT.parent / "teachers", metavar="DIR", help="published models of --local"
+    )
+    parser.add_argument("--storage", type=Path, default=Path("runs"), help="directory of the runs and of the results")
     parser.add_argument("--only", nargs="+", choices=[arm.name for arm in ARMS], help="these learners")
-    parser.add_argument("--picture", type=Path, help="PNG file of quality against speed, which is measured for it")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another setting of them all")
+    parser.add_argument("--seeds", type=int, default=0, help="at least so many for each row, up to sed.learners")
+    parser.add_argument("--picture", type=Path, help="PNG file of quality against speed")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another setting of all rows")
     arguments = parser.parse_args()
     prepare_process()
-    found = json.loads(arguments.output.read_text()) if arguments.output.exists() else {}
-    config = load_config(CONFIG, arguments.set)
-    models = arguments.storage.resolve() / f"{config.run}-models"
-    for arm in ARMS:
-        if arm.name not in found and (not arguments.only or arm.name in arguments.only):
-            found[arm.name] = trained(arm, config, arguments.set, models / arm.name)
-            arguments.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    published = {f"{name}, as published": [PUBLISHED / name] for name in (MPNET, PARAPHRASE, MINILM)}
-    learners = {name: sorted((models / name).iterdir()) for name in found}
-    print("\n\n".join(tables(published | learners, models)))
+    began, content = time.monotonic(), load(CONFIG)
+    results = (arguments.storage / "headline-results").resolve()
+    (results / "models").mkdir(parents=True, exist_ok=True)
+    if arguments.local:
+        data, teachers = arguments.local.resolve(), {n: arguments.teachers.resolve() / n for n in content["teachers"]}
+    else:
+        data, teachers = gather(content["data"], results / "data"), download(content["teachers"])
+    different = differing(content["data"], data)
+    pools = write_pools(data, results / "text")
+    file = results / "scores.json"
+    found = json.loads(file.read_text()) if file.exists() else {"rows": {}, "speed": {}}
+    arms = [Arm(arm.learner, arm.teachers, arm.text, max(arm.seeds, arguments.seeds)) for arm in ARMS]
+    for count, arm in enumerate(arms, 1):
+        if arguments.only and arm.name not in arguments.only:
+            continue
+        print(f"row {count} of {len(arms)}: {arm.name} ({(time.monotonic() - began) / 60:.0f} minutes)", flush=True)
+        config = write_config(content["settings"], data, teachers[MINILM], results / f"{arm.text}.yaml", arm.text)
+        overrides = [*arguments.set, *arm.overrides(load_config(config, arguments.set), teachers, pools[arm.text])]
+        if found["rows"].get(arm.name) != overrides:
+            train(arm, config, overrides, arguments.storage.resolve(), results / "models" / arm.name)
+            found["rows"][arm.name] = overrides
+            file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    learners = {
+        arm.name: sorted((results / "models" / arm.name).iterdir()) for arm in arms if arm.name in found["rows"]
+    }
+    models = {name: [path] for name, path in teachers.items()} | learners
+    scores = Scores.of(models, loaded(data, results), results / "models")
+    time_all({name: paths[0] for name, paths in models.items()}, scores.evaluation, found["speed"])
+    file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    page = page_of(scores, found, content["settings"], different, arguments.local)
+    (results / "table.md").write_text(page, encoding="utf-8")
+    print(f"{page}\n{results / 'table.md'}, after {(time.monotonic() - began) / 60:.0f} minutes", flush=True)
     if arguments.picture:
-        draw_speed(published | learners, models, arguments.picture)
+        words = mean_of_kinds(scores.evaluation, scores.evaluation.score_baselines()[TF_IDF].outcomes)
+        means = {name: statistics.fmean(each) for name, each in scores.scores["mean"].items()} | {TF_IDF: words}
+        draw_points({n: (found["speed"][n], means[n]) for n in SHOWN if n in means}, arguments.picture)
 
 
-def trained(arm: Arm, config: Config, more: Sequence[str], to: Path) -> dict[str, Any]:
-    """Runs one arm, and keeps its learners in a directory each below `to`; returns what the report says of them."""
-    overrides = [*more, *arm.overrides(config)]
-    storage = Storage(str(to.parent.parent), config.run)
-    report = report_of(CONFIG, config.run, to.parent.parent, overrides)
+def write_pools(data: Path, directory: Path) -> dict[str, Path]:
+    """Writes the texts that runs draw from, a sentence a line."""
+    scored = {key(text) for name in SCORED.values() for text in texts(data / name)}
+    general = [text for name in GENERAL for text in texts(data / name)]
+    own = [text for path in sorted((data / "classes").glob("*.tsv")) for text in texts(path)]
+    found = {DOMAIN: [*general, *own], ZERO_SHOT: [text for text in general if key(text) not in scored]}
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, pool in found.items():
+        seen = sum(key(text) in scored for text in pool)
+        print(f"{name} text: {len(set(pool)):,} sentences to draw from, of which {seen:,} are scored", flush=True)
+        (directory / f"{name}.txt").write_text("\n".join(pool) + "\n", encoding="utf-8")
+    return {name: directory / f"{name}.txt" for name in found}
+
+
+def write_config(settings: Mapping[str, Any], data: Path, learner: Path, to: Path, text: str) -> Path:
+    """Writes the config of the runs of one text."""
+    tasks = {"stsb-dev": {"source": str(data / "sts/stsb-dev.tsv"), "aggregation": "all"}}
+    placed = {
+        **settings,
+        "run": f"{settings['run']}-{text}",
+        "teachers": [str(learner)],  # others come with a row
+        "encoder": {**settings["encoder"], "path": str(learner)},
+        "evaluation": {**settings["evaluation"], "tasks": tasks},
+    }
+    to.write_text(yaml.safe_dump(placed, sort_keys=False), encoding="utf-8")
+    return to
+
+
+def train(arm: Arm, config: Path, overrides: Sequence[str], storage: Path, to: Path) -> None:
+    """Runs one row, and keeps its learners in a directory each below `to`."""
+    run = yaml.safe_load(config.read_text())["run"]
+    report_of(config, run, storage, overrides)
     shutil.rmtree(to, ignore_errors=True)
     for old in to.parent.glob(f"{to.name}-*.npz"):  # what earlier learners made of the tasks
         old.unlink()
-    for name in storage.names("teachers-sed/learners"):
-        shutil.copytree(storage.fetch(name), to / name.rpartition("/")[2])
-    return {"overrides": overrides, "rows": [row for row in report["rows"] if row["recipe"].startswith("teachers")]}
+    stored = Storage(str(storage), run)
+    for name in sorted(stored.names("teachers-sed/learners"))[: load_config(config, overrides).sed.learners]:
+        shutil.copytree(stored.fetch(name), to / name.rpartition("/")[2])
 
 
-def tables(models: Mapping[str, Sequence[Path]], directory: Path) -> list[str]:
-    """Returns the scores of all models by kind of task, and what learners of several teachers have before others.
+class Scores(NamedTuple):
+    """What models score by column, in each seed, and on resamples.
+
+    Attributes:
+        evaluation: the tasks.
+        scores: x100 by column and model, one a seed.
+        draws: of the mean over seeds, x100, by column and model, [R] each.
+    """
+
+    evaluation: Evaluation
+    scores: dict[str, dict[str, list[float]]]
+    draws: dict[str, dict[str, np.ndarray]]
+
+    @classmethod
+    def of(cls, models: Mapping[str, Sequence[Path]], evaluation: Evaluation, directory: Path) -> "Scores":
+        """Scores models, of which each has a directory a seed; embeddings take longest, and are made once.
+
+        Args:
+            models: directories by name.
+            evaluation: the tasks.
+            directory: for what models make of the tasks.
+        """
+        outcomes = {
+            name: [outcomes_of([path], evaluation, directory) for path in each] for name, each in models.items()
+        }
+        outcomes["the three teachers side by side"] = [
+            outcomes_of([models[name][0] for name in TEACHERS[ALL]], evaluation, directory)
+        ]
+        columns = {**KINDS, **{task: (task,) for tasks in KINDS.values() for task in tasks if len(tasks) > 1}}
+        draws = {column: resample(evaluation, outcomes, of, seed=k) for k, (column, of) in enumerate(columns.items())}
+        scores = {
+            column: {name: [score(evaluation, one, of) for one in group] for name, group in outcomes.items()}
+            for column, of in columns.items()
+        }
+        means = {
+            name: [statistics.fmean(each) for each in zip(*(scores[kind][name] for kind in KINDS), strict=True)]
+            for name in outcomes
+        }
+        mean_draws = {name: sum(draws[kind][name] for kind in KINDS) / len(KINDS) for name in outcomes}
+        return cls(evaluation, {"mean": means, **scores}, {"mean": mean_draws, **draws})
+
+    def table(self, speed: Mapping[str, float]) -> Table:
+        """Returns the README's table."""
+        rows = [
+            [_title(name), *(f"{np.mean(self.scores[c][name]):.1f}" for c in ("mean", *KINDS)), f"{speed[name]:,.0f}"]
+            for name in self.scores["mean"]
+            if name in speed
+        ]
+        return Table(["model", "mean", *KINDS, "sentences/s"], rows)
+
+    def differences(self, pairs: Sequence[tuple[str, str]]) -> Table:
+        """Returns differences, each with its interval."""
+        known = [pair for pair in pairs if set(pair) <= set(self.scores["mean"])]
+        columns = ("mean", *KINDS)
+        rows = [
+            [f"{a}, less {b}", *(difference(a, b, self.scores[c], self.draws[c]) for c in columns)] for a, b in known
+        ]
+        return Table(["difference", *columns], rows)
+
+    def all(self) -> Table:
+        """Returns every score, with the deviation over seeds."""
+        rows = [
+            [name, str(len(seeds)), *(with_spread(self.scores[c][name]) for c in self.scores)]
+            for name, seeds in self.scores["mean"].items()
+        ]
+        return Table(["model", "seeds", *self.scores], rows)
+
+
+DIFFERENCES = [
+    (BEST, MINILM),
+    (BEST, BEST_ALONE),
+    (BEST, MPNET),
+    (BEST_ZERO_SHOT, MINILM),
+    (BEST, BEST_ZERO_SHOT),
+]
+
+
+def page_of(
+    scores: Scores, found: Mapping[str, Any], settings: Mapping[str, Any], different: Sequence[str], local: Path | None
+) -> str:
+    """Returns the Markdown page of all tables."""
+    origin = f"{local}" if local else "the hub and GitHub, as headline.yaml names them"
+    same = f"differ from those of the printed table: {', '.join(different)}" if different else "are those of the table"
+    own = {name: [each for each in found["rows"][name] if "/" not in each] for name in found["rows"]}  # without paths
+    rows = [[name, " ".join(f"`{each}`" for each in values)] for name, values in own.items()]
+    return (
+        "\n\n".join(
+            [
+                "# The README's table",
+                f"{where()}.\nData from {origin}. Texts {same}.",
+                scores.table(found["speed"]).markdown(),
+                NOTES,
+                "## Differences",
+                scores.differences(DIFFERENCES).markdown(),
+                "95 % intervals over the items of the tasks, and over seeds where a row has several.",
+                "## All scores",
+                scores.all().markdown(),
+                "## Settings",
+                f"```yaml\n{yaml.safe_dump(dict(settings), sort_keys=False)}```",
+                Table(["row", "beside these"], rows).markdown(),
+            ]
+        )
+        + "\n"
+    )
+
+
+def _title(name: str) -> str:
+    return f"{name} (teacher)" if name in TEACHERS[ALL] else f"learner: {name}"
+
+
+def time_all(models: Mapping[str, Path], evaluation: Evaluation, known: dict[str, float]) -> None:
+    """Adds the sentences per second that models embed in fp32, and that TF-IDF takes, where they are not known.
 
     Args:
-        models: directories of seeds or of teachers, by name.
-        directory: for what models make of the tasks, which takes longer than to train them.
+        models: directories by name. Learners of one size have one speed, so only the first of each is timed.
+        evaluation: its sentences are taken.
+        known: by name.
     """
-    evaluation = loaded(directory)
-    outcomes = {name: [outcomes_of([path], evaluation, directory) for path in paths] for name, paths in models.items()}
-    for name, teachers in TEACHERS.items():
-        if len(teachers) > 1:
-            outcomes[f"{name} together"] = [outcomes_of([PUBLISHED / t for t in teachers], evaluation, directory)]
-    columns = {**{task: (task,) for task in ("stsb-test", "stackoverflow", "clinc-test")}, **KINDS}
-    draws = {kind: resample(evaluation, outcomes, tasks, seed=k) for k, (kind, tasks) in enumerate(columns.items())}
-    draws["mean"] = {name: sum(draws[kind][name] for kind in KINDS) / len(KINDS) for name in outcomes}
-    scores = {
-        column: {name: [score(evaluation, model, tasks) for model in group] for name, group in outcomes.items()}
-        for column, tasks in columns.items()
-    }
-    scores["mean"] = {
-        name: [statistics.fmean(each) for each in zip(*(scores[kind][name] for kind in KINDS), strict=True)]
-        for name in outcomes
-    }
-    lines = [[name, *(with_spread(scores[column][name]) for column in scores)] for name in outcomes]
-    found = [Table(["model", *scores], lines).markdown()]
-    for arm in (Arm(size, teachers, text) for size in LEARNERS for teachers in (ALL, PAIR) for text in ("", DOMAIN)):
-        first, smaller = arm.name, tuple({*LEARNERS} - {arm.learner})
-        others = [name for name in outcomes if name != first and not name.startswith(smaller)]
-        if first in models:
-            rows = [[name, *(difference(first, name, scores[c], draws[c]) for c in scores)] for name in others]
-            found.append(f"{first}, less\n\n{Table(['model', *scores], rows).markdown()}")
-    return found
-
-
-def draw_speed(models: Mapping[str, Sequence[Path]], directory: Path, picture: Path) -> None:
-    """Draw the mean score of the SHOWN models against the sentences per second that they embed in fp32.
-
-    Args:
-        models: directories of seeds or of teachers, by name. Scores are means over seeds; the first one is timed.
-        directory: as for `tables`.
-        picture: PNG file to write.
-    """
-    evaluation, points = loaded(directory), {}
     sentences = evaluation.sentences[:SPEED_SENTENCES]
-    for name in [name for name in SHOWN if name in models]:
-        seeds = [outcomes_of([path], evaluation, directory) for path in models[name]]
-        mean = statistics.fmean(mean_of_kinds(evaluation, outcomes) for outcomes in seeds)
-        if name == BEST_ALONE:  # has the layers of BEST, so its speed
-            points[name] = (points[BEST][0], mean)
-        else:
-            points[name] = (rate(load_model(str(models[name][0]), 1, 64).embed, sentences), mean)
-    vectorizer = TfidfVectorizer(sublinear_tf=True).fit(evaluation.sentences)
-    words = evaluation.score_baselines()[TF_IDF].outcomes
-    points[TF_IDF] = (rate(vectorizer.transform, sentences), mean_of_kinds(evaluation, words))
-    rows = [[name, f"{speed:,.0f}", number(mean)] for name, (speed, mean) in points.items()]
-    print(Table(["model", "sentences/s", "mean"], rows).markdown())
-    draw_points(points, picture)
+    for name, path in models.items():
+        alike = next((other for other in known if other.split(",")[0] == name.split(",")[0]), None)
+        if alike is None:
+            print(f"time {name}", flush=True)
+        known[name] = known[alike] if alike else rate(load_model(str(path), 1, 64).embed, sentences)
+    if TF_IDF not in known:
+        known[TF_IDF] = rate(TfidfVectorizer(sublinear_tf=True).fit(evaluation.sentences).transform, sentences)
 
 
 def draw_points(points: Mapping[str, tuple[float, float]], picture: Path) -> None:
@@ -237,6 +381,9 @@ def draw_points(points: Mapping[str, tuple[float, float]], picture: Path) -> Non
             color="#B34700" if is_own else "#444444",
             fontweight="bold" if is_own and name != BEST_ALONE else "normal",
         )
+    if {MINILM, BEST} <= points.keys():  # the same size, distilled
+        arrow = {"arrowstyle": "->", "color": "#D55E00", "lw": 1.8, "shrinkA": 7, "shrinkB": 7}
+        axes.annotate("", points[BEST], points[MINILM], arrowprops=arrow)
     axes.set(xscale="log", xlim=(50, 400_000), ylim=(62.5, 80.5), yticks=range(64, 81, 4))
     axes.set_xlabel("sentences per second, two CPU cores", fontsize=13.5)
     axes.set_ylabel("mean score", fontsize=13.5)
@@ -263,24 +410,19 @@ def mean_of_kinds(evaluation: Evaluation, outcomes: Outcomes) -> float:
     return statistics.fmean(score(evaluation, outcomes, tasks) for tasks in KINDS.values())
 
 
-def loaded(directory: Path) -> Evaluation:
-    """Returns the tasks."""
-    return Evaluation.load(make_config({"evaluation": {"tasks": tasks_in(directory), "dev": None}}).evaluation, 0)
-
-
-def tasks_in(directory: Path) -> dict[str, Any]:
+def loaded(data: Path, directory: Path) -> Evaluation:
     """Returns the tasks, of which one is written into this directory."""
+    head, *lines = (data / SCORED["stackoverflow"]).read_text(encoding="utf-8").rstrip("\n").split("\n")
     sample = directory / "stackoverflow.tsv"
-    if not sample.exists():
-        head, *lines = (DATA / "classes/stackoverflow.tsv").read_text(encoding="utf-8").splitlines()
-        sample.write_text("\n".join([head, *random.Random(0).sample(lines, SAMPLED)]) + "\n", encoding="utf-8")
-    return {
-        "stsb-test": {"source": str(DATA / "sts/stsb-test.tsv"), "aggregation": "all"},
-        **{name: str(DATA / f"sts/{name}.tsv") for name in ("sts12", "sts13")},
+    drawn = random.Random(0).sample(lines, min(SAMPLED, len(lines)))
+    sample.write_text("\n".join([head, *drawn]) + "\n", encoding="utf-8")
+    tasks: dict[str, Any] = {name: str(data / path) for name, path in SCORED.items()}
+    tasks |= {
+        "stsb-test": {"source": tasks["stsb-test"], "aggregation": "all"},
         "stackoverflow": {"source": str(sample), "kind": "neighbours"},
-        "clinc-test": {"source": str(DATA / "classes/clinc-test.tsv"), "kind": "neighbours"},
-        "trecqa": str(DATA / "retrieval/trecqa-dev"),
+        "clinc-test": {"source": tasks["clinc-test"], "kind": "neighbours"},
     }
+    return Evaluation.load(make_config({"evaluation": {"tasks": tasks, "dev": None}}).evaluation, 0)
 
 
 def outcomes_of(paths: Sequence[Path], evaluation: Evaluation, directory: Path) -> Outcomes:

@@ -490,6 +490,8 @@ class TeacherConfig(Block):
     """As `encoder.layers`. Only for plain transformers: sentence-transformers models come with their pooling."""
     max_length: int = Field(75, ge=3)
     """Tokens per sentence, including special tokens. Only for plain transformers."""
+    trust_remote_code: bool = False
+    """Allow code that comes with the model to run. sentence-transformers then computes it. See SECURITY.md."""
 
     @property
     def title(self) -> str:

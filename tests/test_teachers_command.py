@@ -1,6 +1,7 @@
 """`raysed teachers`: tables on the terminal, the same numbers as JSON, and one sentence for each mistake."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -104,11 +105,12 @@ def test_a_task_that_a_file_does_not_know_is_left_out(compare):
     [
         ("a.parquet --task pairs.tsv", r"compares combinations of models; name two or more, or score one .*"),
         ("a.parquet b.parquet", r"teachers cannot be compared .*; name a --task with labels, or .* --corpus"),
-        ("a.parquet a.parquet --task pairs.tsv", r"teachers: 'a.parquet' and 'a.parquet' are the same; name it once"),
+        ("a.parquet same.parquet --task pairs.tsv", r"teachers: 'a.parquet' and 'same.parquet' are the same; name it"),
         ("a.parquet members --task pairs.tsv", r"teachers: 'members' exists only within a run; name models or .*"),
         ("a.parquet b.parquet --task pairs.tsv --set combination.weights=[1]", r".* has 1 weights for 2 teachers; .*"),
     ],
 )
 def test_mistakes_end_in_one_sentence(compare, words, sentence):
+    shutil.copy("a.parquet", "same.parquet")
     with pytest.raises(UserError, match=sentence):
         compare(words)

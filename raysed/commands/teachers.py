@@ -11,7 +11,6 @@ shows how much the teachers differ. It trains nothing.
 import argparse
 import json
 from collections.abc import Iterable, Sequence
-from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +66,6 @@ def job(arguments: argparse.Namespace) -> None:
     from raysed.score.tasks import Evaluation
 
     teachers, _ = check_teachers(config)
-    _check_distinct(teachers)
     titles = [teacher.title for teacher in teachers]
     evaluation = without_seen(Evaluation.load(config.evaluation, config.seed), config.evaluation, {})
     evaluation = _known_to_all(evaluation, teachers)
@@ -138,15 +136,6 @@ def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
         elif task.kind == "classification":
             evaluation.tasks[name] = task.model_copy(update={"kind": "neighbours"})
     return config.model_copy(update={"evaluation": evaluation}), [*arguments.corpus, *texts]
-
-
-def _check_distinct(teachers: Sequence["Teacher"]) -> None:
-    for one, two in combinations(teachers, 2):
-        if one.identity == two.identity:
-            raise UserError(
-                f"teachers: {one.config.path!r} and {two.config.path!r} are the same; name it once "
-                "(combination.weights can double it)"
-            )
 
 
 def _known_to_all(evaluation: "Evaluation", teachers: Sequence["Teacher"]) -> "Evaluation":

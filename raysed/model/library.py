@@ -74,6 +74,15 @@ def load(directory: Path, device: str = "cpu", trust_remote_code: bool = False) 
     return model.eval()
 
 
+def load_trusted(directory: Path, device: str, max_length: int | None) -> SentenceTransformer:
+    """Load a model directory and run the code in it; `max_length` replaces the model's own limit of tokens."""
+    options = {"local_files_only": True, "model_kwargs": _WEIGHTS}
+    model = SentenceTransformer(str(directory), device=device, trust_remote_code=True, **options)
+    if max_length:
+        model.max_seq_length = max_length
+    return model.eval()
+
+
 def load_native(directory: Path, token_budget: int | None, device: str) -> NativeModel:
     """Load a model that packed rows can compute up to the pooled vector.
 

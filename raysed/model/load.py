@@ -1,12 +1,12 @@
 """Load any sentence encoder to evaluate or as a teacher: an export, a sentence-transformers model, a plain transformer.
 
 If a sentence-transformers model's modules allow, packed rows compute the pooled vector and the library's own modules
-the rest. Otherwise the library runs the whole model. Code in a model directory is never run.
+the rest. Otherwise the library runs the whole model. Code in a model directory runs only with `trust_remote_code`.
 """
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from pathlib import Path
@@ -112,17 +112,20 @@ def load_model(
     token_budget: int | None = None,
     device: str = "cpu",
     place: str | None = None,
+    trust_remote_code: bool = False,
 ) -> NativeModel | LibraryModel:
     """Load a model by directory, hub id, `package:NAME/DIR` or `bundled:encoder`.
 
     `layers` and `max_length` apply to plain transformers only. `place` names the setting or option in error messages
-    (None: `--model`).
+    (None: `--model`). With `trust_remote_code`, sentence-transformers runs the whole model.
     """
     place = place or f"--model {name}"
-    directory = model_directory(name, place)
+    directory = model_directory(name, place, trust_remote_code)
     try:
         _check_kind(directory, name)
         prompts = prompts_of(directory)
+        if trust_remote_code:
+            return replace(_load_trusted(directory, layers, max_length, device), prompts=prompts)
         if (directory / "modules.json").is_file() or find_adapter_config_file(directory):
             return replace(_load_modules(directory, token_budget, device), prompts=prompts)
         encoder, tokenizer = load_encoder(EncoderConfig(path=str(directory), max_length=3))
@@ -188,8 +191,22 @@ def _load_modules(directory: Path, token_budget: int | None, device: str) -> Nat
         ) from None
     except library.NotPackable as packable:
         reason = str(packable)
+    return _by_library(lambda: library.load(directory, device), directory, reason)
+
+
+def _load_trusted(directory: Path, layers: Layers, max_length: int, device: str) -> LibraryModel:
+    from raysed.model import library  # takes seconds
+
+    is_plain = not (directory / "modules.json").is_file()
+    if is_plain and layers != 1:
+        raise UserError(f"layers is {layers}, but a model with trust_remote_code is pooled over its last; set it to 1")
+    limit = max_length if is_plain else None
+    return _by_library(lambda: library.load_trusted(directory, device, limit), directory, "its own code may run")
+
+
+def _by_library(load: Callable[[], Any], directory: Path, reason: str) -> LibraryModel:
     try:
-        return LibraryModel(library.load(directory, device), reason, name=str(directory))
+        return LibraryModel(load(), reason, name=str(directory))
     except UserError:
         raise
     except Exception as error:  # its many architectures may raise anything

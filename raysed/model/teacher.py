@@ -90,7 +90,9 @@ class Teacher(ABC):
     def _digest(self, files: Iterable[Path]) -> str:
         """Return a digest of files, prompts and settings, except `path` and `name`."""
         digests = {str(path.relative_to(self._directory)): digest_of(path) for path in files}
-        settings = self.config.model_dump(mode="json", exclude={"path", "name", "query_prompt", "document_prompt"})
+        untracked = {"path", "name", "query_prompt", "document_prompt"}
+        untracked |= set() if self.config.trust_remote_code else {"trust_remote_code"}
+        settings = self.config.model_dump(mode="json", exclude=untracked)
         return stable_hash([digests, settings, self.prompts])
 
     @property

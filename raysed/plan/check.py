@@ -158,9 +158,15 @@ def check_teachers(config: Config) -> tuple[list[Teacher], tuple[int, ...]]:
     teachers, widths = [], []
     if config.teachers and config.resources.encode_precision == "int8":
         check_packages("openvino_int8", "resources.encode_precision: int8", "choose another precision")
+    known: dict[str, Teacher] = {}
     for block in config.teachers:
         teacher = load_teacher(block, config.resources.encode_token_budget, encoder=config.encoder)
-        teacher.identity  # noqa: B018 (before loading: loaded files may be newer)
+        same = known.setdefault(teacher.identity, teacher)  # before loading: loaded files may be newer
+        if same is not teacher:
+            raise UserError(
+                f"teachers: {same.config.path!r} and {block.path!r} are the same; name it once "
+                "(combination.weights can double it)"
+            )
         teacher.check()
         widths.append(teacher.width)
         if len(config.teachers) > 1:

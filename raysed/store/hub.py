@@ -14,7 +14,7 @@ from raysed.store.files import check_content, digest_of
 _OTHER_FORMATS = (".arrow", ".bin", ".data", ".h5", ".msgpack", ".onnx", ".onnx_data", ".ot")
 """Suffixes of unread files beside a transformer's safetensors."""
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
-"""Files to download of a hub model: no code and no pickled weights."""
+"""Files to download of a hub model: no pickled weights, and code only if it is trusted."""
 
 
 def model_identity(config: EncoderConfig) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def _located(config: EncoderConfig) -> str:
     return str(directory)
 
 
-def model_directory(name: str, place: str | None = None) -> Path:
+def model_directory(name: str, place: str | None = None, trust_remote_code: bool = False) -> Path:
     """Return the local directory of a model, downloading it if `name` is a hub id; errors name the setting `place`."""
     place = place or f"--model {name}"
     try:
@@ -58,7 +58,7 @@ def model_directory(name: str, place: str | None = None) -> Path:
             return path
         if path.is_absolute() or name.startswith((".", "~")) or len(path.parts) > 2:
             raise UserError("there is no such directory")
-        return Path(snapshot_download(name, allow_patterns=_FILES))
+        return Path(snapshot_download(name, allow_patterns=[*_FILES, "*.py"] if trust_remote_code else _FILES))
     except UserError as error:
         raise error.at(place) from None
     except (OSError, ValueError, RuntimeError) as error:

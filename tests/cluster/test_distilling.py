@@ -183,17 +183,17 @@ def test_an_error_of_one_learner_is_its_outcome_and_others_go_on(tmp_path, train
     assert outcomes["mlm-sed/00"].failure is None
 
 
-def test_after_a_signal_no_controller_is_started_again(tmp_path, trainer_of, monkeypatch):
+def test_after_a_signal_no_controller_is_started_again_and_no_learner_that_waits(tmp_path, trainer_of, monkeypatch):
     began = []
 
     def fit(made, attempt, events):
-        began.append(attempt)
+        began.append(made.name)
+        monkeypatch.setattr(interrupts, "received_signal", lambda: 2)
         raise ray.train.ControllerError(RuntimeError("ended"))
 
-    monkeypatch.setattr(interrupts, "received_signal", lambda: 2)
     trainer_of(fit)
-    distil(tmp_path, [learner(tmp_path, "ct-sed")], Events())
-    assert began == [0]
+    distil(tmp_path, [learner(tmp_path, node) for node in ("ct-sed", "bsl-sed")], Events(), Share(1, 1, 0.0, 1))
+    assert began == ["ct-sed/00"]
 
 
 def test_a_controller_that_does_not_end_after_its_learners_is_not_waited_for(tmp_path, caplog, trainer_of, monkeypatch):

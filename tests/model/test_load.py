@@ -373,7 +373,7 @@ def test_no_setting_is_blamed_where_memory_runs_out(monkeypatch, tiny_encoder_di
             raise pa.ArrowMemoryError("malloc of size 8 failed")
 
 
-def test_a_hub_model_is_fetched_without_code(monkeypatch, tiny_encoder_dir):
+def test_a_hub_model_is_fetched_without_code_unless_that_is_trusted(monkeypatch, tiny_encoder_dir):
     asked = {}
 
     def fetch(name: str, **options: object) -> str:
@@ -384,3 +384,5 @@ def test_a_hub_model_is_fetched_without_code(monkeypatch, tiny_encoder_dir):
     load_model("somebody/model", 1, MAX_LENGTH)
     assert asked["name"] == "somebody/model"
     assert not any(pattern.endswith((".py", ".bin", "*")) for pattern in asked["allow_patterns"])
+    hub.model_directory("somebody/model", trust_remote_code=True)
+    assert "*.py" in asked["allow_patterns"]

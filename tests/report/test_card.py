@@ -157,6 +157,8 @@ def test_trust_is_asked_for_where_there_is_code(tmp_path):
     (tmp_path / "config.json").write_text('{"auto_map": {}}')
     assert "in this directory: the encoder's custom code." in card(tmp_path, encoder={"trust_remote_code": True})
     assert "trust_remote_code" not in card(tmp_path), "it did not run"
+    teachers = [{"path": "a", "trust_remote_code": True}, {"path": "b"}]
+    assert "embeddings of a (with code of its own) and b" in card(tmp_path, "teachers-sed", teachers=teachers)
 
 
 def test_an_untrained_base_claims_no_training_and_other_formats_say_how_they_are_loaded(tmp_path):

@@ -185,6 +185,8 @@ def test_teachers():
     ]
     big, line, _ = [text.split() for text in teachers_table(models).plain().splitlines()[2:]]
     assert big[-2:] == ["90.0", "%"] and line[-2:] == ["70.00", "-"]
+    models[0] |= {"trust_remote_code": True}
+    assert "Code that came with the model was allowed to run: big." in report_of(teachers=models).to_markdown()
 
 
 def test_failures_and_formats():

@@ -744,7 +744,7 @@ def test_those_who_share_a_gpu_are_blamed_for_its_memory(make_encoder, monkeypat
         "even when it is processed in small parts; lower the stage's batch_size (ct: groups, negatives) or encoder.max_"
     )
     if others > 1e9:
-        said = "because other processes hold 9.0 GB of the GPU's 16.0 GB; raise resources.gpus_per_member, so that"
+        said = "because other processes hold 9.0 GB of the GPU's 16.0 GB; raise resources.gpus_per_member to let"
     with pytest.raises(UserError, match=re.escape(said)):
         retry_in_parts(OnGpu(make_encoder("bert")), Mock(side_effect=torch.OutOfMemoryError("planted")))
     assert ("hold 9.0 GB of the GPU's 16.0 GB; encoding batches in 2 parts" in caplog.text) is (others > 1e9)

@@ -37,8 +37,15 @@ class ModelTeacher(Teacher):
     def _model(self) -> NativeModel | LibraryModel:
         config, place = self.config, f"teachers: {self.config.path!r}"
         options = {"token_budget": self.token_budget, "device": self.device, "place": place}
+        options["trust_remote_code"] = config.trust_remote_code
         prompts = {**self.prompts, **({"": ""} if config.prompt else {})}  # replaces the model's default
-        model = replace(load_model(config.path, config.layers, config.max_length, **options), prompts=prompts)
+        try:
+            loaded = load_model(config.path, config.layers, config.max_length, **options)
+        except UserError as error:
+            if config.trust_remote_code or "custom code" not in str(error):
+                raise
+            raise UserError(f"{error}; set teachers.trust_remote_code to run the code that comes with it") from None
+        model = replace(loaded, prompts=prompts)
         if not isinstance(model, NativeModel) or (self.int8 and use_int8(model, self.int8)):
             return model
         if uses_bf16(self.precision, model.encoder):
@@ -52,11 +59,13 @@ class ModelTeacher(Teacher):
 
     @cached_property
     def _directory(self) -> Path:
-        return model_directory(self.config.path, f"teachers: {self.config.path!r}")
+        place = f"teachers: {self.config.path!r}"
+        return model_directory(self.config.path, place, self.config.trust_remote_code)
 
     @cached_property
     def identity(self) -> str:
-        return self._digest(files_of_model(self._directory, _IDENTIFYING.__contains__))
+        read = _IDENTIFYING | ({".py"} if self.config.trust_remote_code else set())
+        return self._digest(files_of_model(self._directory, read.__contains__))
 
     def weights_bytes(self) -> int:
         """Return the memory of its weights in fp32, from the shapes in its files."""

@@ -30,6 +30,8 @@ def _teachers(run: RunResults) -> list[dict[str, Any]]:
         about = {key: meta.get(key) for key in _UNKNOWN}
         if int8 := run.meta(f"{TEACHERS}/int8/{index:02d}"):
             about["int8"] = int8
+        if teacher.trust_remote_code:
+            about["trust_remote_code"] = True
         found.append({"model": teacher.title, **about, "score": run.scores.average_of(TEACHERS, "member", index)})
     if (TEACHERS, "ensemble") in {(row.recipe, row.kind) for row in run.scores.rows} and len(found) > 1:
         score = run.scores.average_of(TEACHERS, "ensemble", 0)
@@ -73,6 +75,8 @@ def teachers_table(models: Models) -> Table:
 def _teacher_blocks(models: Models) -> Iterator[Block]:
     yield teachers_table(models)
     yield from (f"{int8_summary(model['model'], model['int8'])}." for model in models if "int8" in model)
+    if trusted := [model["model"] for model in models if model.get("trust_remote_code")]:
+        yield f"Code that came with the model was allowed to run: {', '.join(trusted)}."
 
 
 def gain_blocks(found: Mapping[str, Any]) -> Iterator[Block]:
