@@ -9,7 +9,7 @@ import raysed
 from raysed import bundled
 
 sentences = bundled.corpus()[:3000]  # a list, an iterator, a datasets.Dataset or a data frame
-pairs = [(first, second, score) for score, first, second in bundled.pairs("dev")]  # two sentences, their similarity
+pairs = [(first, second, score) for score, first, second in bundled.pairs("dev")]  # generated, with their similarity
 
 result = raysed.distill(
     teachers="bundled:encoder",

@@ -76,7 +76,7 @@ def main(text: str, encoder: str, storage: str, members: int, steps: int, gpus: 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--text", default="bundled:everyday", help="a file or URI with a sentence per line")
+    parser.add_argument("--text", default="bundled:generated-text", help="a file or URI with a sentence per line")
     parser.add_argument("--encoder", default="bundled:raw", help="a directory or hub id")
     parser.add_argument("--storage", default="runs", help="a directory or URI that all machines reach")
     parser.add_argument("--members", type=int, default=4, help="members to train")

@@ -232,8 +232,8 @@ def distill(
             `SentenceTransformer`; a block of settings of `teachers` whose `path` is one of these. Functions and objects
             make the run work in this process. On a cluster (RAY_ADDRESS) they are refused unless `resources.engine` is
             `local`.
-        corpus: a file, pattern, URI or hub dataset; a list of these; or the sentences themselves: a list, an iterator,
-            a `datasets.Dataset` or a data frame. None: `corpus` of `settings`, else the bundled sentences.
+        corpus: a file, pattern, URI or hub dataset; a list of these; or the sentences themselves: a list, an
+            iterator, a `datasets.Dataset` or a data frame. None: `corpus` of `settings`, else `bundled:generated-text`.
         learner: encoder to train. None: half of the layers of the first transformer among `teachers`, or all of them if
             `static`. Without a transformer: `bundled:encoder`.
         keep_layers: layers of the learner to keep, counted from 0, or how many. A number spreads them evenly if the
@@ -243,9 +243,10 @@ def distill(
         search: train for search among the sentences, which may be passages: raysed makes queries from them, and the
             learner ranks texts as its teachers do (docs/search.md).
         queries: your own queries, passed like `corpus`; they turn `search` on.
-        dev: task that choices are made on, passed like one of `tasks`. None: that of the config `distill`.
+        dev: task that chooses the learner's checkpoint and refuses a worse model, passed like one of `tasks`. None:
+            held-out sentences choose the checkpoint, and raysed only warns of a worse model.
         tasks: tasks to report: files, directories, lists of (sentence, sentence, score) or (text, label), datasets,
-            data frames, or a mapping of these by name. Empty: `dev`, else the tasks of the config `distill`.
+            data frames, or a mapping of these by name. Empty: `dev`, else generated pairs of the package.
         run: name of the run; the same call continues a stopped run.
         storage: directory or URI that holds the run directories.
         settings: further settings, nested as in a config file. They override the arguments above.
@@ -290,6 +291,7 @@ def distillation(*arguments: Any, **named: Any) -> Config:
     settings |= {"teachers": blocks, "encoder": _learner(options.learner, options.keep_layers, options.static, paths)}
     if any(path.startswith(PYTHON) for path in paths) and not os.environ.get("RAY_ADDRESS"):
         settings["resources"] = {"engine": "local"}
+    settings["sed"] = {"checkpoint": "best_on_dev"} if has_dev else {}
     directory = f"{os.path.expanduser(options.storage)}/{options.run}/given"
     if options.corpus is not None:
         settings["corpus"] = {"source": source_of(options.corpus, f"{directory}/sentences.parquet", "corpus")}
@@ -299,13 +301,12 @@ def distillation(*arguments: Any, **named: Any) -> Config:
         if len(sources) > 1:
             raise UserError("queries: pass one file of queries, or the queries themselves")
         settings["search"] = {"queries": list(get_args(QueryKind)), "source": sources[0] if sources else None}
-        # Without a dev task, held-out queries choose the weights.
-        settings["sed"] = {"loss": ["unit_mse", "scores"], **({} if has_dev else {"checkpoint": "best_on_held_out"})}
+        settings["sed"] |= {"loss": ["unit_mse", "scores"]}
     if tasks := _sources(options.dev, options.tasks, f"{directory}/tasks"):
-        settings["evaluation"] = _on_tasks(tasks, has_dev, defaults)
+        settings["evaluation"] = _on_tasks(tasks, has_dev)
     if options.static:
         # Few batches contain any one token, so updates may be large.
-        settings["sed"] = {**settings.get("sed", {}), "learning_rate": 1e-2, "batch_size": 256}
+        settings["sed"] |= {"learning_rate": 1e-2, "batch_size": 256}
     known = defaults.model_dump(mode="json", exclude_unset=True)
     return _with_lengths(merge(known, settings, Config), options.settings or {}, options.verbose)
 
@@ -328,18 +329,12 @@ def _learner(
     return encoder
 
 
-def _on_tasks(sources: Mapping[str, str], has_dev: bool, defaults: Config) -> dict[str, Any]:
+def _on_tasks(sources: Mapping[str, str], has_dev: bool) -> dict[str, Any]:
     from raysed.score.tasks import tasks_of
 
     found = tasks_of(sources, list(sources.values())[:has_dev])
-    chosen, reported = (next(iter(found)), None) if has_dev else (defaults.evaluation.dev or "", list(found))
-    if not has_dev:  # choose on the default dev task, without reporting it
-        found = {chosen: defaults.evaluation.tasks[chosen], **found}
-    return {
-        "tasks": {name: task.model_dump(mode="json") for name, task in found.items()},
-        "dev": chosen,
-        "report": reported,
-    }
+    dev = next(iter(found)) if has_dev else None
+    return {"tasks": {name: task.model_dump(mode="json") for name, task in found.items()}, "dev": dev}
 
 
 def _with_lengths(own: dict[str, Any], settings: Mapping[str, Any], verbose: bool) -> Config:

@@ -174,7 +174,8 @@ class EncoderConfig(Block):
 
     path: Source = "bundled:encoder"
     """A Hugging Face directory with safetensors, a hub id, `package:NAME/DIR` (a folder of an installed package),
-    `bundled:encoder` (distilled) or `bundled:raw` (pre-trained only)."""
+    `bundled:encoder` (distilled) or `bundled:raw` (pre-trained only). Both have also learnt from
+    `bundled:generated-text`."""
     model_kwargs: dict[str, Any] = {}
     """Arguments of `AutoModel.from_pretrained`, such as `{num_hidden_layers: 3}` for the first three layers."""
     keep_layers: Annotated[
@@ -218,8 +219,8 @@ class EncoderConfig(Block):
 class CorpusConfig(Block):
     """Unlabelled sentences."""
 
-    source: Source | list[Source] = "bundled:everyday"
-    """File, directory, pattern (`data/**/*.txt`), URI, hub id, `bundled:everyday`, or a list
+    source: Source | list[Source] = "bundled:generated-text"
+    """File, directory, pattern (`data/**/*.txt`), URI, hub id, `bundled:generated-text`, or a list
     ([formats](#file-formats))."""
     column: str | None = None
     """Column or field of the sentence. `null`: `sentence` or `text`."""
@@ -279,9 +280,10 @@ class TaskConfig(Block):
     """A task to score models on: graded pairs, retrieval, or labelled texts."""
 
     source: Source
-    """Pairs: a file ([formats](#file-formats)), hub dataset, SentEval directory or one of its `STS.input.*.txt`,
-    `bundled:train`, `bundled:dev` or `bundled:test`. Retrieval: a BEIR directory (`corpus.jsonl`, `queries.jsonl`,
-    `qrels/SPLIT.tsv`) or the documents' file. Classification, clustering: a file of texts and labels."""
+    """Pairs: a file ([formats](#file-formats)), hub dataset, SentEval directory or one of its `STS.input.*.txt`, or the
+    generated `bundled:generated-train`, `bundled:generated-dev` or `bundled:generated-test`. Retrieval: a BEIR
+    directory (`corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`) or the documents' file. Classification, clustering: a
+    file of texts and labels."""
     kind: str | None = None
     """`pairs`, `retrieval`, `classification`, `clustering` or `neighbours` (five nearest texts). `null`: `retrieval`
     for BEIR or with `queries`, `classification` for labelled texts, else `pairs`."""
@@ -313,6 +315,11 @@ class TaskConfig(Block):
             raise ValueError("write the lowest score first, then the highest")
         return value
 
+    @property
+    def is_generated(self) -> bool:
+        """Whether these are pairs of the package, which a program wrote and graded."""
+        return self.source.startswith("bundled:")
+
 
 def _as_blocks(values: Any, key: str = "source") -> Any:
     if isinstance(values, Mapping):
@@ -342,13 +349,13 @@ class EvaluationConfig(Block):
     """What is scored, and how subsets are aggregated."""
 
     tasks: Annotated[dict[str, TaskConfig], BeforeValidator(_as_blocks)] = {
-        "everyday-dev": TaskConfig(source="bundled:dev"),
-        "everyday-test": TaskConfig(source="bundled:test"),
+        "generated-test": TaskConfig(source="bundled:generated-test"),
     }
-    """Tasks by name: a source, or the settings below."""
-    dev: str | None = "everyday-dev"
+    """Tasks by name: a source, or the settings below. The default one has generated pairs, written and graded by a
+    program: scores on them say little about your text."""
+    dev: str | None = None
     """Task whose labels choose the weights of `checkpoint: best_on_dev`, the lower bound of `sts` and the model to
-    export. `null`: no choice uses labels."""
+    export, and refuse an export (`export.allow_worse`). `null`: no choice uses labels."""
     report: Annotated[list[str] | None, AfterValidator(lambda names: names and each_once(names))] = None
     """Tasks averaged in the headline number. `null`: all except `evaluation.dev`, unless it is the only one."""
     aggregation: Literal["all", "mean", "wmean"] = "mean"
@@ -604,7 +611,8 @@ class ExportConfig(Block):
 
     recipe: str | None = None
     """Recipe to export; of several models, the best on the dev task. `null`: the best model; a trained one must beat
-    the original encoder under the same calibration. Without a dev task: the last recipe."""
+    the original encoder under the same calibration. Without a dev task: the last recipe; the report warns if that is
+    worse than the original encoder or TF-IDF."""
     allow_worse: bool = False
     """Export a model that is 0.1 or more worse on the dev task than the original encoder or TF-IDF. `false`: only if
     `export.recipe` names it; otherwise the run ends without a model, with exit code 3."""

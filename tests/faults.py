@@ -26,8 +26,12 @@ ROOT = Path(__file__).resolve().parent.parent
 SETTINGS: dict[str, Any] = {
     "run": "run",
     "recipes": ["ct-sed-flow"],
-    "corpus": {"source": "bundled:everyday", "sentences": 1200},
-    "evaluation": {"pool_layers": [2]},
+    "corpus": {"source": "bundled:generated-text", "sentences": 1200},
+    "evaluation": {
+        "tasks": {f"generated-{name}": f"bundled:generated-{name}" for name in ("dev", "test")},
+        "dev": "generated-dev",
+        "pool_layers": [2],
+    },
     "export": {"allow_worse": True},
     "members": {"count": 3, "evaluate_every": 20, "checkpoint_every": 5, "max_retries": 0},
     "ct": {"steps": 40, "schedule": "scaled", "learning_rates": [1e-4] * 5},

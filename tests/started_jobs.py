@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from raysed.bundled import ENCODER
+from raysed.bundled import pairs_file
 from raysed.cluster.execute import ExecutionOptions, Executor, backend_of
 from raysed.config import make_config
 from raysed.plan.graph import Plan
@@ -36,9 +36,9 @@ def small_tasks(skipped: int = 0, pairs: int = 100) -> dict[str, str]:
     directory = Path(tempfile.mkdtemp(prefix="raysed-tasks-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     for name in ("dev", "test"):
-        lines = (ENCODER.parent / f"{name}.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
+        lines = pairs_file(name).read_text(encoding="utf-8").splitlines(keepends=True)
         (directory / f"{name}.tsv").write_text("".join([lines[0], *lines[skipped + 1 :][:pairs]]), encoding="utf-8")
-    return {f"everyday-{name}": str(directory / f"{name}.tsv") for name in ("dev", "test")}
+    return {f"generated-{name}": str(directory / f"{name}.tsv") for name in ("dev", "test")}
 
 
 def tiny_settings(**changes) -> dict:
@@ -47,7 +47,7 @@ def tiny_settings(**changes) -> dict:
         "run": "tiny",
         "recipes": ["ct-sed-flow"],
         "export": {"recipe": changes.get("recipes", ["ct-sed-flow"])[-1]},  # a few updates gain nothing
-        "corpus": {"source": "bundled:everyday", "sentences": 300},
+        "corpus": {"source": "bundled:generated-text", "sentences": 300},
         "encoder": ONE_LAYER,
         "members": {"count": 3, "evaluate_every": 4, "checkpoint_every": 4, "precision": "fp32"},
         "ct": {"steps": 12, "schedule": "scaled", "learning_rates": [1e-4] * 5},
@@ -62,6 +62,7 @@ def tiny_settings(**changes) -> dict:
         },
         "evaluation": {
             "tasks": small_tasks(skipped=60, pairs=150),
+            "dev": "generated-dev",
             "pool_layers": [1],
         },  # on which TF-IDF is better than such runs
         # To be compared with plain definitions on every machine, and with either engine.

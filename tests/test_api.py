@@ -1,6 +1,7 @@
 """raysed from Python: which settings a call makes, and what it gives back."""
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import torch
 
 import raysed
 from raysed import api, bundled
+from raysed.cli import code_of
 from raysed.config import find_config, load_config, make_config
 from raysed.data.corpus import check_corpus
 from raysed.errors import UserError
@@ -66,7 +68,7 @@ def test_a_call_makes_the_settings_of_a_config(distillation):
     )
     task = {"source": "mine.tsv", "kind": "pairs", "score_range": None, "aggregation": "all"}
     written = load_config(find_config("distill")).model_dump(exclude={"teachers", "encoder", "evaluation"})
-    written["sed"]["batch_size"] = 16
+    written["sed"] |= {"batch_size": 16, "checkpoint": "best_on_dev"}
     expected = make_config(
         {
             **written,
@@ -205,11 +207,12 @@ def test_objects_are_as_good_as_files(distillation):
     config = distillation("A", "c.txt", dev="mine.tsv", tasks=["mine.tsv", PAIRS])
     assert list(config.evaluation.tasks) == ["mine", "task-2"], "one that chooses is not one that does not"
     config = distillation("A", "c.txt", tasks={"first": PAIRS, "other": Path("mine.tsv")})
-    assert list(config.evaluation.tasks) == ["everyday-dev", *config.evaluation.report]
-    assert (config.evaluation.dev, config.evaluation.report) == ("everyday-dev", ["first", "other"])
+    assert (config.evaluation.dev, config.evaluation.report_tasks()) == (None, ["first", "other"])
+    for dev, kept in ((PAIRS, "best_on_dev"), (None, "best_on_held_out")):
+        assert distillation("A", "c.txt", dev=dev).sed.checkpoint == kept
     rows = datasets.Dataset.from_dict({"sentence1": ["A cat."], "sentence2": ["A pet."], "score": [3.0]})
     for tasks in (PAIRS, rows):
-        assert distillation("A", "c.txt", tasks=tasks).evaluation.report == ["task-1"]
+        assert list(distillation("A", "c.txt", tasks=tasks).evaluation.tasks) == ["task-1"]
     for given, sentence in (
         ({"tasks": [[Path("mine.tsv"), Path("mine.tsv")]]}, "task task-1: a list of files is not one task"),
         ({"dev": PAIRS, "tasks": {"dev": PAIRS}}, "two tasks are called dev"),
@@ -227,7 +230,7 @@ def test_objects_are_as_good_as_files(distillation):
             distillation(**{"teachers": "A", "corpus": "c.txt", **given})
     for tasks in (np.array(["mine.tsv", "other.tsv"]), iter(["mine.tsv", "other.tsv"])):
         Path("other.tsv").write_bytes(Path("mine.tsv").read_bytes())
-        assert distillation("A", "c.txt", tasks=tasks).evaluation.report == ["mine", "other"]
+        assert list(distillation("A", "c.txt", tasks=tasks).evaluation.tasks) == ["mine", "other"]
     with pytest.raises(UserError, match=r"misspelt\.txt does not exist"):
         check_corpus(distillation("A", ["mine.tsv", "misspelt.txt"]).corpus)
 
@@ -293,6 +296,33 @@ def test_keys_of_scores_say_what_a_model_is(tmp_path):
     scores = api.Result(Storage(str(tmp_path), "mine")).scores
     assert scores == {key: {"mean": 50.0, "mine": 50.0} for key in expected.values()}
     assert all(list(row) == ["mean", "mine"] for row in scores.values())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("blank_pictures")
+def test_without_a_dev_task_a_worse_model_is_exported_with_a_warning_and_with_one_refused(tmp_path, capfd):
+    """A teacher of noise spoils its learner. Generated pairs decide nothing; pairs of the caller's do."""
+    options = {
+        "teachers": lambda sentences: np.random.default_rng(0).normal(size=(len(sentences), 192)),
+        "corpus": bundled.corpus()[:100],
+        "learner": "bundled:raw",
+        "keep_layers": [0],
+        "storage": str(tmp_path),
+        "settings": {
+            "sed": {"epochs": 4, "batch_size": 16, "learning_rate": 1e-2, "evaluate_every": 8, "precision": "fp32"},
+            "resources": {"encode_precision": "fp32"},
+        },
+    }
+    result = raysed.distill(**options, verbose=True)
+    warning = result.report["exported"]["warning"]
+    assert code_of(result) == 0 and re.search(r"on generated-test \(generated pairs\), less than .*TF-IDF \(", warning)
+    assert f"\nwarning: {warning}\n" in capfd.readouterr().out
+    for text in (Path(result.directory, name).read_text() for name in ("report.md", "model/README.md")):
+        assert "nothing refuses it" in text and "generated pairs (written and graded by a program)" in text
+    assert " on generated pairs, " in result.report["exported"]["worth"]
+    dev = [(first, second, score) for score, first, second in bundled.pairs("dev")[60:210]]
+    refused = raysed.distill(**options, dev=dev, run="refused")
+    assert code_of(refused) == 3 and refused.path is None and "generated pairs" not in str(refused.report)
 
 
 @pytest.mark.slow

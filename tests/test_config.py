@@ -161,7 +161,7 @@ def test_settings_are_frozen():
 
 
 def test_report_tasks():
-    tasks = {name: {"source": "bundled:dev"} for name in "abc"}
+    tasks = {name: {"source": "bundled:generated-dev"} for name in "abc"}
     for changes, names in (({"dev": "a"}, "bc"), ({"dev": None}, "abc"), ({"dev": "a", "report": ["a"]}, "a")):
         assert make_config({"evaluation": {"tasks": tasks, **changes}}).evaluation.report_tasks() == list(names)
     alone = {"tasks": {"a": tasks["a"]}, "dev": "a"}

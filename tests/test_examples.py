@@ -87,11 +87,11 @@ def test_mteb_scores_a_model_as_raysed_does(monkeypatch, capsys):
     from mteb.abstasks import AbsTaskSTS
     from mteb.abstasks.task_metadata import TaskMetadata
 
-    about = {"name": "Everyday", "description": "the bundled pairs", "dataset": {"path": "no/where", "revision": "1"}}
+    about = {"name": "Generated", "description": "the bundled pairs", "dataset": {"path": "no/where", "revision": "1"}}
     about |= {"type": "STS", "eval_langs": ["eng-Latn"], "main_score": "cosine_spearman", "eval_splits": ["test"]}
     pairs = bundled.pairs("test")[:40]
 
-    class Everyday(AbsTaskSTS):
+    class Generated(AbsTaskSTS):
         metadata = TaskMetadata(**about)
 
         def load_data(self, **options):
@@ -99,8 +99,8 @@ def test_mteb_scores_a_model_as_raysed_does(monkeypatch, capsys):
             self.dataset = datasets.DatasetDict({"test": datasets.Dataset.from_dict(columns)})
             self.data_loaded = True
 
-    monkeypatch.setattr(mteb, "get_tasks", lambda tasks: [Everyday()])
-    monkeypatch.setattr("sys.argv", ["mteb_scores.py", str(bundled.ENCODER), "Everyday"])
+    monkeypatch.setattr(mteb, "get_tasks", lambda tasks: [Generated()])
+    monkeypatch.setattr("sys.argv", ["mteb_scores.py", str(bundled.ENCODER), "Generated"])
     runpy.run_path(str(EXAMPLES / "mteb_scores.py"), run_name="__main__")
     mine = raysed.evaluate(
         {"path": str(bundled.ENCODER), "pool_layers": 1}, {"mine": [(*pair, s) for s, *pair in pairs]}
@@ -226,7 +226,7 @@ def test_the_printed_command_trains_on_written_queries(write, server, monkeypatc
     printed = write(save(Path("a.jsonl"), bundled.corpus()[:60]), "--column", "body", "--texts", "40")
     words = shlex.split(printed.splitlines()[-1].partition("Train with: ")[2].replace("MODEL", "bundled:encoder"))
     tasks = small_tasks()
-    words += ["--dev", tasks["everyday-dev"], "--task", tasks["everyday-test"], "--set", "resources.engine=local"]
+    words += ["--dev", tasks["generated-dev"], "--task", tasks["generated-test"], "--set", "resources.engine=local"]
     monkeypatch.setattr("sys.argv", [*words, "--allow-worse"])
     assert cli.main() == 0
     (table,) = Path("runs/distilled/corpus").rglob("part-00000.parquet")

@@ -182,7 +182,8 @@ def fingerprints(path: str) -> dict[str, str | None]:
     from raysed.plan.check import check
     from raysed.plan.graph import Plan
 
-    config = {"recipes": ["ct-sed-flow", "sts"], "sts": {"train": "bundled:train", "models": 1}}
+    config = {"recipes": ["ct-sed-flow", "sts"], "sts": {"train": "bundled:generated-train", "models": 1}}
+    config["evaluation"] = {"tasks": {"dev": "bundled:generated-dev"}, "dev": "dev"}
     graph = Plan(check(make_config(config))).graph
     state = State(graph, Storage(path, "run"))
     return {name: state.fingerprint(artefact) for name, artefact in graph.artefacts.items()}

@@ -51,7 +51,7 @@ def test_it_tells_what_is_there_and_ends_with_what_to_type(called, text, tmp_pat
 
 
 def test_the_page_shows_what_it_says(called):
-    said = called("bundled:everyday", "--dev", "bundled:dev", "--task", "bundled:test")[1]
+    said = called("bundled:generated-text", "--dev", "bundled:generated-dev", "--task", "bundled:generated-test")[1]
     shown = re.search(r"init-output -->\n```\n(.*?)```", (ROOT / "docs/quickstart.md").read_text(), flags=re.S)[1]
     assert shown == said
 

@@ -60,7 +60,7 @@ def test_the_report_has_every_row_and_says_it_is_complete(finished):
     assert set(kinds) == expected | {("word-overlap", "baseline", 0), ("tf-idf", "baseline", 0)}
     assert kinds.count(("ct", "member", 1)) == 3
     assert report["status"] == "complete"
-    assert report["rows"][0]["metrics"]["everyday-test"]["pairs"] == 150
+    assert report["rows"][0]["metrics"]["generated-test"]["pairs"] == 150
     assert (finished / "report.md").read_text().startswith("# tiny")
     assert {p.name for p in (finished / "plots").iterdir()} == {
         "scores.png", "training-ct.png", "training-ct-sed.png", "spectrum.png", "agreement.png",
@@ -80,7 +80,7 @@ def test_histories_begin_with_the_dev_score_of_the_untouched_weights(finished):
     """Those of members and learners, in the history and in the log: the base's, to the last digit."""
     report = json.loads((finished / "report.json").read_text())
     (base,) = [row for row in report["rows"] if (row["recipe"], row["layers"]) == ("base", 1)]
-    expected = round(base["metrics"]["everyday-dev"]["spearman"], 6)
+    expected = round(base["metrics"]["generated-dev"]["spearman"], 6)
     for name, candidates in (("ct/members/02", ("first", "second")), ("ct-sed/learners/00", ("learner",))):
         for path in (artefact(finished, name) / "history.jsonl", finished / "logs" / name / "metrics.jsonl"):
             first, second, *_ = map(json.loads, path.read_text().splitlines())
@@ -102,8 +102,8 @@ def test_the_ensemble_is_scored_by_its_mean_embedding(finished):
     tokens = tokenize(tokenizer, evaluation.sentences, 75)
     members = [load_checkpoint(artefact(finished, f"ct/members/{i:02d}")) for i in range(3)]
     mean = np.mean([encode(member, tokens, (1,))[0] for member in members], axis=0)
-    expected = evaluation.score(mean).metrics["everyday-test"]["spearman"]
-    assert row["metrics"]["everyday-test"]["spearman"] == pytest.approx(expected, abs=0.02)
+    expected = evaluation.score(mean).metrics["generated-test"]["spearman"]
+    assert row["metrics"]["generated-test"]["spearman"] == pytest.approx(expected, abs=0.02)
 
 
 def test_the_centred_ensemble_is_the_mean_of_members_without_what_all_sentences_share(finished):
@@ -115,9 +115,9 @@ def test_the_centred_ensemble_is_the_mean_of_members_without_what_all_sentences_
     tokens, corpus = tokenize(tokenizer, evaluation.sentences, 75), read_tokens(artefact(finished, "corpus"))
     centred = [encode(member, tokens, (1,))[0] - encode(member, corpus, (1,))[0].mean(0) for member in members]
     assert len(corpus) <= 2000
-    expected = evaluation.score(np.mean(centred, axis=0)).metrics["everyday-test"]["spearman"]
-    assert row["metrics"]["everyday-test"]["spearman"] == pytest.approx(expected, abs=0.02)
-    (raw,) = [row["metrics"]["everyday-test"]["spearman"] for row in report["rows"] if row["kind"] == "ensemble"]
+    expected = evaluation.score(np.mean(centred, axis=0)).metrics["generated-test"]["spearman"]
+    assert row["metrics"]["generated-test"]["spearman"] == pytest.approx(expected, abs=0.02)
+    (raw,) = [row["metrics"]["generated-test"]["spearman"] for row in report["rows"] if row["kind"] == "ensemble"]
     assert abs(raw - expected) > 0.05
     assert "| centred ensemble " in (finished / "report.md").read_text()
 
@@ -132,9 +132,9 @@ def test_the_soup_is_the_encoder_with_the_mean_of_the_weights(finished):
     for name, weight in soup.transformer.state_dict().items():
         weight.copy_(torch.from_numpy(np.mean([member[name].double().numpy() for member in members], axis=0)))
     tokens = tokenize(load_tokenizer(EncoderConfig(**ONE_LAYER)), evaluation.sentences, 75)
-    expected = evaluation.score(encode(soup, tokens, (1,))[0]).metrics["everyday-test"]["spearman"]
-    assert row["metrics"]["everyday-test"]["spearman"] == pytest.approx(expected, abs=0.02)
-    singles = [row["metrics"]["everyday-test"]["spearman"] for row in report["rows"] if row["kind"] == "member"]
+    expected = evaluation.score(encode(soup, tokens, (1,))[0]).metrics["generated-test"]["spearman"]
+    assert row["metrics"]["generated-test"]["spearman"] == pytest.approx(expected, abs=0.02)
+    singles = [row["metrics"]["generated-test"]["spearman"] for row in report["rows"] if row["kind"] == "member"]
     assert min(abs(expected - single) for single in singles) > 0.02, "it is none of them"
     assert "| weight average of the members | ct " in (finished / "report.md").read_text()
     assert "weight average of the members of ct against the full ensemble " in report["findings"]
@@ -178,7 +178,7 @@ def test_a_model_that_is_worse_than_words_is_refused_until_it_is_allowed(finishe
     refusal = run(tmp_path, said, **fresh, export={})
     root = tmp_path / "tiny"
     report = json.loads((root / "report.json").read_text())
-    (tf_idf,) = [r["metrics"]["everyday-dev"]["spearman"] for r in report["rows"] if r["recipe"] == "tf-idf"]
+    (tf_idf,) = [r["metrics"]["generated-dev"]["spearman"] for r in report["rows"] if r["recipe"] == "tf-idf"]
     assert said[-1] == f"\n{refusal}" and f"less than TF-IDF ({tf_idf:.1f}); to export" in refusal
     assert report["status"] == "complete" and report["refused"]["why"] == refusal and "exported" not in report
     assert "No model is exported" in (root / "report.md").read_text() and not (root / "model").exists()

@@ -163,7 +163,10 @@ PIVOT = "back_translation --pivot m m --output views.parquet"
         ("evaluate --models m --task pairs.tsv", "config.json model.safetensors modules.json"),
         ("teachers --teachers bundled:raw m --task pairs.tsv", "config.json model.onnx modules.json"),
         ("teachers --teachers bundled:raw m --task pairs.tsv", "model.onnx tokenizer_config.json"),
-        ("distill --teachers m --learner bundled:encoder --corpus bundled:everyday", "config.json model.safetensors"),
+        (
+            "distill --teachers m --learner bundled:encoder --corpus bundled:generated-text",
+            "config.json model.safetensors",
+        ),
         (PIVOT, "config.json model.safetensors"),
     ],
 )

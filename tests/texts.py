@@ -11,5 +11,5 @@ ODD = [
 ]
 
 
-def everyday(count: int) -> list[str]:
+def generated(count: int) -> list[str]:
     return bundled.corpus()[:count]

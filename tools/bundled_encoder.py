@@ -1,6 +1,6 @@
 """Distil a small encoder from published models and text alone, like the one in raysed/bundled/encoder.
 
-    python tools/bundled_encoder.py 'text/*.txt' bundled:everyday --teachers A B [--set sed.epochs=2]
+    python tools/bundled_encoder.py 'text/*.txt' bundled:generated-text --teachers A B [--set sed.epochs=2]
 
 It trains a lower-case WordPiece tokenizer on the sentences. A BERT starts from token embeddings that are the teachers'
 embeddings of single tokens. Both are written to runs/bundled-encoder-start in Hugging Face layout, unless it exists. A

@@ -57,7 +57,7 @@ SUBSTITUTES = {
     r"s3://(BUCKET|bucket)/": "",
     r"\b(NAME|kubernetes)\b": "quickstart",
 }
-_TASKS = " --set evaluation.tasks.everyday-dev=dev.csv --set evaluation.tasks.everyday-test=test.csv"
+_TASKS = " --set evaluation.tasks.generated-dev=dev.csv --set evaluation.tasks.generated-test=test.csv"
 _TRAINS = _TASKS + " --allow-worse --set corpus.sentences=150 --set sed.epochs=1 --set sed.learners=1"
 _TRAINS_MEMBERS = _TRAINS + " --set members.count=2 --set ct.steps=2 --set recipes=[ct-sed-flow] --set flow.epochs=1"
 ENDINGS = {

@@ -1,6 +1,7 @@
-"""Package data that needs no network: two small encoders, everyday sentences and graded pairs.
+"""Package data that needs no network: two small encoders, and generated sentences and pairs.
 
-The text was generated for this project by `tools/everyday` in its repository, which still makes these files.
+`tools/everyday` in the repository writes the sentences and pairs and grades the pairs, by rules. Scores on
+them say little about other text.
 """
 
 from pathlib import Path
@@ -8,15 +9,18 @@ from pathlib import Path
 ENCODER = Path(__file__).parent / "encoder"
 """Directory of the quickstart's encoder, in Hugging Face layout."""
 ENCODERS = {"encoder": ENCODER, "raw": ENCODER.parent / "raw"}
-"""By name: one taught by published models, and one only pre-trained, with its head."""
+"""By name: one distilled from published models, and one only pre-trained, with its head. Both have also learnt
+from `generated-text`."""
 CORPUS = Path(__file__).parent / "corpus.txt"
 PREFIX = "bundled:"
-"""Marks package data in settings: `bundled:encoder`, `bundled:everyday`, `bundled:dev`."""
+"""Marks package data in settings: `bundled:encoder`, `bundled:generated-text`, `bundled:generated-dev`."""
+PAIRS = PREFIX + "generated-"
+"""Marks pairs: `bundled:generated-train`, and so on."""
 SPLITS = ("train", "dev", "test")
 
 
 def corpus() -> list[str]:
-    """Return 6,000 distinct sentences of 4 to 25 words, none of them in a graded pair.
+    """Return 6,000 distinct generated sentences of 4 to 25 words, none of them in a graded pair.
 
     >>> for sentence in corpus()[:2]:
     ...     print(sentence)
@@ -27,12 +31,12 @@ def corpus() -> list[str]:
 
 
 def pairs_file(split: str) -> Path:
-    """Return the file of graded pairs for `train` (600), `dev` (400) or `test` (500): score 0 to 5, two sentences."""
-    return Path(__file__).parent / f"{split}.tsv"
+    """Return the file of generated `train` (600), `dev` (400) or `test` pairs (500): score 0 to 5, two sentences."""
+    return Path(__file__).parent / f"generated-{split}.tsv"
 
 
 def pairs(split: str) -> list[tuple[float, str, str]]:
-    """Return the graded pairs of a split: (score 0 to 5, sentence, sentence).
+    """Return the generated pairs of a split: (score 0 to 5, sentence, sentence).
 
     >>> for part in pairs("dev")[2]:
     ...     print(part)

@@ -6,7 +6,7 @@
 A teacher is a sentence-transformers model or a plain transformer (directory or hub id), an .onnx file with its
 tokenizer, or a .parquet file with the columns sentence and embedding. The same command continues a stopped run. With
 another teacher or more text it computes only the missing parts. Exit code 3: the run is complete, but its model is
-worse than its encoder or TF-IDF and is not exported (see --allow-worse).
+worse than its encoder or TF-IDF on the --dev task and is not exported (see --allow-worse).
 """
 
 import argparse
@@ -32,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
     group.add_argument("--static", action="store_true", help="train a static model: one vector per token")
     group.add_argument("--search", action="store_true", help="train for search, with queries made from the corpus")
     group = result.add_argument_group("evaluation")
-    group.add_argument("--dev", metavar="TASK", help="choose models on this task, such as graded pairs")
+    group.add_argument("--dev", metavar="TASK", help="choose the checkpoint and check the export on this task")
     group.add_argument(
         "--task", dest="tasks", metavar="TASK", action="append", default=[], help="report this task, too; repeatable"
     )

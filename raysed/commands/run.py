@@ -4,7 +4,7 @@ On this machine:  raysed run --config raysed.yaml
 On a cluster:     ray job submit --working-dir . -- python jobs/ensemble_then_distill.py --storage s3://bucket/runs
 
 The same command continues a stopped run and does nothing for a complete one. Exit code 3: the run is complete, but its
-model is worse than its encoder or TF-IDF and is not exported (see --allow-worse).
+model is worse than its encoder or TF-IDF on the dev task and is not exported (see --allow-worse).
 """
 
 import argparse

@@ -19,7 +19,7 @@ from raysed.data.rows import Rows, Schema, rows
 from raysed.data.sources import File, Hub, find
 from raysed.errors import UserError
 
-BUNDLED = "bundled:everyday"
+BUNDLED = "bundled:generated-text"
 COLUMNS = ("sentence", "text")
 """Default columns, in order of preference."""
 

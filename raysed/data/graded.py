@@ -45,6 +45,8 @@ class StsTask:
     """Pairs without a gold score."""
     aggregation: str | None = None
     """`all`, `mean` or `wmean`; None: the evaluation's."""
+    is_generated: bool = False
+    """Whether a program wrote and graded the pairs."""
 
     @property
     def pairs(self) -> int:
@@ -84,7 +86,7 @@ def read_graded(name: str, config: TaskConfig, setting: str, split: str = "test"
     if not subsets:
         raise UserError(f"{public(config.source)} has no pair with a gold score ({dropped} blank)", setting=setting)
     arrays = {key: (first, second, np.array(gold)) for key, (first, second, gold) in subsets.items()}
-    task = StsTask(name, arrays, dropped, config.aggregation)
+    task = StsTask(name, arrays, dropped, config.aggregation, config.is_generated)
     if is_scored:
         _check_correlation(gold_of(task), public(config.source), setting)
     if config.score_range is not None:
@@ -119,10 +121,10 @@ def _read(config: TaskConfig, setting: str, split: str) -> Iterator[Rows]:
     if config.source.startswith("bundled:"):
         from raysed import bundled
 
-        split = config.source.removeprefix("bundled:")
+        split = config.source.removeprefix(bundled.PAIRS)
         if split not in bundled.SPLITS:
-            problem = f"{config.source} does not exist; use bundled:train, bundled:dev or bundled:test"
-            raise UserError(problem, setting=setting)
+            known = f"{bundled.PAIRS}train, {bundled.PAIRS}dev or {bundled.PAIRS}test"
+            raise UserError(f"{config.source} does not exist; use {known}", setting=setting)
         file = replace(local_file(bundled.pairs_file(split)), name=config.source)
         yield read(file, graded_schema(TaskConfig(source=config.source), setting))
     elif os.path.isdir(path):

@@ -17,14 +17,16 @@ _ORIGINAL, _REQUESTED = "the original encoder", "as set by export.recipe"
 
 @dataclass(frozen=True)
 class Choice:
-    """The model to export and the reason; scores are on the dev task, x100, and None if undefined.
+    """The model to export and the reason; scores are x100, and None if undefined.
 
-    `others` has the scores of the original encoder and TF-IDF.
+    They are on `scored_on`: the dev task, or without one the headline tasks, whose scores decide nothing. `others` has
+    the scores of the original encoder and TF-IDF.
     """
 
     model: ScoredModel
     reason: str
-    dev: str | None = None
+    scored_on: str = ""
+    has_dev: bool = False
     score: float | None = None
     others: Mapping[str, float | None] = field(default_factory=dict)
     may_be_worse: bool = False
@@ -36,7 +38,7 @@ class Choice:
     def words(self) -> str:
         """Describe in one line which model was chosen and why."""
         words = f"{self.model.recipe}, {self.reason}"
-        if self.dev is None:
+        if not self.has_dev:
             return words
         known = {name: score for name, score in self.others.items() if score is not None}
         if self.model.recipe == BASE:
@@ -47,16 +49,27 @@ class Choice:
     @property
     def refusal(self) -> str | None:
         """Why this model is not exported, in one sentence; None if it is."""
+        if not self._shortfall or not self.has_dev or self.may_be_worse:
+            return None
+        return (
+            f"no model is exported: {self.model.recipe}, the best model, {self._shortfall}; to export it anyway, add "
+            "--allow-worse or set export.allow_worse: true"
+        )
+
+    @property
+    def warning(self) -> str | None:
+        """Why a dev task might have refused this model, in one sentence; None if nothing suggests it."""
+        if not self._shortfall or self.has_dev:
+            return None
+        return f"{self.model.recipe} is exported, but {self._shortfall}; without a dev task, nothing refuses it"
+
+    @property
+    def _shortfall(self) -> str:
         score = -math.inf if self.score is None else self.score
         better = {name: other for name, other in self.others.items() if other is not None}
         better = [f"{name} ({other:.1f})" for name, other in better.items() if other - score >= NO_DIFFERENCE]
-        if not better or self.may_be_worse:
-            return None
         result = "has no score" if self.score is None else f"scores {self.score:.1f}"
-        return (
-            f"no model is exported: {self.model.recipe}, the best model, {result} on {self.dev}, "
-            f"less than {' and '.join(better)}; to export it anyway, add --allow-worse or set export.allow_worse: true"
-        )
+        return f"{result} on {self.scored_on}, less than {' and '.join(better)}" if better else ""
 
 
 def choose(
@@ -71,8 +84,8 @@ def choose(
 
     With `export.recipe`, candidates are that recipe's models. Otherwise all models of the run are, including the
     original encoder, calibrated or not. A trained model must beat the original encoder under the same calibration.
-    Without a dev task, take the first model of the last of `recipes` that has one. External teachers and calibrations
-    of single tasks (`per_task`) cannot be exported.
+    Without a dev task, take the first model of the last of `recipes` that has one, even if it scores worse. External
+    teachers and calibrations of single tasks (`per_task`) cannot be exported.
     """
     base, requested = next(model for model in models if model.recipe == BASE), export.recipe
     candidates = [
@@ -87,29 +100,34 @@ def choose(
             f"export.recipe is {requested}, which has no model because it was left out (see above); name another recipe"
         )
     candidates = [model for model in candidates if not model.left_out] or candidates
+    tasks = scores.tasks if dev is None else [dev]
+    measured = {
+        (row.recipe, row.index): row.average(tasks)
+        for row in scores.rows
+        if (row.layers == scores.main_layers and row.kind in ("base", "member", "learner")) or row.recipe == TF_IDF
+    }
+    measured = {model: score for model, score in measured.items() if score is not None}
+    scored_on = ", ".join(map(scores.named, tasks))
     if dev is None:
         made = {model.recipe: model for model in reversed(candidates)}
         last_first = [parse_recipe(text) for text in reversed(recipes)]
         texts = [requested, *(text for recipe in last_first for text in (recipe.text, recipe.uncalibrated)), BASE]
         best = next(made[text] for text in texts if text in made)
-        return Choice(best, _REQUESTED if requested else "the last recipe, because there is no dev task")
-    on_dev = {
-        (row.recipe, row.index): row.score(dev)
-        for row in scores.rows
-        if (row.layers == scores.main_layers and row.kind in ("base", "member", "learner")) or row.recipe == TF_IDF
-    }
-    on_dev = {model: score for model, score in on_dev.items() if score is not None}
-    candidates = [model for model in candidates if (model.recipe, model.index) in on_dev] or candidates
-    if not requested:
-        candidates = [model for model in candidates if _is_candidate(model, on_dev)] or [base]
-    best = max(candidates, key=lambda model: on_dev.get((model.recipe, model.index), -math.inf))
-    among = ", ".join(dict.fromkeys(model.recipe for model in candidates))
-    reason = _REQUESTED if requested else f"because nothing else in the run is better on {dev}"
-    if len(candidates) > 1 and not requested:
-        reason = f"the best on {dev} of {len(candidates)} models ({among})"
-    others = {_ORIGINAL: on_dev.get((BASE, base.index)), "TF-IDF": on_dev.get((TF_IDF, 0))}
-    score, may_be_worse = on_dev.get((best.recipe, best.index)), requested is not None or export.allow_worse
-    return Choice(best, reason, dev, score, others, may_be_worse)
+        reason = "the last recipe, because there is no dev task"
+    else:
+        candidates = [model for model in candidates if (model.recipe, model.index) in measured] or candidates
+        if not requested:
+            candidates = [model for model in candidates if _is_candidate(model, measured)] or [base]
+        best = max(candidates, key=lambda model: measured.get((model.recipe, model.index), -math.inf))
+        among = ", ".join(dict.fromkeys(model.recipe for model in candidates))
+        reason = f"because nothing else in the run is better on {scored_on}"
+        if len(candidates) > 1:
+            reason = f"the best on {scored_on} of {len(candidates)} models ({among})"
+    if requested:
+        reason = _REQUESTED
+    others = {_ORIGINAL: measured.get((BASE, base.index)), "TF-IDF": measured.get((TF_IDF, 0))}
+    score, may_be_worse = measured.get((best.recipe, best.index)), requested is not None or export.allow_worse
+    return Choice(best, reason, scored_on, dev is not None, score, others, may_be_worse)
 
 
 def _shown(score: float | None) -> str:

@@ -79,9 +79,10 @@ def gain_sentence(scores: ScoreTable) -> str:
     this, other = (own.recipe, own.kind, "exported"), (*best, "mean")
     difference, name = scores.difference(this, other), f"{titled(*best)} ({scores.value(other):.1f})"
     which = "the best other one without training" if own.kind in UNTRAINED else "the best without training"
-    sentence = f"It scores {scores.value(this):.1f}, {difference.position()} {name}, {which}."
+    score = f"{scores.value(this):.1f}{scores.basis}"
+    sentence = f"It scores {score}, {difference.position()} {name}, {which}."
     if not is_clear(difference):
-        sentence = f"It scores {scores.value(this):.1f}: no clear effect compared with {name}, {which}."
+        sentence = f"It scores {score}: no clear effect compared with {name}, {which}."
     return " ".join([sentence, *_losses(scores)])
 
 

@@ -118,6 +118,8 @@ def _summarize(run: RunResults, data: Mapping[str, Any], write_line: Callable[[s
     write_line(f"report: {storage.uri('report.html')}   as text: {storage.uri('report.md')}")
     if not choice.refusal:
         write_line(f"model: {storage.uri('model')}: {choice.words()}; {sanity_words(run.sanity)}")
+    if choice.warning:
+        write_line(f"warning: {choice.warning}")
     write_line(f"TensorBoard: tensorboard --logdir {storage.uri('logs')}")
     if choice.refusal:
         write_line(f"\n{choice.refusal}")

@@ -111,7 +111,9 @@ class RunResults:
         measures = {known[name].measure for name in tasks}
         measure = f"{measures.pop() if len(measures) == 1 else 'Score'}, x100, mean over {', '.join(tasks)}"
         sizes = {name: f"{task.size}, {task.measure}" for name, task in known.items()}
-        return ScoreTable(rows, tasks, main, labels, fitted_on=fitted_on, measure=measure, sizes=sizes), headline
+        generated = [name for name, task in self.config.evaluation.tasks.items() if task.is_generated]
+        about = {"fitted_on": fitted_on, "measure": measure, "sizes": sizes, "generated": generated}
+        return ScoreTable(rows, tasks, main, labels, **about), headline
 
     def _scored(self) -> Iterator[tuple[Row, Outcomes]]:
         evaluation, main = self.evaluation, self.config.encoder.pool_layers

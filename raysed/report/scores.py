@@ -88,8 +88,28 @@ class ScoreTable:
     """Title of the headline scores."""
     sizes: Mapping[str, str] = field(default_factory=dict)
     """Size and measure of each task, in words."""
+    generated: Sequence[str] = ()
+    """Tasks whose pairs a program wrote and graded."""
     exported: Row | None = None
     """The chosen model, exported or refused."""
+
+    def named(self, task: str) -> str:
+        """Return the task's name, with a note if its pairs are generated."""
+        return f"{task} (generated pairs)" if task in self.generated else task
+
+    @property
+    def basis(self) -> str:
+        """Return what to add to a headline score that rests on generated pairs."""
+        rests = [task in self.generated for task in self.tasks]
+        if not any(rests):
+            return ""
+        return " on generated pairs" if all(rests) else " partly on generated pairs"
+
+    @property
+    def caveat(self) -> str:
+        """Return a sentence on the tasks of generated pairs; empty without any."""
+        found = ", ".join(self.generated)
+        return found and f"{found}: generated pairs (written and graded by a program)."
 
     @cached_property
     def counted(self) -> list[Row]:

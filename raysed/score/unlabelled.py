@@ -1,4 +1,4 @@
-"""Scores without labels: the shape of the embedding space, near-duplicates, and a sanity list of fifty triples.
+"""Scores without labels: the shape of the embedding space, near-duplicates, and a sanity list of generated triples.
 
 They reveal broken models, but do not rank good ones. Source: Wang and Isola, "Understanding Contrastive Representation
 Learning through Alignment and Uniformity", 2020.
@@ -27,7 +27,7 @@ _SHOWN, _NEAREST = 5, 2
 _RANDOM_PAIRS = 10_000
 _LONGEST = 200
 """Characters shown of a sentence."""
-_TRIPLES = Path(__file__).parents[1] / "bundled" / "triples.tsv"
+_TRIPLES = Path(__file__).parents[1] / "bundled" / "generated-triples.tsv"
 
 Embed = Callable[[Sequence[str]], np.ndarray]
 """Sentences to embeddings [B, D]."""

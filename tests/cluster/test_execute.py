@@ -23,7 +23,7 @@ from raysed.store.progress import emit
 from raysed.store.status import read_timings
 from raysed.store.storage import Storage
 
-SETTINGS = {"recipes": ["ct-sed"], "corpus": {"source": "bundled:everyday", "sentences": 300}}
+SETTINGS = {"recipes": ["ct-sed"], "corpus": {"source": "bundled:generated-text", "sentences": 300}}
 HEAD = (0.0, 0.0)
 
 

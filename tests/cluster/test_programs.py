@@ -33,12 +33,17 @@ def run(tmp_path) -> dict:
         "run": "mine",
         "storage": str(tmp_path),
         "recipes": ["ct-sed-flow", "sts-sed"],
-        "corpus": {"source": "bundled:everyday", "sentences": 300},
+        "corpus": {"source": "bundled:generated-text", "sentences": 300},
         "encoder": ONE_LAYER,
         "members": {"count": 2, "evaluate_every": 1},
         "ct": {"steps": 2, "schedule": "scaled"},
-        "sts": {"train": ["bundled:train"], "lower_bounds": [0.1, 0.3, 0.5], "models": 2, "scheduler": "halving"},
-        "evaluation": {"tasks": small_tasks(), "pool_layers": [1]},
+        "sts": {
+            "train": ["bundled:generated-train"],
+            "lower_bounds": [0.1, 0.3, 0.5],
+            "models": 2,
+            "scheduler": "halving",
+        },
+        "evaluation": {"tasks": small_tasks(), "dev": "generated-dev", "pool_layers": [1]},
     }
 
 

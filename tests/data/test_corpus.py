@@ -140,7 +140,7 @@ def test_file_uri(tmp_path):
 def test_bundled_corpus(tmp_path, monkeypatch):
     path = write(tmp_path / "corpus.txt", "One sentence.\nAnother one.\n")
     monkeypatch.setattr("raysed.bundled.CORPUS", path)
-    assert read("bundled:everyday")[0] == ["One sentence.", "Another one."]
+    assert read("bundled:generated-text")[0] == ["One sentence.", "Another one."]
     before = corpus_fingerprint(CorpusConfig())
     write(path, "One sentence. Another\n one.\n")
     assert before != corpus_fingerprint(CorpusConfig())

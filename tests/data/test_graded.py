@@ -87,7 +87,7 @@ def test_a_track_of_sts_2017_is_read_with_the_scores_beside_it(tmp_path):
 
 
 def test_bundled_pairs_are_one_subset():
-    first, second, gold = load("bundled:dev").subsets["all"]
+    first, second, gold = load("bundled:generated-dev").subsets["all"]
     assert list(zip(gold, first, second)) == bundled.pairs("dev")
 
 

@@ -126,5 +126,5 @@ def test_the_kind_of_a_task_is_seen_from_its_files(beir, tmp_path):
     assert kind_of(beir, "s") == "retrieval"
     assert kind_of(labelled(tmp_path, ["a\tb"]), "s") == "classification"
     assert kind_of(labelled(tmp_path, ["a\tb\t1"], "sentence1\tsentence2\tlabel"), "s") == "pairs"
-    assert kind_of(TaskConfig(source="bundled:dev"), "s") == "pairs"
+    assert kind_of(TaskConfig(source="bundled:generated-dev"), "s") == "pairs"
     assert kind_of(labelled(tmp_path, ["a\tb"]).model_copy(update={"kind": "clustering"}), "s") == "clustering"

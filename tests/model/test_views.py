@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from texts import ODD, everyday
+from texts import ODD, generated
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerFast
 
@@ -87,7 +87,7 @@ def filler(request, tmp_path_factory) -> Path:
     """A directory with a tiny random masked language model and a tokenizer trained on a few sentences."""
     path = tmp_path_factory.mktemp(request.param)
     train, name = FILLERS[request.param]
-    tokenizer = train(everyday(300) + ODD)
+    tokenizer = train(generated(300) + ODD)
     tokenizer.save_pretrained(path)
     sizes = dict(intermediate_size=16, num_hidden_layers=1, hidden_size=16, num_attention_heads=2)
     rows = len(tokenizer) + 3  # as many published models have, a few rows more than tokens
@@ -161,7 +161,7 @@ class Reference:
 
 def test_sentences_become_what_a_plain_reference_makes_of_them(filler, monkeypatch):
     """Also in small batches."""
-    sentences = [*ODD, *everyday(40), *(sentence.title() for sentence in everyday(10))]
+    sentences = [*ODD, *generated(40), *(sentence.title() for sentence in generated(10))]
     ids = 3 + 5 * np.arange(len(sentences))
     reference, views = Reference(filler, seed=0, rate=0.25), {"mlm_model": str(filler), "mlm_rate": 0.25}
     made = make(**views)(sentences, ids)
@@ -173,7 +173,7 @@ def test_sentences_become_what_a_plain_reference_makes_of_them(filler, monkeypat
 
 
 def test_filled_tokens_depend_on_seed_and_id_alone(filler):
-    draws_by_seed_and_id(lambda seed: make(seed, mlm_model=str(filler)), everyday(25))
+    draws_by_seed_and_id(lambda seed: make(seed, mlm_model=str(filler)), generated(25))
 
 
 def test_no_token_means_that_nothing_is_filled(filler, tmp_path):
@@ -216,7 +216,7 @@ def test_the_bundled_encoder_has_a_head_that_knows_its_text():
 
     Without a model of their own, views are filled by the run's encoder, which is this one.
     """
-    sentences, ids = everyday(100), np.arange(100)
+    sentences, ids = generated(100), np.arange(100)
     made = make()(sentences, ids)
     assert sum(first == second for first, second in made.pairs) > 10
     assert make(mlm_model="bundled:raw")(sentences, ids) == made

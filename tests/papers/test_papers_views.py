@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import transformers
-from texts import ODD, everyday
+from texts import ODD, generated
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import papers.views
@@ -162,7 +162,7 @@ def test_a_missing_wordnet_is_one_sentence(wordnet):
 def translators(tmp_path_factory) -> list[str]:
     """Directories of four tiny random models that turn sentences into others of their vocabulary."""
     path = tmp_path_factory.mktemp("translators")
-    tokenizer = train_tokenizer(everyday(300), 300)
+    tokenizer = train_tokenizer(generated(300), 300)
     options = {f"{side}_{what}": 2 for side in ("encoder", "decoder") for what in ("ffn_dim", "attention_heads")}
     options |= dict(encoder_layers=1, decoder_layers=1, d_model=16, init_std=0.3, max_position_embeddings=18)
     options |= dict(pad_token_id=0, bos_token_id=2, eos_token_id=3, decoder_start_token_id=0, forced_eos_token_id=None)
@@ -211,7 +211,7 @@ def test_pivots_give_back_translations(translators, monkeypatch):
     """Two of them both views; one the second view, beside the sentence."""
     monkeypatch.setattr(masked, "_CELLS", 120)
     a, b, c, d = translators
-    sentences = [*everyday(8), *ODD]
+    sentences = [*generated(8), *ODD]
     one, two = ([translated(back, translated(there, s)) for s in sentences] for there, back in ((a, b), (c, d)))
     made = back_translations([(a, b), (c, d)], 75)(sentences, np.arange(len(sentences)))
     assert made == (list(zip(one, two)), len(sentences), len(sentences)) and len(set(one)) > 4

@@ -344,10 +344,10 @@ def test_bundled_data_stands_in_at_the_small_scale_and_it_is_said(tmp_path):
     plan = plan_of(tmp_path, "bert-flow-table-5")
     subsets = load_task("stsb", plan.configs["flow-base-k6"].evaluation.tasks["stsb"]).subsets
     assert set(subsets) == {"train", "dev", "test"}
-    assert "stsb-test: bundled:test stands in for it." in plan.notes
+    assert "stsb-test: bundled:generated-test stands in for it." in plan.notes
     plan = plan_of(tmp_path, "bsl-table-1")
     assert {name: config.recipes for name, config in plan.configs.items()} == {"bsl-bert": ["base", "mlm", "bsl"]}
-    assert plan.configs["bsl-bert"].corpus.source == "bundled:everyday"
+    assert plan.configs["bsl-bert"].corpus.source == "bundled:generated-text"
     assert set(plan.missing) >= {"nli", "sts12", "sickr-test"}
 
 
@@ -500,7 +500,7 @@ def toy(statistic: str | None = None) -> tuple[Plan, Request]:
     if statistic:
         definition["columns"] = {"avg": {"tasks": ["a", "b"], "statistic": statistic}}
         table = Table("toy", "a paper, table 1", "toys", ["avg"], ["spearman"], rows)
-    tasks = {name: {"source": "bundled:dev"} for name in ("a", "b")}
+    tasks = {name: {"source": "bundled:generated-dev"} for name in ("a", "b")}
     config = make_config({"recipes": ["ct", "ct-sed"], "evaluation": {"tasks": tasks, "dev": None}})
     return Plan(table, definition, {"run": config}, {"run": "run"}), Request("toy", "paper", Path(), Path())
 

@@ -114,7 +114,7 @@ def test_settings_that_go_together(changes):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"evaluation.report": ["everyday-test"] * 2}, "list each once"),
+        ({"evaluation.report": ["generated-test"] * 2}, "list each once"),
         ({"sed.loss": []}, "list at least one, and each once"),
         ({"sed.loss": ["mse", "mse"]}, "list at least one, and each once"),
         ({"sed.loss": ["contrastive"], "sed.batch_size": 1}, "contrastive .* set sed.batch_size to 2 or more"),

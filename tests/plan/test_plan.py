@@ -24,7 +24,11 @@ def settings(tiny_encoder_dir, tmp_path_factory):
         "recipes": RECIPES,
         "encoder": {"path": str(tiny_encoder_dir), "max_length": 16},
         "teachers": [{"path": str(tiny_encoder_dir), "max_length": 16}, "members:ct"],
-        "evaluation": {"tasks": {"mine": str(pairs), "other": "bundled:test"}, "dev": "mine", "pool_layers": [1]},
+        "evaluation": {
+            "tasks": {"mine": str(pairs), "other": "bundled:generated-test"},
+            "dev": "mine",
+            "pool_layers": [1],
+        },
         "members": {"count": 2},
         "nli": {"train": str(nli)},
         "sts": {"train": str(pairs), "lower_bounds": [0.0, 0.5], "models": 1},
@@ -109,7 +113,7 @@ def test_a_changed_block_remakes_the_recipes_that_use_it(settings, changed_by, c
 def test_embeddings_are_made_again_for_other_tasks_and_for_another_order(settings, changed_by):
     """Their rows follow the sentences of all tasks, in order; a mean of members is one of them."""
     tasks = settings["evaluation"]["tasks"]
-    for other in (dict(reversed(tasks.items())), {**tasks, "third": "bundled:dev"}):
+    for other in (dict(reversed(tasks.items())), {**tasks, "third": "bundled:generated-dev"}):
         changed = changed_by(settings, {"evaluation": {"tasks": other}})
         assert changed >= {"base/embeddings/00", "ct/embeddings/00", "teachers/embeddings/00", "teachers/embeddings/01"}
         assert changed & {"ct/members/00", "ct-sed/learners/00", "teachers-sed/targets"} == set()

@@ -193,7 +193,7 @@ def test_the_queries_made_from_the_corpus_are_counted(tmp_path):
     long = "says that nothing works. The printer is out of paper. Who can help me today?"
     lines = [f"Ticket {n} {long if n % 2 else 'is open.'}" for n in range(80)]
     (tmp_path / "tickets.txt").write_text("\n".join(lines))
-    given = [f"corpus.source={tmp_path}/tickets.txt", "sed.epochs=3", "sed.batch_size=10"]
+    given = [f"corpus.source={tmp_path}/tickets.txt", "sed.epochs=3", "sed.batch_size=10", "sed.checkpoint=last"]
     for texts, queries in (("null", 80), (20, 20)):  # a text that gives none is a query itself
         some = [*given, "search.queries=[titles, crops]", f"sed.sentences={texts}"]
         shown = show_plan(load_config(find_config("distill"), some), HERE)

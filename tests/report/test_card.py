@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from made_up import full_run, scored
+from made_up import TASKS, full_run, scored
 from safetensors.numpy import load_file
 
 from raysed.config import Config, make_config
@@ -81,7 +81,9 @@ def test_its_code_runs(real_card, finished_run):
 NASTY = '<img src=x onerror="alert(1)"> [me](http://x) $5$'
 
 
-def card(path, text="ct-sed", calibration=None, is_static=False, facts=None, prompts=None, **settings) -> str:
+def card(
+    path, text="ct-sed", calibration=None, is_static=False, facts=None, prompts=None, has_dev=True, **settings
+) -> str:
     config = make_config({"run": "demo", "recipes": [text], **settings})
     lengths = {"max_length": 75, "sentences": 2000, "tokens": 30_000, "truncated_sentences": 50, "lost_tokens": 600}
     known = {"corpus": {"lengths": lengths}, "left_out": {"ct/members/09": "collapsed"}}
@@ -91,9 +93,11 @@ def card(path, text="ct-sed", calibration=None, is_static=False, facts=None, pro
     own = next((row for row in full_run() if (row.recipe, row.layers) == (text, 2)), None)
     run = SimpleNamespace(
         config=config,
-        scores=scored(full_run(), fitted_on="corpus", exported=own),
+        scores=scored(full_run(), fitted_on="corpus", exported=own, generated=() if has_dev else TASKS),
         facts=Facts(**{"cluster": "", **known, **(facts or {})}),
-        choice=Choice(ScoredModel(text, kind, 0, "", (1,), None), "the only one"),
+        choice=Choice(
+            ScoredModel(text, kind, 0, "", (1,), None), "the only one", "sts12", has_dev, 70.0, {"TF-IDF": 72.0}
+        ),
         speed=512.3,
         exported_model=SimpleNamespace(encoder=encoder, calibration=calibration, parameters=0),
         prompts=prompts or {},
@@ -108,13 +112,13 @@ def test_it_says_what_was_done(tmp_path):
     for part in (
         "9 copies of prajjwal1/bert-tiny",
         "9 averaged, 1 left out",
-        "bundled:everyday: 2,000 sentences, 30,000 tokens",
+        "bundled:generated-text: 2,000 sentences, 30,000 tokens",
         "2.50% of the sentences, 1.96% of the tokens",
         "first and the last layer",
         "mean over sts12, sts13; higher is better.",
         "16 numbers",
         "about 510 sentences per second",
-        "Sanity check: it finds the closer sentence in 48 of 50 English triples",
+        "Sanity check: it finds the closer sentence in 48 of 50 generated triples",
     ):
         assert part in text, part
     assert "trust_remote_code" not in text and "onnx" not in text and not re.search(r"\{|\}|None", text)
@@ -132,6 +136,14 @@ def test_it_says_that_only_some_layers_were_taken_and_what_fitted_a_calibration(
     for file in ("README.md", "raysed.json"):
         content = (tmp_path / file).read_text()
         assert "num_hidden_layers" in content and "/home/me" not in content
+
+
+def test_it_says_what_its_scores_rest_on_and_warns_of_a_worse_model(tmp_path):
+    text = card(tmp_path, has_dev=False)
+    assert "on generated pairs" in text
+    assert "sts12, sts13: generated pairs (written and graded by a program)." in text
+    assert "- **Warning:** ct-sed is exported, but scores 70.0 on sts12, less than TF-IDF (72.0); " in text
+    assert not re.search("generated pairs|Warning", card(tmp_path))
 
 
 def test_it_says_how_to_search_if_there_are_prompts(tmp_path):
@@ -152,7 +164,7 @@ def test_trust_is_asked_for_where_there_is_code(tmp_path):
 def test_an_untrained_base_claims_no_training_and_other_formats_say_how_they_are_loaded(tmp_path):
     formats = ["onnx", "openvino_int8", "int8"]
     text = card(tmp_path, "base-whiten", flow={"fit_on": "tasks"}, export={"formats": formats})
-    assert "bundled:everyday" not in text and "averaged" not in text and "whitening" in text
+    assert "bundled:generated-text" not in text and "averaged" not in text and "whitening" in text
     for file in ("onnx/model.onnx", "onnx/model_qint8_avx512_vnni.onnx"):
         assert f'backend="onnx", model_kwargs={{"file_name": "{file}"}})' in text
     assert 'backend="openvino", model_kwargs={"file_name": "openvino/openvino_model_qint8_quantized.xml"})' in text

@@ -26,10 +26,12 @@ def models_and_rows(scores, left_out=()):
     return models, rows
 
 
-def chosen(scores, left_out=(), dev="dev", per_task=False, **export):
+def chosen(scores, left_out=(), dev="dev", per_task=False, tasks=("test",), generated=(), **export):
     models, rows = models_and_rows(scores, left_out)
     export = ExportConfig(**export)
-    return choose(ScoreTable(rows, ["test"], 2), models, ["ct-sed", "ct-sed-flow"], export, dev, per_task)
+    return choose(
+        ScoreTable(rows, tasks, 2, generated=generated), models, ["ct-sed", "ct-sed-flow"], export, dev, per_task
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,3 +107,16 @@ def test_a_model_without_a_score_is_worse_than_any_score():
     choice = chosen({"base": [nothing], "ct-sed": [nothing], "tf-idf": [12.0]})
     assert "base, the best model, has no score on dev, less than TF-IDF (12.0)" in choice.refusal
     assert chosen({"base": [nothing], "ct-sed": [nothing], "tf-idf": [nothing]}).refusal is None
+
+
+def test_without_a_dev_task_a_worse_model_is_exported_with_a_warning():
+    scores, about = {"base": [50], "ct-sed": [47.25], "tf-idf": [56.88]}, {"tasks": ["dev"], "generated": ["dev"]}
+    choice = chosen(scores, dev=None, **about)
+    assert choice.refusal is None and choice.title == "ct-sed (exported)"
+    assert choice.warning == (
+        "ct-sed is exported, but scores 47.2 on dev (generated pairs), less than the original encoder (50.0) and "
+        "TF-IDF (56.9); without a dev task, nothing refuses it"
+    )
+    assert chosen({**scores, "ct-sed": [57]}, dev=None, **about).warning is None
+    refused = chosen(scores, **about)
+    assert "on dev (generated pairs), less than TF-IDF" in refused.refusal and refused.warning is None

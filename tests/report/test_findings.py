@@ -108,6 +108,20 @@ def test_a_gain_is_that_of_the_exported_model_not_of_the_end_of_a_chain():
     assert comparisons(ScoreTable([], TASKS, 2)) == [] and gain_sentence(ScoreTable([], TASKS, 2)) == ""
 
 
+def test_the_verdict_says_if_it_rests_on_generated_pairs():
+    rows = [row("base", "base", 66.0), row("ct-sed", "learner", 67.0)]
+    for generated, clause in (
+        (TASKS, " on generated pairs"),
+        (TASKS[:1], " partly on generated pairs"),
+        (["dev"], ""),
+    ):
+        scores = exported(rows, "ct-sed", "learner", generated=generated)
+        assert gain_sentence(scores).startswith(f"It scores 67.0{clause}, 1.0 above base (66.0)")
+        text = Document(run_of(scores), {}).to_markdown()
+        assert f"{', '.join(generated)}: generated pairs (written and graded by a program)." in text
+    assert "generated" not in Document(run_of(exported(rows, "ct-sed", "learner")), {}).to_markdown()
+
+
 def test_a_gain_that_may_be_chance_is_no_clear_effect():
     rows = [row("base", "base", 66.0), row("ct-sed", "learner", 67.0)]
     base_R = spread(66.0, 5.0)

@@ -23,6 +23,7 @@ NASTY = '<img src=x onerror="alert(1)"> [me](http://x) `code` $5$ {{ 7 * 7 }}'
 EXPORTED = {
     "recipe": "ct-flow",
     "why": "ct-flow, the last recipe",
+    "warning": None,
     "worth": "It scores 76.0, 3.0 above base (73.0), the best without training.",
     "against": [
         {"model": "this model", "score": 76.0},
@@ -90,7 +91,7 @@ def test_report_json_has_the_documented_shape():
     assert data.keys() == example.keys()
     for name in ("rows", "summary"):
         assert {frozenset(one) for one in data[name]} == {frozenset(one) for one in example[name]}
-    assert data["rows"][0]["metrics"]["dev"].keys() == example["rows"][0]["metrics"]["everyday-test"].keys()
+    assert data["rows"][0]["metrics"]["dev"].keys() == example["rows"][0]["metrics"]["generated-test"].keys()
     assert all(f"`{key}`" in page for key in [*data, *data["rows"][0], *data["rows"][0]["metrics"]["dev"]])
     assert [row["metrics"]["dev"]["spearman"] for row in data["rows"][:2]] == [None, 0.5]
     assert (data["timings"], data["members"][0]["index"]) == ({"ct": {"seconds": 2.0}}, 3)
@@ -210,6 +211,9 @@ def test_failures_and_formats():
     ):
         assert part in text, part
     assert "| onnx   | onnx/model.onnx | 5.0 MB |       1,234 | 58.00 | 1.0000 |" in text
+    assert "Warning" not in text
+    warned = report_of(exported={**EXPORTED, "warning": "ct-flow scores less"}).to_markdown()
+    assert "the best without training.\n\nWarning: ct-flow scores less.\n" in warned
     assert "The pairs that ct (exported) on sts12 ranks farthest from the graded order." in text
     assert "| A / B | C | 4.60 | 0.10 | 95 | 5 |" in text
 

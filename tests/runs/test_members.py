@@ -33,9 +33,9 @@ def settings(storage: Path, **changes) -> dict:
         "run": "stages",
         "storage": str(storage),
         "recipes": RECIPES,
-        "corpus": {"source": "bundled:everyday", "sentences": 200},
+        "corpus": {"source": "bundled:generated-text", "sentences": 200},
         "encoder": {"path": "bundled:raw", "keep_layers": [0, 2]},
-        "evaluation": {"tasks": small_tasks(), "pool_layers": [2]},
+        "evaluation": {"tasks": small_tasks(), "dev": "generated-dev", "pool_layers": [2]},
         "export": {"allow_worse": True},  # a few updates gain nothing
         "members": {"count": 2, "evaluate_every": 4, "checkpoint_every": 4, "precision": "fp32"},
         "mlm": {"batch_size": 20, "learning_rate": 1e-4},
@@ -43,7 +43,7 @@ def settings(storage: Path, **changes) -> dict:
         "ct": {"steps": 4, "schedule": "scaled", "learning_rates": [1e-4] * 5},
         # The encoder's cosines are all near 0.7, so a few updates get nowhere near targets down to 0.
         "sts": {
-            "train": "bundled:train",
+            "train": "bundled:generated-train",
             "lower_bounds": [0.0, 0.7],
             "models": 2,
             "epochs": 0.4,
@@ -90,7 +90,7 @@ def test_histories_begin_with_the_dev_score_of_the_start(finished):
         return [json.loads(line) for line in (artefact(storage / "stages", name) / "history.jsonl").open()]
 
     rows = report(storage)["rows"]
-    (base,) = [row["metrics"]["everyday-dev"]["spearman"] for row in rows if row["recipe"] == "base"]
+    (base,) = [row["metrics"]["generated-dev"]["spearman"] for row in rows if row["recipe"] == "base"]
     for index in range(2):
         before = json.loads((storage / f"stages/manifest/nli/members/{index:02d}.json").read_text())["meta"]["dev"]
         (start,) = set(history(f"nli-ct/members/{index:02d}")[0]["dev"].values())
@@ -103,7 +103,7 @@ def test_histories_begin_with_the_dev_score_of_the_start(finished):
 def test_the_planted_bound_wins_and_its_models_are_the_ensemble(finished):
     storage, said = finished
     grid = report(storage)["grids"][0]
-    assert (grid["winner"], grid["runner_up"], grid["task"]) == (0.7, 0.0, "everyday-dev")
+    assert (grid["winner"], grid["runner_up"], grid["task"]) == (0.7, 0.0, "generated-dev")
     of_bound = {bound["lower_bound"]: bound for bound in grid["bounds"]}
     assert grid["score"] == pytest.approx(np.mean(of_bound[0.7]["scores"]))
     assert grid["margin"] == pytest.approx(grid["score"] - np.mean(of_bound[0.0]["scores"])) and grid["margin"] > 0
@@ -119,9 +119,9 @@ def test_the_report_has_grid_rows_members_and_labels(finished):
     assert sorted(grid) == [(0.0, 0), (0.0, 1), (0.7, 0), (0.7, 1)]
     members = {row["recipe"] for row in rows if row["kind"] == "member"}
     assert members == {"ct", "nli-ct", "nli-ct-flow", "sts", "mlm"}
-    best = {row["index"]: row["metrics"]["everyday-dev"]["spearman"] for row in rows if row["lower_bound"] == 0.7}
+    best = {row["index"]: row["metrics"]["generated-dev"]["spearman"] for row in rows if row["lower_bound"] == 0.7}
     scored = {
-        row["index"]: row["metrics"]["everyday-dev"]["spearman"]
+        row["index"]: row["metrics"]["generated-dev"]["spearman"]
         for row in rows
         if (row["recipe"], row["kind"]) == ("sts", "member")
     }
@@ -192,7 +192,7 @@ def test_members_are_not_lost_to_a_calibration_that_fails(finished, tmp_path, mo
     monkeypatch.setattr(raysed.make.scores, "fit_calibration", failing)
     changes = {
         "recipes": ["sts", "sts-sn"],
-        "evaluation": {"tasks": small_tasks(), "pool_layers": [1]},
+        "evaluation": {"tasks": small_tasks(), "dev": "generated-dev", "pool_layers": [1]},
     }
     said = run(tmp_path, **changes)
     assert "left out: sts-sn/calibrations/01: no fit with 1 pooled layers: the rows are planted" in said

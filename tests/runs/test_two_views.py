@@ -40,9 +40,9 @@ def settings(storage: Path, **changes) -> dict:
         "storage": str(storage),
         "recipes": ["bsl", "nli-contrastive"],
         "export": {"recipe": changes.get("recipes", ["nli-contrastive"])[-1]},  # a few updates gain nothing
-        "corpus": {"source": "bundled:everyday", "sentences": SENTENCES},
+        "corpus": {"source": "bundled:generated-text", "sentences": SENTENCES},
         "encoder": ONE_LAYER,
-        "evaluation": {"tasks": small_tasks(), "pool_layers": [1]},
+        "evaluation": {"tasks": small_tasks(), "dev": "generated-dev", "pool_layers": [1]},
         "members": {"count": 2, "evaluate_every": 5, "checkpoint_every": 5},
         "nli": {"train": str(nli), "batch_size": 4},
         "views": {"files": str(views)},
@@ -193,7 +193,7 @@ def make(storage: Storage, name: str) -> None:
         settings(
             Path(storage.location),
             recipes=["bsl"],
-            corpus={"source": "bundled:everyday", "sentences": MANY},
+            corpus={"source": "bundled:generated-text", "sentences": MANY},
             views={"mlm_rate": 0.2},
             bsl={"views": ["mlm"]},
         )

@@ -1,4 +1,4 @@
-"""Everyday English made from scenes: a corpus without labels, and sentence pairs graded by meaning.
+"""Generated text, made from scenes of everyday life: a corpus without labels, and pairs graded by rules.
 
 A *scene* says who does what to what, where, when and how, and whether it is denied or asked. A *meaning* is
 one scene, or two that are told together. Both are drawn from the tables in `lexicon.py`, which give an action
@@ -89,7 +89,7 @@ def files() -> dict[str, str]:
     result = {"corpus.txt": "".join(f"{sentence}\n" for sentence in corpus())}
     for split in SIZES:
         lines = [f"{score}\t{first}\t{second}\n" for score, first, second in pairs(split)]
-        result[f"{split}.tsv"] = "".join(["score\tsentence1\tsentence2\n", *lines])
+        result[f"generated-{split}.tsv"] = "".join(["score\tsentence1\tsentence2\n", *lines])
     return result
 
 

@@ -19,10 +19,10 @@ def sanity_words(sanity: Mapping[str, int]) -> str:
     """Describe the exported model's result on the sanity list.
 
     >>> sanity_words({"triples": 50, "exported": 48, "base": 40, "words": 23})
-    'it finds the closer sentence in 48 of 50 English triples (original encoder 40, TF-IDF 23, chance 25)'
+    'it finds the closer sentence in 48 of 50 generated triples (original encoder 40, TF-IDF 23, chance 25)'
     """
     return (
-        f"it finds the closer sentence in {sanity['exported']} of {sanity['triples']} English triples "
+        f"it finds the closer sentence in {sanity['exported']} of {sanity['triples']} generated triples "
         f"(original encoder {sanity['base']}, TF-IDF {sanity['words']}, chance {sanity['triples'] // 2})"
     )
 
@@ -58,6 +58,7 @@ def _exported(run: RunResults) -> dict[str, Any]:
     return {
         "recipe": run.choice.model.recipe,
         "why": run.choice.words(),
+        "warning": run.choice.warning,
         "worth": gain_sentence(run.scores),
         "against": comparisons(run.scores),
         "width": encoder.width,
@@ -76,6 +77,8 @@ def _exported_blocks(exported: Mapping[str, Any], run: RunResults) -> Iterator[B
     recipe, count = exported["recipe"], exported["parameters"] / 1e6
     speed = float(f"{exported['sentences_per_second']:.2g}")  # further digits would differ between measurements
     yield f"This run exported a model of `{recipe}`. {exported['worth']}".strip()
+    if exported["warning"]:
+        yield f"Warning: {exported['warning']}."
     yield comparisons_table(exported["against"])
     yield (
         f"Size: {count:,.1f} million parameters ({size(exported['bytes'])}), {exported['width']} numbers per sentence. "

@@ -147,6 +147,7 @@ def _headline(data: None, run: RunResults) -> Iterator[Block]:
         f"{scores.measure}; {_depth_name(scores.main_layers)} pooled. Labels are those that a recipe was trained on. "
         "95 %: the interval of the mean over the sampling of pairs and seeds."
     )
+    yield scores.caveat
     if scores.fitted_on and any(stages_of(recipe)[1] for recipe, _ in scores.groups):
         text = _FITTED_ON.get(scores.fitted_on, scores.fitted_on)
         if text in stages_of_pairs():

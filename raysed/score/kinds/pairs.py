@@ -1,4 +1,4 @@
-"""Graded pairs (semantic textual similarity): cosine of two embeddings against a human score.
+"""Graded pairs (semantic textual similarity): cosine of two embeddings against a gold score.
 
 A task often has several subsets (a SemEval year), and published tables combine them differently. All three ways are
 always computed: `all` concatenates the subsets (SBERT, BSL), `mean` averages their correlations (SED), and `wmean`
@@ -32,7 +32,11 @@ class Pairs(EvaluationTask):
     def __init__(self, task: StsTask, aggregation: str = "mean"):
         self.task, self.name, self.aggregation = task, task.name, task.aggregation or aggregation
         self.first, self.second = ([s for subset in task.subsets.values() for s in subset[side]] for side in (0, 1))
-        self.gold, self.size = gold_of(task), f"{task.pairs:,} pairs"
+        self.gold, kind = (
+            gold_of(task),
+            "generated pairs (written and graded by a program)" if task.is_generated else "pairs",
+        )
+        self.size = f"{task.pairs:,} {kind}"
         self.sentences = list(dict.fromkeys(s for pair in zip(self.first, self.second) for s in pair))
         row = {sentence: i for i, sentence in enumerate(self.sentences)}
         self.pair_rows = np.array([[row[s] for s in side] for side in (self.first, self.second)], dtype=np.int64).T

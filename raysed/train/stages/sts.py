@@ -1,4 +1,4 @@
-"""Regression of the cosine on human scores (SBERT), with a lower bound on the targets (SED section 5.5)."""
+"""Regression of the cosine on graded scores (SBERT), with a lower bound on the targets (SED section 5.5)."""
 
 from __future__ import annotations
 
