@@ -57,7 +57,7 @@ def written(
     found: Survey, pairs=None, teachers=(), encoder=BUNDLED, source=("data/tickets.txt",), column=None, has_dev=True
 ) -> Draft:
     corpus = CorpusConfig(source=list(source), column=column)
-    return draft(found, corpus, pairs or {}, has_dev, teachers, encoder, "raysed.yaml")
+    return draft(found, corpus, pairs or {}, has_dev and bool(pairs), teachers, encoder, "raysed.yaml")
 
 
 # -- what the files hold ---------------------------------------------------------------------------------------------
