@@ -619,7 +619,7 @@ class ExportConfig(Block):
     formats: list[Format] = []
     """Extra formats for sentence-transformers: `onnx`; `int8` for AVX-512 VNNI or ARM64; `int8_avx2` for older
     processors; `openvino` and `openvino_int8` ([formats](distill.md#onnx-and-openvino)). Need `encoder.pool_layers: 1`
-    and `pip install 'raysed[onnx]'` or `'raysed[openvino]'`."""
+    and `pip install '.[onnx]'` or `'.[openvino]'`."""
 
 
 class ResourcesConfig(Block):
@@ -649,7 +649,7 @@ class ResourcesConfig(Block):
     encode_precision: EncodePrecision = "auto"
     """As `members.precision`, for teachers' embeddings (also in `raysed teachers`), with weights in bf16, too. Means
     and scores use fp32. `int8`: on CPUs, OpenVINO embeds the corpus with the models in `teachers`, quantized on 300 of
-    its sentences; needs `pip install 'raysed[openvino]'` (docs/performance.md#settings)."""
+    its sentences; needs `pip install '.[openvino]'` (docs/performance.md#settings)."""
     wait_minutes: Annotated[float, NO_EFFECT] = Field(10.0, ge=0)
     """Longest wait for an autoscaling cluster. If a smaller one can do the run, the wait ends two minutes after its
     last new node."""

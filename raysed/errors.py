@@ -1,11 +1,16 @@
 """The errors that end a job with one sentence: `UserError` (exit code 2) and `RunFailed` (exit code 1)."""
 
+import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 _NO_MEMORY = ("allocate memory", "out of memory", "_STATUS_ALLOC_FAILED", "bad_alloc")
 """From torch's CPU allocator and the system, CUDA's runtime, CUDA libraries such as cuBLAS, and C++."""
@@ -52,7 +57,21 @@ def need(library: str, what: str, extra: str) -> None:
     >>> need("json", "this example", "all")
     """
     if find_spec(library) is None:
-        raise UserError(f"{what} needs {library}, which is not installed: run pip install 'raysed[{extra}]'")
+        raise UserError(f"{what} needs {library}, which is not installed: run {install_command(extra)}")
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra of this package, from the checkout or repository it came from."""
+    origin: dict[str, Any] = {}
+    with suppress(PackageNotFoundError, ValueError):  # run from a checkout that is not installed
+        origin = json.loads(distribution("raysed").read_text("direct_url.json") or "{}")
+    url = urlsplit(origin.get("url", ""))
+    if url.scheme == "file":
+        wanted = f"{unquote(url.path) if os.path.exists(unquote(url.path)) else '.'}[{extra}]"
+    else:
+        at = f" @ {origin['vcs_info']['vcs']}+{origin['url']}" if "vcs_info" in origin else ""
+        wanted = f"raysed[{extra}]{at}"
+    return f"pip install {shlex.quote(wanted)}"
 
 
 class RunFailed(RuntimeError):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from raysed import interrupts
 from raysed.cluster.session import is_ray_given, session
 from raysed.config import dump_config
-from raysed.errors import UserError
+from raysed.errors import UserError, install_command
 from raysed.process import prepare_process
 from raysed.recipe import parse_recipes
 from raysed.store.metrics import native_output_to
@@ -79,7 +79,7 @@ def _engine_of(config: Config, starts_ray: bool) -> tuple[Engine, list[str]]:
     if not (starts_ray or is_ray_given() or ((config.sed.workers or 1) > 1 and distils)):
         return "local", []
     if find_spec("ray") is None or find_spec("deepspeed") is None:  # the extra `ray` has both
-        return "local", ["Ray: not all installed, so this process does all the work (pip install 'raysed[ray]')"]
+        return "local", [f"Ray: not all installed, so this process does all the work ({install_command('ray')})"]
     return "ray", []
 
 

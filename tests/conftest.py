@@ -89,10 +89,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With several processes (`-n`) each file is one piece of work, except that some share a Ray.
+    """With several processes (`-n`) each file is one piece of work, but for those that share a Ray.
 
-    Those of `tests/cluster` share one, all others another: Ray often waits, so two at a time use the cores. The tests
-    of faults take minutes each and are dealt out one by one; every process has its own cluster for those that it gets.
+    The tests of faults take minutes each, so they are dealt out one by one; every process has its own cluster for those
+    that it gets.
     """
     from xdist.scheduler import LoadScopeScheduling
 
@@ -101,8 +101,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             file = nodeid.partition("::")[0]
             if file == "tests/test_faults.py":
                 return nodeid
-            folder = file.split("/")[1]
-            return f"ray {folder == 'cluster'}" if _shares_ray(config.rootpath / file) else file
+            return "ray" if _shares_ray(config.rootpath / file) else file
 
     return Scheduling(config, log)
 

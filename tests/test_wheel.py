@@ -90,6 +90,6 @@ def test_a_distillation_needs_no_extra(installed, tmp_path):
     said = called(sys.executable, "-S", "-c", SMALL, cwd=tmp_path, env=environment)
     shape, ray, hub = said.splitlines()
     assert shape == "(192,)"
-    assert ray == "resources.engine: ray needs ray, which is not installed: run pip install 'raysed[ray]'"
-    assert hub.startswith("corpus.source: there is no file 'someone/text'; ") and hub.endswith("'raysed[datasets]'")
+    assert re.fullmatch(r"resources.engine: ray needs ray, which is not installed: run pip install '.*\[ray]'", ray)
+    assert hub.startswith("corpus.source: there is no file 'someone/text'; ") and hub.endswith("[datasets]'")
     assert "<svg" in (tmp_path / "runs/distilled/report.html").read_text()

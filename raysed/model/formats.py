@@ -24,7 +24,7 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedConfig, PreTrainedT
 from transformers.modeling_outputs import BaseModelOutput
 
 from raysed.config import EncoderConfig, Format
-from raysed.errors import UserError, first_line
+from raysed.errors import UserError, first_line, install_command
 from raysed.model.pretrained import configuration_of, load_tokenizer
 from raysed.model.prompts import read_settings
 
@@ -70,7 +70,7 @@ def check_packages(name: Format, setting: str, remedy: str) -> None:
     runtime = {"openvino": ["openvino"], "openvino_int8": ["openvino", "nncf"]}.get(name, ["onnxruntime"])
     missing = [package for package in ("onnx", "onnxscript", *runtime) if importlib.util.find_spec(package) is None]
     if missing:
-        install = f"run pip install 'raysed[{backend_of(name)}]', or {remedy}"
+        install = f"run {install_command(backend_of(name))}, or {remedy}"
         raise UserError(f"{setting} needs {' and '.join(missing)}: {install}")
 
 

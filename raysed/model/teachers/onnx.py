@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from raysed.config import Role
 from raysed.data.tokens import SAMPLE_TEXTS, TokenTable, batches_by_tokens, tokenize
-from raysed.errors import UserError, first_line
+from raysed.errors import UserError, first_line, install_command
 from raysed.model.encoding import default_token_budget
 from raysed.model.formats import OnnxFile
 from raysed.model.pretrained import LOAD_ERRORS
@@ -117,7 +117,7 @@ class OnnxModel(Teacher):
     @cached_property
     def _model(self) -> _OnnxGraph:
         if importlib.util.find_spec("onnxruntime") is None:
-            raise self._refused("needs ONNX Runtime, which is not installed: run pip install 'raysed[onnx]'")
+            raise self._refused(f"needs ONNX Runtime, which is not installed: run {install_command('onnx')}")
         file, directory = self._places
         check_content(directory, f"teachers: {self.config.path!r}")
         try:
