@@ -33,7 +33,7 @@ INSTALLS = {"plain": ".", "all": ".[all]"}
 AT_A_TIME = 2  # commands
 TIMEOUT = 600  # seconds
 LEFT_OUT = {
-    r"^pip install \.": "it makes the environments",
+    r"^pip install '?\.": "it makes the environments",
     r"^make ": "it installs into .venv; jobs and benchmarks are the commands",
     r"^git clone |^\. \.venv/": "it needs another checkout and environment",
     r"^ray |^kubectl |^export RAY_AUTH_MODE": "it needs a cluster",
@@ -58,17 +58,19 @@ SUBSTITUTES = {
     r"\b(NAME|kubernetes)\b": "quickstart",
 }
 _TASKS = " --set evaluation.tasks.generated-dev=dev.csv --set evaluation.tasks.generated-test=test.csv"
-_TRAINS = _TASKS + " --allow-worse --set corpus.sentences=150 --set sed.epochs=1 --set sed.learners=1"
+_SHORT = " --allow-worse --set corpus.sentences=150 --set sed.epochs=1 --set sed.learners=1"
+_TRAINS = _TASKS + _SHORT
 _TRAINS_MEMBERS = _TRAINS + " --set members.count=2 --set ct.steps=2 --set recipes=[ct-sed-flow] --set flow.epochs=1"
 ENDINGS = {
+    r"^raysed distill .*--dev ": _SHORT,
     r"^(raysed|python jobs/)\s*distill": _TRAINS,
     r"^raysed run|^python jobs/ensemble_then_distill\.py": _TRAINS_MEMBERS,
 }
 """Options that make commands take seconds, by pattern."""
 NEEDS_EXTRA = {
-    "raysed run --config my-run.yaml --run on-ray --set resources.engine=ray": {"plain": "raysed[ray]"},
+    "raysed run --config my-run.yaml --run on-ray --set resources.engine=ray": {"plain": "[ray]'"},
     "raysed init --corpus me/text --output text.yaml": {
-        "plain": "raysed[datasets]",
+        "plain": "[datasets]'",
         "all": "cannot be read as a hub dataset",
     },
 }
@@ -133,7 +135,7 @@ def make_directory(path: Path) -> None:
         (path / name).write_text("".join(f"{sentence}\n" for sentence in sentences))
     for name in ("tickets.jsonl", "data/tickets/1.jsonl"):
         (path / name).write_text("".join(json.dumps({"text": sentence}) + "\n" for sentence in sentences))
-    for name in ("pairs.csv", "pairs-dev.csv", "dev.csv", "test.csv", "pairs.tsv", "pairs-dev.tsv"):
+    for name in ("pairs.csv", "pairs-dev.csv", "dev.csv", "test.csv", "pairs.tsv", "pairs-dev.tsv", "pairs-test.csv"):
         pairs = bundled.pairs("dev" if "dev" in name else "test")[:150]
         write_table(path / name, [("score", "sentence1", "sentence2"), *pairs])
     asked = [{"text": text, "queries": [text.split(".")[0]]} for text in sentences]
