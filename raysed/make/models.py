@@ -197,7 +197,7 @@ def _failure(error: Exception, context: Context, checkpoints: Checkpoints, start
         raise error
     failure = str(error) if isinstance(error, UserError) else last_line(error)
     if context.world > 1:
-        checkpoints.fail(context.job, failure=failure, is_mistake=is_mistake)
+        checkpoints.fail(context.job, start=starts, failure=failure, is_mistake=is_mistake)
     return Outcome(failure=failure, is_mistake=is_mistake)
 
 

@@ -174,6 +174,9 @@ def test_the_failure_of_one_worker_ends_all_that_train_the_model(tmp_path):
     second = Context(rank=1, world=2, job="this", broadcast=lambda value: sent[0])
     with pytest.raises(UserError, match="no space left"):
         train(task, Broken, storage, second)
+    cut_off = replace(task, settings={"error": RuntimeError("Connection closed by peer")})
+    with pytest.raises(RuntimeError, match="Connection closed"):
+        train(cut_off, Broken, storage, replace(first, rank=2, broadcast=second.broadcast))
     failure = Outcome(failure="no space left", is_mistake=True)
     assert train(task, Broken, storage, first) == failure == train(task, Broken, storage, second)
     with pytest.raises(UserError, match="no space left"):  # another job tries again
