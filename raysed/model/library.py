@@ -64,6 +64,18 @@ def load(directory: Path, device: str = "cpu", trust_remote_code: bool = False) 
     if any(kind == _FLOW for kind, _ in entries):  # the library would run the directory's glow.py
         modules = [_module(directory, *entry, trust_remote_code) for entry in entries]
         return SentenceTransformer(modules=modules, device=device).eval()
+    return _read(directory, device, trust_remote_code)
+
+
+def load_trusted(directory: Path, device: str, max_length: int | None) -> SentenceTransformer:
+    """Load a model directory and run the code in it; `max_length` lowers the model's own limit of tokens."""
+    model = _read(directory, device, trust_remote_code=True)
+    if max_length:
+        model.max_seq_length = min(model.max_seq_length, max_length)
+    return model
+
+
+def _read(directory: Path, device: str, trust_remote_code: bool) -> SentenceTransformer:
     options = {"local_files_only": True, "model_kwargs": _WEIGHTS}
     model = SentenceTransformer(str(directory), device=device, trust_remote_code=trust_remote_code, **options)
     for module in model.modules():
@@ -71,15 +83,6 @@ def load(directory: Path, device: str = "cpu", trust_remote_code: bool = False) 
             config = module.auto_model.config
             make_usable(module.tokenizer, str(directory), getattr(config, "vocab_size", sys.maxsize))
             module.max_seq_length = min(module.max_seq_length, longest_input(config, trust_remote_code))
-    return model.eval()
-
-
-def load_trusted(directory: Path, device: str, max_length: int | None) -> SentenceTransformer:
-    """Load a model directory and run the code in it; `max_length` replaces the model's own limit of tokens."""
-    options = {"local_files_only": True, "model_kwargs": _WEIGHTS}
-    model = SentenceTransformer(str(directory), device=device, trust_remote_code=True, **options)
-    if max_length:
-        model.max_seq_length = max_length
     return model.eval()
 
 
