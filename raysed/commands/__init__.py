@@ -39,6 +39,18 @@ def add_shared(group: argparse._ActionsContainer, *options: str) -> None:
         group.add_argument(option, **_SHARED[option])
 
 
+def add_names(group: argparse._ActionsContainer, option: str, metavar: str, text: str, required: bool = False) -> None:
+    """Add an option that takes several names at once: `--teachers A B`."""
+    about: dict[str, Any] = {"metavar": metavar, "help": text, "required": required}
+    group.add_argument(option, nargs="+", action="extend", default=[], **about)
+
+
+def add_tasks(group: argparse._ActionsContainer, text: str) -> None:
+    """Add `--task`, which is repeatable."""
+    about: dict[str, Any] = {"dest": "tasks", "metavar": "TASK", "help": f"{text}; repeatable"}
+    group.add_argument("--task", action="append", default=[], **about)
+
+
 class _Renamed(argparse.Action):
     """An old spelling, which ends the program; `const` is the new one."""
 

@@ -13,16 +13,15 @@ import argparse
 from typing import Any
 
 from raysed.cli import code_of
-from raysed.commands import add_shared, parser_of, print_plan
+from raysed.commands import add_names, add_shared, add_tasks, parser_of, print_plan
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     result = parser_of(__doc__)
     group = result.add_argument_group("input")
-    several: dict[str, Any] = {"nargs": "+", "action": "extend", "required": True}
-    group.add_argument("--teachers", **several, metavar="MODEL", help="models, or files of embeddings")
-    group.add_argument("--corpus", **several, metavar="SOURCE", help="sentences without labels")
+    add_names(group, "--teachers", "MODEL", "models, or files of embeddings", required=True)
+    add_names(group, "--corpus", "SOURCE", "sentences without labels", required=True)
     group.add_argument("--queries", metavar="SOURCE", help="train for search with your own queries, one per line")
     group = result.add_argument_group("learner")
     group.add_argument("--learner", metavar="MODEL", help="model to train; default: half of the first teacher's layers")
@@ -33,9 +32,7 @@ def parser() -> argparse.ArgumentParser:
     group.add_argument("--search", action="store_true", help="train for search, with queries made from the corpus")
     group = result.add_argument_group("evaluation")
     group.add_argument("--dev", metavar="TASK", help="choose the checkpoint and check the export on this task")
-    group.add_argument(
-        "--task", dest="tasks", metavar="TASK", action="append", default=[], help="report this task, too; repeatable"
-    )
+    add_tasks(group, "report this task, too")
     add_shared(group, "--allow-worse")
     group = result.add_argument_group("run")
     group.add_argument("--run", default="distilled", help="name of the run; default: distilled")

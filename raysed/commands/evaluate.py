@@ -12,10 +12,10 @@ transformer is the mean over tokens and --pool-layers. A config contributes `eva
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from raysed.cli import check_output, write_output
-from raysed.commands import parser_of, refuse_renamed
+from raysed.commands import add_names, add_tasks, parser_of, refuse_renamed
 from raysed.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,11 +27,9 @@ AFTER_STOP = "Run the same command again to start over."
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     result = parser_of(__doc__, "--set")
-    several: dict[str, Any] = {"nargs": "+", "action": "extend", "required": True}
-    result.add_argument("--models", metavar="MODEL", help="directories or hub ids", **several)
+    add_names(result, "--models", "MODEL", "directories or hub ids", required=True)
     task = "graded pairs, labelled texts, a directory in BEIR's layout, or a .txt of unlabelled sentences, "
-    task += "instead of the tasks of a config; repeatable"
-    result.add_argument("--task", dest="tasks", metavar="TASK", action="append", default=[], help=task)
+    add_tasks(result, f"{task}instead of the tasks of a config")
     result.add_argument("--config", help="a name from raysed/configs/ or a YAML file; quickstart if no task is given")
     layers = "average this many last layers of plain transformers, or first_last"
     result.add_argument("--pool-layers", metavar="LAYERS", help=layers)

@@ -10,10 +10,9 @@ about 200,000 rows.
 import argparse
 import shlex
 from pathlib import Path
-from typing import Any
 
 from raysed.cli import check_output, write_output
-from raysed.commands import parser_of, refuse_renamed
+from raysed.commands import add_names, add_tasks, parser_of, refuse_renamed
 from raysed.errors import UserError
 from raysed.store.text import printable, shortened
 
@@ -25,14 +24,11 @@ _SHOWN_CHARACTERS = 90
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     result = parser_of(__doc__)
-    several: dict[str, Any] = {"nargs": "+", "action": "extend"}
-    corpus = "files, directories, patterns or URIs of sentences"
-    result.add_argument("--corpus", metavar="SOURCE", help=corpus, required=True, **several)
+    add_names(result, "--corpus", "SOURCE", "files, directories, patterns or URIs of sentences", required=True)
     result.add_argument("--column", help="read sentences from this column; default: sentence or text")
-    result.add_argument("--teachers", metavar="MODEL", help="distil these models", default=[], **several)
+    add_names(result, "--teachers", "MODEL", "distil these models")
     result.add_argument("--dev", metavar="TASK", help="choose models on these graded pairs")
-    task = "report these graded pairs, too; repeatable"
-    result.add_argument("--task", dest="tasks", metavar="TASK", action="append", default=[], help=task)
+    add_tasks(result, "report these graded pairs, too")
     refuse_renamed(result, {"SOURCE": "--corpus", "--pairs": "--dev (the first file) and --task (each other)"})
     encoder = "start training from this model; default: half of the first teacher's layers"
     result.add_argument("--encoder", metavar="MODEL", help=encoder)

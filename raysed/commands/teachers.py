@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysed.cli import check_output, write_output
-from raysed.commands import parser_of, refuse_renamed
+from raysed.commands import add_names, add_tasks, parser_of, refuse_renamed
 from raysed.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,13 +35,11 @@ _LABELS_ADVICE = (
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     result = parser_of(__doc__, "--set")
-    several: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
-    result.add_argument("--teachers", metavar="MODEL", help="models, or .parquet files of embeddings", **several)
+    add_names(result, "--teachers", "MODEL", "models, or .parquet files of embeddings")
     refuse_renamed(result, {"MODEL": "--teachers"})
-    task = "graded pairs, labelled texts, a directory in BEIR's layout, or a .txt of sentences; repeatable"
-    result.add_argument("--task", dest="tasks", metavar="TASK", action="append", default=[], help=task)
+    add_tasks(result, "graded pairs, labelled texts, a directory in BEIR's layout, or a .txt of sentences")
     result.add_argument("--dev", metavar="TASK", help="choose the best subset on this task; default: all tasks")
-    result.add_argument("--corpus", metavar="SOURCE", help="sentences without labels", **several)
+    add_names(result, "--corpus", "SOURCE", "sentences without labels")
     result.add_argument("--config", help="config for the teachers, tasks and combination that are not given here")
     result.add_argument("--output", type=Path, help="write all numbers to this JSON file")
     return result
