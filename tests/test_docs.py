@@ -15,6 +15,7 @@ import plain
 from raysed.cli import COMMANDS
 from raysed.config import load_config, make_config
 from raysed.recipe import member_stages, parse_recipe
+from raysed.store.status import CODES
 from settings_page import settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -243,3 +244,9 @@ def test_the_image_gets_every_dependency_in_its_pinned_version_and_with_hashes()
     for requirement in map(Requirement, re.findall(r'"([^"]+)",', "".join(blocks))):
         assert requirement.specifier.contains(locked[requirement.name.lower()]), requirement
     assert all(pin.specifier.contains(locked[pin.name]) for pin in pins_of("3.11") if pin.name in locked)
+
+
+def test_the_pages_exit_codes_of_status_are_its_own():
+    sentence = re.search(r"Exit codes: ([^.]*running[^.]*)\.", (ROOT / "docs/cluster.md").read_text())[1]
+    written = {word: int(code) for code, words in re.findall(r"(\d) ([^,]+)", sentence) for word in words.split(" or ")}
+    assert written == {**{state: CODES[state] for state in CODES if state != "starting"}, "no such run": 2, "gone": 4}
