@@ -568,11 +568,22 @@ def fitted_on() -> tuple[str, ...]:
     return ("corpus", "tasks", *stages_of_pairs())
 
 
+_OLD_VARIANTS = {("released", 2, True): "paper", ("released", 3, False): "released"}
+"""What `flow.variant` was when it meant the levels and the initialisation, by variant, `levels` and
+`data_dependent_init`."""
+
+
 class FlowConfig(Block):
     """BERT-flow (paper table 7 and section 4; optimizer numbers from the released code)."""
 
-    variant: Literal["paper", "released"] = "paper"
-    """`paper`: 2 levels, initialised from data. `released`: 3 levels, small random start (docs/methods.md#flow)."""
+    variant: Literal["released", "paper"] = "released"
+    """`released`: each step reverses the channels, as the released code does. `paper`: each step has a random
+    permutation, and the coupling network a residual connection. `paper` takes longer (docs/methods.md#flow)."""
+    levels: int = Field(2, ge=1, le=16)
+    """Levels (released code: 3). The embeddings' width must be a multiple of 2 to the power of this number."""
+    data_dependent_init: bool = True
+    """Initialise each scale and shift from the data, so that its outputs have mean 0 and deviation 1. `false`: small
+    random values, as in the released code."""
     depth: int = Field(3, ge=1)
     """Steps per level."""
     hidden: int = Field(32, ge=1)
@@ -592,8 +603,24 @@ class FlowConfig(Block):
     """Tasks for `flow.fit_on: tasks`, e.g. STS12 to 16. `null`: all."""
     per_task: bool = False
     """Fit separately on each task's sentences (BERT-flow). Needs `flow.fit_on: tasks`; cannot be exported."""
+    dropout: bool = False
+    """Use the encoder's dropout for the sentences that a flow is fitted on, as the released code does."""
     fits: Annotated[int, NO_EFFECT] = Field(1, ge=1, le=MAX_MODELS)
     """Flows to fit where a row of the report has one model, such as the base; they show the effect of the seed."""
+
+    def identity(self) -> dict[str, Any]:
+        """Give the two flows that `variant` once named the fingerprints of then, and leave out `dropout` if it is off.
+
+        >>> FlowConfig().identity()["variant"], FlowConfig(variant="paper").identity()["variant"]
+        ('paper', 'paper')
+        >>> "levels" in FlowConfig().identity(), "levels" in FlowConfig(variant="paper").identity()
+        (False, True)
+        """
+        old = _OLD_VARIANTS.get((self.variant, self.levels, self.data_dependent_init))
+        unused = {"levels", "data_dependent_init"} if old else set()
+        unused |= set() if self.dropout else {"dropout"}
+        kept = {name: value for name, value in super().identity().items() if name not in unused}
+        return kept | ({"variant": old} if old else {})
 
 
 class CalibrationConfig(Block):

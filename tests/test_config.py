@@ -41,7 +41,7 @@ PAPERS = {
     "sed.decay": "constant",
     "evaluation.aggregation": "mean",  # as the numbers of SED table 1 show
     "evaluation.pool_layers": [1, 2, 3],  # SED table 8
-    "flow.variant": "paper",
+    "flow.levels": 2,
     "flow.depth": 3,  # BERT-flow table 7
     "flow.hidden": 32,
     "flow.learning_rate": 1e-3,  # BERT-flow appendix B and SED appendix B.3
@@ -237,6 +237,18 @@ def test_identities_leave_out_what_has_no_effect():
         assert getattr(one, block).identity() == getattr(other, block).identity()
     assert one.ct.identity() != Config(ct={"steps": 3}).ct.identity()
     assert one.sts.choices() != other.sts.choices()
+
+
+def test_flows_that_could_be_had_before_keep_the_fingerprints_that_they_had():
+    """`variant` once stood for the levels and the initialisation. Every other flow has a fingerprint of its own."""
+    old = {"depth": 3, "hidden": 32, "learning_rate": 0.001, "epochs": 1.0, "batch_size": 32, "fit_on": "corpus"}
+    old |= {"fit_sentences": 10000, "fit_tasks": None, "per_task": False}
+    assert FlowConfig().identity() == {"variant": "paper", **old}
+    released = FlowConfig(levels=3, data_dependent_init=False)
+    assert released.identity() == {"variant": "released", **old}
+    choices = itertools.product(("released", "paper"), (1, 2, 3), (False, True), (False, True))
+    names = "variant", "levels", "data_dependent_init", "dropout"
+    assert len({stable_hash(FlowConfig(**dict(zip(names, values))).identity()) for values in choices}) == 24
 
 
 def test_renamed_settings_of_a_choice_keep_the_names_that_fingerprints_have():

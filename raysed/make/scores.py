@@ -6,6 +6,7 @@ twice.
 """
 
 import hashlib
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,13 +32,14 @@ from raysed.model.pretrained import load_checkpoint, load_start, text_tokenizer
 from raysed.model.prompts import embed_in_parts
 from raysed.model.teacher import Teacher
 from raysed.recipe import Recipe
-from raysed.score.tasks import DevTask, Embeddings
+from raysed.score.tasks import DevTask, Embeddings, Evaluation
 from raysed.store.hub import model_identity
 from raysed.store.progress import emit
 from raysed.store.storage import Entry
 from raysed.train.calibration import choose_natsv_k, fit_calibration
 from raysed.train.calibrations.natsv import MOST_DIRECTIONS, largest_k
 from raysed.train.flow_fit import distinct_pairs
+from raysed.train.state import seed_everything
 
 OF_TASK = "embeddings.npy"
 _CENTRED_ON = 2000  # sentences of the corpus that determine the centre
@@ -166,7 +168,7 @@ class FittedCalibration(Artefact):
     ):
         settings = {"stages": list(recipe.calibration), "flow": blocks[0], "calibration": blocks[1], "seed": seeds[0]}
         settings |= {"layers": list(poolings), "main": poolings.index(main)}
-        is_on_tasks = blocks[0].fit_on == "tasks"
+        is_on_tasks, has_dropout = blocks[0].fit_on == "tasks", _has_dropout(blocks[0], recipe.calibration)
         if not is_on_tasks:
             settings["run_seed"] = seeds[1]
         name, title = f"{recipe.text}/calibrations/{index:02d}", f"calibration {index:02d} of {recipe.text}"
@@ -178,7 +180,7 @@ class FittedCalibration(Artefact):
             inputs,
             settings,
             untracked={"poolings": list(of_model)},
-            execution=Short(inputs["embeddings"].name, on_cpus=is_on_tasks),
+            execution=Short(inputs["embeddings"].name, on_cpus=is_on_tasks and not has_dropout),
             may_fail=may_fail,
             lines=_unfitted_line,
         )
@@ -197,11 +199,11 @@ def calibration(out: Path, inputs: Named, settings: Named, context: Context) -> 
     """
     evaluation, stages, poolings = inputs["sentences"].evaluation, settings["stages"], settings["layers"]
     frozen = {layers: load_embeddings(inputs["embeddings"], layers) for layers in poolings}
-    if settings["flow"].fit_on == "tasks":
-        flow = settings["flow"]
-        tasks = {task: [task] for task in evaluation.tasks} if flow.per_task else {None: flow.fit_tasks}
-        # For sentence pairs, rows 2i and 2i + 1 are a pair.
-        rows_of = {task: evaluation.pair_rows(names).reshape(-1) for task, names in tasks.items()}
+    flow = settings["flow"]
+    if _has_dropout(flow, stages) and not inputs["encoder"].static:
+        parts, flow = _rows_with_dropout(inputs, settings, context)
+    elif flow.fit_on == "tasks":
+        rows_of = _rows_of_tasks(evaluation, flow)
         parts = [{task: x_UD[rows] for task, rows in rows_of.items()} for x_UD in frozen.values()]
     else:
         parts, flow = _rows_of_text(inputs, settings, context)
@@ -226,6 +228,41 @@ def calibration(out: Path, inputs: Named, settings: Named, context: Context) -> 
             np.save(file, fit.transform(x_ND))
     meta = {"natsv_k": {str(layers): k for layers, k in ks.items()}} if "natsv" in stages else {}
     return {**meta, "failed": failed} if failed else meta
+
+
+def _has_dropout(flow: FlowConfig, stages: Sequence[str]) -> bool:
+    return flow.dropout and "flow" in stages
+
+
+def _rows_of_tasks(evaluation: Evaluation, flow: FlowConfig) -> dict[str | None, np.ndarray]:
+    """Return which embeddings to fit on, by task. For sentence pairs, rows 2i and 2i + 1 are a pair."""
+    tasks = {task: [task] for task in evaluation.tasks} if flow.per_task else {None: flow.fit_tasks}
+    return {task: evaluation.pair_rows(names).reshape(-1) for task, names in tasks.items()}
+
+
+def _rows_with_dropout(inputs: Named, settings: Named, context: Context) -> tuple[list[Parts], FlowConfig]:
+    """Return embeddings by the encoder with dropout, per pooling, and flow settings that use each of them once.
+
+    BERT-flow's released code runs the encoder in every update, with dropout. Here all is embedded before the fit, each
+    sentence once per epoch with a dropout mask of its own. For up to one epoch that is the same; the sentences of
+    several epochs are shuffled together. The initialisation from the data sees these embeddings, too.
+    """
+    flow, sentences, poolings = settings["flow"], inputs["sentences"], settings["layers"]
+    if flow.fit_on == "tasks":
+        rows_of = _rows_of_tasks(sentences.evaluation, flow)
+        tables = {task: sentences.tokens.take(rows) for task, rows in rows_of.items()}
+    else:
+        table, flow = draw(_text_to_fit(inputs, settings), flow, settings["seed"])
+        tables = {None: table}
+    encoder, _ = load_start(inputs["encoder"], inputs["model"])
+    encoder, parts, epochs = encoder.to(context.device), [{} for _ in poolings], math.ceil(flow.epochs)
+    seed_everything(settings["seed"], step=0)
+    for task, table in tables.items():
+        rows = np.tile(np.arange(len(table) // 2 * 2), epochs)
+        # The device's own token budget: masks depend on it, and `encode_token_budget` must not change results.
+        for part, x_ND in zip(parts, encode(encoder, table.take(rows), poolings, dropout=True)):
+            part[task] = x_ND
+    return parts, flow.model_copy(update={"epochs": flow.epochs / epochs})
 
 
 def poolings_without_fit(meta: Named) -> str:

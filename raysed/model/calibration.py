@@ -19,14 +19,20 @@ class Flow(glow.Glow):
     """A `Glow` that rejects widths it cannot split and transforms arrays block by block."""
 
     def __init__(
-        self, width: int, levels: int = 2, depth: int = 3, hidden: int = 32, generator: torch.Generator | None = None
+        self,
+        width: int,
+        levels: int = 2,
+        depth: int = 3,
+        hidden: int = 32,
+        variant: str = glow.RELEASED,
+        generator: torch.Generator | None = None,
     ):
         if width < 1 or width % 2**levels:
             raise UserError(
-                f"embeddings of width {width} do not fit this flow: flow.variant paper needs a multiple of 4, released "
-                "a multiple of 8; whiten works with any width"
+                f"embeddings of width {width} do not fit this flow: with flow.levels {levels} the width must be a "
+                f"multiple of {2**levels}; lower flow.levels, or use whiten, which works with any width"
             )
-        super().__init__(width, levels, depth, hidden, generator)
+        super().__init__(width, levels, depth, hidden, variant, generator)
 
     @torch.inference_mode()
     def transform(self, x_ND: np.ndarray) -> np.ndarray:

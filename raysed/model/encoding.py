@@ -23,8 +23,9 @@ def encode(
     poolings: Sequence[Layers] = (1,),
     token_budget: int | None = None,
     on_rows: Callable[[int], None] | None = None,
+    dropout: bool = False,
 ) -> list[np.ndarray]:
-    """Embed a whole table without dropout; return float32 emb_ND for each pooling, rows in table order.
+    """Embed a whole table, by default without dropout; return float32 emb_ND for each pooling, rows in table order.
 
     If a pass runs out of memory, it and all later ones are halved; UserError if one sentence does not fit.
     `token_budget` is per pass (None: `default_token_budget`). `on_rows` is called after each pass with the number of
@@ -33,7 +34,7 @@ def encode(
     results = [np.empty((len(table), encoder.width), np.float32) for _ in poolings]
     device, was_training, done = next(encoder.parameters()).device, encoder.training, 0
     passes = deque(batches_by_tokens(table.lengths, token_budget or default_token_budget(device)))
-    encoder.eval()
+    encoder.train(dropout)
     packed = ThreadPoolExecutor(1, "pack")  # packs the next pass while a GPU computes
     ahead = None
     try:

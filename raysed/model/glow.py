@@ -21,6 +21,9 @@ LOG_SCALE_FACTOR = 3.0
 """Scales are exp(3 * log_scale); the factor makes them learn three times faster (Glow)."""
 DEVIATION_FLOOR = 1e-5
 """Channels below this share of the largest standard deviation are rounding noise (root of raysed's VARIANCE_FLOOR)."""
+RELEASED, PAPER = "released", "paper"
+"""Variants of a flow, see `Glow`."""
+_SETTINGS = ("width", "levels", "depth", "hidden", "variant")
 
 
 class Glow(nn.Module):
@@ -29,24 +32,41 @@ class Glow(nn.Module):
     One step, from x to z:
 
     1. actnorm: y = (x + shift) * exp(3 * log_scale), per channel;
-    2. reversal of the channels (the paper says "random permutation", its code reverses);
-    3. additive coupling of the halves: [y1, y2 + g(y1)]. g has three linear layers: two without bias, each
-       followed by an actnorm and ReLU, and a last one that starts at zero.
+    2. a permutation of the channels: `released` reverses them, as the released code does; `paper` draws one permutation
+       for each step ("random permutation", section 3.2) and keeps it;
+    3. additive coupling of the halves: [y1, y2 + g(y1)]. g has three linear layers f: two without bias, each
+       followed by an actnorm and ReLU, and a last one that starts at zero. `released`: g(y1) = f(y1). `paper`:
+       g(y1) = y1 + f(y1).
+
+    Table 7 has a "3-layer CNN with residual connection" and does not say what the connection spans. Around all three
+    layers it needs no further weights, because g's input and output are half as wide as x. The released code's
+    configuration also names such a network, though nothing reads the name: `glow_resnet`, in the tensor2tensor code
+    that it adapts, adds to the input of a three-layer stack its output. Neither step changes the log-determinant: a
+    permutation's is 0, and the coupling's is 0 for every g.
 
     A level is `depth` steps. After every level but the last, the second half of the channels leaves the flow. z is the
     concatenation of these halves, in order, and the last level's output.
 
     One parameter holds all shifts and another all log-scales, so a training step needs few kernels. Their order: the
-    actnorms of all steps, g's first actnorms, g's second actnorms, the scaled biases of g's last layers.
+    actnorms of all steps, g's first actnorms, g's second actnorms, the scaled biases of g's last layers. With `paper`,
+    the buffer `order` holds the permutations of all steps; a step moves channel order[i] to i.
 
     Shapes: B rows, D = width, a multiple of 2**levels; `levels` is 2 in the paper, 3 in the released code's default.
     """
 
     def __init__(
-        self, width: int, levels: int = 2, depth: int = 3, hidden: int = 32, generator: torch.Generator | None = None
+        self,
+        width: int,
+        levels: int = 2,
+        depth: int = 3,
+        hidden: int = 32,
+        variant: str = RELEASED,
+        generator: torch.Generator | None = None,
     ):
         super().__init__()
-        self.width, self.levels, self.depth, self.hidden = width, levels, depth, hidden
+        if variant not in (RELEASED, PAPER):
+            raise ValueError(f"a flow's variant is {RELEASED} or {PAPER}, not {variant!r}")
+        self.width, self.levels, self.depth, self.hidden, self.variant = width, levels, depth, hidden, variant
         widths = [width >> level for level in range(levels) for _ in range(depth)]
         self.steps = len(widths)
         self.norm_width = sum(widths)
@@ -66,6 +86,8 @@ class Glow(nn.Module):
             for index, weight in enumerate(self.weights):
                 if index % 3 != 2:
                     weight.normal_(0, 0.05, generator=generator)
+        orders = [torch.randperm(size, generator=generator) for size in widths] if variant == PAPER else []
+        self.register_buffer("order", torch.cat(orders) if orders else None)
 
     @torch.no_grad()
     def initialize_(self, x_BD: Tensor) -> None:
@@ -111,13 +133,16 @@ class Glow(nn.Module):
     def _walk(self, x: Tensor, affine: Callable[[Tensor, int], Tensor]) -> Tensor:
         """Run x through all steps; `affine(values, index)` applies the actnorm with that index in `sizes`."""
         left = []
+        orders = None if self.order is None else self.order.split(self.sizes[: self.steps])
         for step in range(self.steps):
-            x = affine(x, step).flip(1)
+            x = affine(x, step)
+            x = x.index_select(1, orders[step]) if orders else x.flip(1)
             kept, moved = x.chunk(2, dim=1)
             first, second, last = (self.weights[3 * step + layer] for layer in range(3))
             hidden_BH = affine(kept @ first.T, self.steps + step).relu_()
             hidden_BH = affine(hidden_BH @ second.T, 2 * self.steps + step).relu_()
-            x = torch.cat([kept, moved + affine(hidden_BH @ last.T, 3 * self.steps + step)], dim=1)
+            change = affine(hidden_BH @ last.T, 3 * self.steps + step)
+            x = torch.cat([kept, moved + (kept + change if orders else change)], dim=1)
             if (step + 1) % self.depth == 0 and step + 1 < self.steps:
                 x, leaving = x.chunk(2, dim=1)
                 left.append(leaving)
@@ -155,8 +180,7 @@ class FlowHead(nn.Module):
 def write(glow: Glow, directory: Path) -> None:
     """Write `config.json` and `model.safetensors` (weights and the `initialized` flag) into a directory."""
     directory.mkdir(parents=True, exist_ok=True)
-    shape = {name: getattr(glow, name) for name in ("width", "levels", "depth", "hidden")}
-    text = json.dumps({"kind": "flow", **shape}, indent=2) + "\n"
+    text = json.dumps({"kind": "flow", **{name: getattr(glow, name) for name in _SETTINGS}}, indent=2) + "\n"
     (directory / "config.json").write_text(text, encoding="utf-8")
     save_file(glow.state_dict(), directory / "model.safetensors")
 
@@ -164,6 +188,7 @@ def write(glow: Glow, directory: Path) -> None:
 def read(directory: Path, kind: type[Glow]) -> Glow:
     """Load what `write` wrote, as a `kind` on the CPU in evaluation mode."""
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    glow = kind(*(config[name] for name in ("width", "levels", "depth", "hidden")))
+    config = {"variant": RELEASED, **config}  # older files do not name it
+    glow = kind(*(config[name] for name in _SETTINGS))
     glow.load_state_dict(load_file(directory / "model.safetensors"))
     return glow.eval()

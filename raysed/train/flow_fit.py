@@ -1,8 +1,9 @@
 """Fit BERT-flow, an invertible map that makes sentence embeddings look Gaussian.
 
-Where paper and released code disagree, `FlowConfig.variant` chooses: `paper` has 2 levels, initialised from the data;
-`released` has 3, left at small random values because the released script never runs its initialisation. Source: Li et
-al., EMNLP 2020, section 3.2, table 7 and appendices A and B.
+Where paper and released code disagree, the settings of `FlowConfig` choose. Variants: see `raysed.model.glow`. Levels:
+2 in the paper, 3 in the code. Initialisation from the data: in Glow, which the paper follows; the code has it, but its
+script never runs it, so the flow starts at small random values. Source: Li et al., EMNLP 2020, section 3.2, table 7 and
+appendices A and B.
 """
 
 import math
@@ -15,12 +16,12 @@ from torch import Tensor, nn
 from raysed.config import FlowConfig
 from raysed.errors import UserError
 from raysed.model.calibration import Flow, require_finite
-from raysed.train.flow_gradient import FlowObjective
+from raysed.model.glow import RELEASED
+from raysed.train.flow_gradient import AutogradObjective, FlowObjective
 from raysed.train.optimizers import UncorrectedAdamW
 
 INITIALISATION_ROWS = 2048
 CLIP = 1.0
-_LEVELS = {"paper": 2, "released": 3}
 
 
 def fit_flow(
@@ -33,8 +34,7 @@ def fit_flow(
 
     Rows 2i and 2i + 1 are a pair (A, B), as in the released code; a last row without a partner is dropped. Pairs are
     reshuffled every epoch. The loss is the mean bits per dimension of the As plus that of the Bs. After each update,
-    counted from 1, `on_step` gets `loss`, `bits_per_dim` (half of it) and `gradient_norm`. The released code also runs
-    the encoder in every step, with dropout.
+    counted from 1, `on_step` gets `loss`, `bits_per_dim` (half of it) and `gradient_norm`.
 
     On a CPU the fit uses one thread. A second one saves a seventh of the time, but costs several times as much when
     other processes compete for the cores. On a CPU, equal arguments give bit-identical flows.
@@ -55,21 +55,21 @@ def _fit_flow(
     x_ND: Tensor, config: FlowConfig, seed: int, on_step: Callable[[int, dict[str, float]], None] | None
 ) -> Flow:
     generator = torch.Generator().manual_seed(seed)
-    width, levels = x_ND.shape[1], _LEVELS[config.variant]
-    flow = Flow(width, levels, config.depth, config.hidden, generator).to(x_ND.device)
-    if config.variant == "paper":
+    shape = x_ND.shape[1], config.levels, config.depth, config.hidden
+    flow = Flow(*shape, config.variant, generator).to(x_ND.device)
+    if config.data_dependent_init:
         flow.initialize_(x_ND[torch.randperm(len(x_ND), generator=generator)[:INITIALISATION_ROWS]])
     x_P2D = x_ND.view(len(x_ND) // 2, 2, -1)
     size, updates = _updates(len(x_P2D), config)
-    objective = FlowObjective(flow, 2 * size)
-    optimizer = UncorrectedAdamW([objective.vector], config.learning_rate)  # as released: decays biases, too
+    objective = FlowObjective(flow, 2 * size) if config.variant == RELEASED else AutogradObjective(flow)
+    optimizer = UncorrectedAdamW(objective.parameters, config.learning_rate)  # as released: decays biases, too
     order = torch.empty(0, dtype=torch.long)  # of pairs: a stream of separately shuffled epochs
     for step in range(1, updates + 1):
         if len(order) < size:
             order = torch.cat([order, torch.randperm(len(x_P2D), generator=generator)])
         pairs, order = order[:size], order[size:]
         loss = objective.backward(x_P2D.index_select(0, pairs.to(x_ND.device)).flatten(0, 1)).item()
-        norm = nn.utils.clip_grad_norm_([objective.vector], CLIP).item()
+        norm = nn.utils.clip_grad_norm_(objective.parameters, CLIP).item()
         optimizer.step()
         if not math.isfinite(loss + norm):
             problem = "before the first update: the embeddings (largest value "

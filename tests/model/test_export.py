@@ -38,7 +38,7 @@ from raysed.train.flow_fit import fit_flow
 WIDTH, MAX_LENGTH = 16, 12
 PLAIN = {f"bert-{layers}": ("bert", layers) for layers in (1, 2, "first_last")}
 PLAIN |= {kind: (kind, 2) for kind in ("roberta", "distilbert", "mpnet")} | {"head": ("bert", 2)}
-CALIBRATED = {"head-whiten": "head", "whiten": "bert-2", "flow": "bert-2"}
+CALIBRATED = {"head-whiten": "head", "whiten": "bert-2", "flow-paper": "bert-2", "flow": "bert-2"}
 NAMES = [*PLAIN, *CALIBRATED]
 
 LOADER = r"""
@@ -56,7 +56,7 @@ names, sentences = json.loads(sys.stdin.read())
 warnings.simplefilter("error")
 found, facts = {}, {}
 for name in names:
-    model = SentenceTransformer(name, device="cpu", trust_remote_code=name == "flow")
+    model = SentenceTransformer(name, device="cpu", trust_remote_code=name.startswith("flow"))
     found[name] = model.encode(sentences, batch_size=16)
     modules = [type(module).__name__ for module in model]
     facts[name] = [modules, model.max_seq_length, model.similarity_fn_name, model.get_embedding_dimension()]
@@ -100,8 +100,9 @@ def cases(make, sentences) -> dict[str, Case]:
         options = {"layers": layers, "max_length": MAX_LENGTH, "calibration": None}
         found[name] = Case(encoder, tokenizer, options, x_ND)
     for name, plain in CALIBRATED.items():
-        x_ND, config = found[plain].expected, FlowConfig(batch_size=4, epochs=5)
-        calibration = fit_flow(x_ND, config, seed=0) if name == "flow" else WHITEN.fit(x_ND)
+        x_ND, variant = found[plain].expected, "paper" if name == "flow-paper" else "released"
+        config = FlowConfig(variant=variant, batch_size=4, epochs=5)
+        calibration = fit_flow(x_ND, config, seed=0) if name.startswith("flow") else WHITEN.fit(x_ND)
         options = found[plain].options | {"calibration": calibration}
         found[name] = found[plain]._replace(options=options, expected=calibration.transform(x_ND))
     return found

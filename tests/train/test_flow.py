@@ -1,30 +1,33 @@
 """The flow against plain references: its map, density, initialisation, optimizer, fit and files."""
 
+import json
 import math
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from raysed.config import FlowConfig
 from raysed.errors import UserError
 from raysed.model import calibration as flow_module
-from raysed.model.calibration import Flow
+from raysed.model.calibration import Flow, load_calibration, save_calibration
 from raysed.train.flow_fit import fit_flow
-from raysed.train.flow_gradient import FlowObjective
+from raysed.train.flow_gradient import AutogradObjective, FlowObjective
 
-VARIANTS = [2, 3]
-"""Levels of the paper's and of the released variant."""
+VARIANTS = ["released", "paper"]
+LEVELS = [2, 3]
+"""Of the paper and of the released code."""
 
 
 def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def perturbed_flow(width, levels, seed=0, dtype=torch.float64, depth=3):
+def perturbed_flow(width, levels, seed=0, dtype=torch.float64, depth=3, hidden=32, variant="released"):
     """A flow with every parameter random, so that no term of the map is zero, and none is huge."""
-    flow = Flow(width, levels, depth).to(dtype)
     generator = seeded(seed)
+    flow = Flow(width, levels, depth, hidden, variant, seeded(seed)).to(dtype)
     with torch.no_grad():
         for vector in (flow.shift, flow.log_scale):
             vector.normal_(0, 0.15, generator=generator)
@@ -41,7 +44,7 @@ def embeddings(rows=600, width=16, seed=0):
 
 
 def reference_steps(flow):
-    """Per step, from the layout that Glow's docstring gives: shifts and log-scales of 4 places, 3 weights."""
+    """Per step, from the layout that Glow's docstring gives: shifts and log-scales of 4 places, 3 weights, the order."""
     widths = [flow.width >> level for level in range(flow.levels) for _ in range(flow.depth)]
     places = [widths, [flow.hidden] * len(widths), [flow.hidden] * len(widths), [w // 2 for w in widths]]
     steps = [{"shift": [], "log_scale": [], "weights": []} for _ in widths]
@@ -54,7 +57,40 @@ def reference_steps(flow):
     assert start == len(flow.shift)
     for index, weight in enumerate(flow.weights):
         steps[index // 3]["weights"].append(weight.detach())
+    start = 0
+    for step, size in zip(steps, widths):
+        step["order"] = list(range(size))[::-1]
+        if flow.variant == "paper":
+            step["order"] = flow.order[start : start + size].tolist()
+            start += size
     return steps
+
+
+def reference_bits(flow, steps, x_D):
+    """Bits per dimension of one row, number by number: actnorm, permutation, coupling; see Glow's docstring."""
+    x, left, log_det = list(x_D), [], 0.0
+    for number, step in enumerate(steps):
+
+        def affine(value, place, channel, step=step):
+            shift, log_scale = step["shift"][place][channel], step["log_scale"][place][channel]
+            return (value + shift) * torch.exp(3 * log_scale)
+
+        log_det = log_det + sum(3 * log_scale for log_scale in step["log_scale"][0])
+        y = [affine(value, 0, channel) for channel, value in enumerate(x)]
+        y = [y[channel] for channel in step["order"]]
+        half, g = len(y) // 2, y[: len(y) // 2]
+        for place in (1, 2, 3):
+            g = [sum(w * value for w, value in zip(row, g)) for row in step["weights"][place - 1]]
+            g = [affine(value, place, channel) for channel, value in enumerate(g)]
+            g = [torch.relu(value) for value in g] if place < 3 else g
+        if flow.variant == "paper":
+            g = [change + kept for change, kept in zip(g, y)]
+        x = y[:half] + [moved + change for moved, change in zip(y[half:], g)]
+        if (number + 1) % flow.depth == 0 and number + 1 < len(steps):
+            x, leaving = x[:half], x[half:]
+            left += leaving
+    log_prior = sum(-0.5 * z**2 - 0.5 * math.log(2 * math.pi) for z in left + x)
+    return -(log_prior + log_det) / math.log(2) / flow.width
 
 
 def reference_inverse(flow, z_D):
@@ -70,7 +106,10 @@ def reference_inverse(flow, z_D):
             for place in (1, 2, 3):
                 h = (step["weights"][place - 1] @ h + step["shift"][place]) * torch.exp(3 * step["log_scale"][place])
                 h = h.clamp(min=0) if place < 3 else h
-            x_D = torch.cat([kept, moved - h]).flip(0)
+            h = h + kept if flow.variant == "paper" else h
+            y_D = torch.cat([kept, moved - h])
+            x_D = torch.empty_like(y_D)
+            x_D[step["order"]] = y_D
             x_D = x_D / torch.exp(3 * step["log_scale"][0]) - step["shift"][0]
     return x_D
 
@@ -80,19 +119,21 @@ class TestMap:
         counts = {(768, 2): 127_872, (768, 3): 151_488, (1024, 2): 168_192, (1024, 3): 198_528}
         assert {shape: sum(p.numel() for p in Flow(*shape).parameters()) for shape in counts} == counts
 
-    @pytest.mark.parametrize("levels", VARIANTS)
-    def test_log_det_is_that_of_the_jacobian(self, levels):
-        flow = perturbed_flow(8, levels)
+    @pytest.mark.parametrize("variant", VARIANTS)
+    @pytest.mark.parametrize("levels", LEVELS)
+    def test_log_det_is_that_of_the_jacobian(self, levels, variant):
+        flow = perturbed_flow(8, levels, variant=variant)
         x_1D = torch.randn(1, 8, generator=seeded(), dtype=torch.float64)
-        jacobian_DD = torch.func.jacrev(lambda x_1D: flow(x_1D)[0][0])(x_1D)[:, 0]
+        jacobian_DD = torch.autograd.functional.jacobian(lambda x_D: flow(x_D[None])[0][0], x_1D[0])
         expected = torch.linalg.slogdet(jacobian_DD).logabsdet
         assert abs(expected) > 0.1
         torch.testing.assert_close(flow(x_1D)[1][0], expected, rtol=1e-9, atol=1e-9)
 
-    @pytest.mark.parametrize("levels", [1, *VARIANTS])
+    @pytest.mark.parametrize("variant", VARIANTS)
+    @pytest.mark.parametrize("levels", [1, *LEVELS])
     @pytest.mark.parametrize("depth", [1, 3])
-    def test_it_is_the_inverse_of_the_plain_inverse(self, levels, depth):
-        flow = perturbed_flow(16, levels, depth=depth)
+    def test_it_is_the_inverse_of_the_plain_inverse(self, levels, depth, variant):
+        flow = perturbed_flow(16, levels, depth=depth, variant=variant)
         for x_D in torch.randn(5, 16, generator=seeded(3), dtype=torch.float64):
             back_D = reference_inverse(flow, flow(x_D[None])[0][0])
             torch.testing.assert_close(back_D, x_D, rtol=0, atol=1e-10)
@@ -115,8 +156,19 @@ class TestMap:
 
     @pytest.mark.parametrize(("width", "levels"), [(770, 2), (772, 3), (0, 2)])
     def test_width_that_cannot_be_halved_is_a_users_mistake(self, width, levels):
-        with pytest.raises(UserError, match=rf"width {width} .*flow\.variant"):
+        with pytest.raises(UserError, match=rf"width {width} .*flow\.levels {levels} .* multiple of {2**levels};"):
             Flow(width, levels)
+
+    def test_permutations_are_drawn_from_the_seed_for_each_step(self):
+        first, again, other = (Flow(64, 2, variant="paper", generator=seeded(seed)) for seed in (0, 0, 1))
+        orders = [step["order"] for step in reference_steps(first)]
+        assert [len(order) for order in orders] == [64] * 3 + [32] * 3
+        assert all(sorted(order) == list(range(len(order))) for order in orders)
+        assert len({*map(tuple, orders)}) == 6, "no two steps have the same"
+        assert torch.equal(first.order, again.order) and not torch.equal(first.order, other.order)
+        assert Flow(64, 2).order is None and "order" not in Flow(64, 2).state_dict()
+        with pytest.raises(ValueError, match="variant is released or paper, not 'papers'"):
+            Flow(64, variant="papers")
 
     def test_transform_equals_forward_over_block_borders(self, monkeypatch):
         monkeypatch.setattr(flow_module, "_TRANSFORM_ROWS", 4)
@@ -177,14 +229,16 @@ class TestInitialisation:
 
 
 class TestFit:
-    def test_equals_a_plain_loop(self, monkeypatch):
+    @pytest.mark.parametrize("variant", VARIANTS)
+    def test_equals_a_plain_loop(self, monkeypatch, variant):
         """Loss as two means, clip and update written out, over the pairs that a seeded shuffle gives."""
         monkeypatch.setattr("raysed.train.flow_fit.INITIALISATION_ROWS", 30)
-        x_ND, config = embeddings(2 * 40, 8), FlowConfig(batch_size=16, learning_rate=3e-3, epochs=2)
+        x_ND = embeddings(2 * 40, 8)
+        config = FlowConfig(variant=variant, batch_size=16, learning_rate=3e-3, epochs=2)
         losses = []
         fitted = fit_flow(x_ND, config, 5, lambda step, metrics: losses.append(metrics["loss"]))
         generator = seeded(5)
-        flow = Flow(8, 2, generator=generator)
+        flow = Flow(8, 2, variant=variant, generator=generator)
         flow.initialize_(torch.tensor(x_ND)[torch.randperm(80, generator=generator)[:30]])
         order = torch.cat([torch.randperm(40, generator=generator) for _ in range(2)])
         parameters = list(flow.parameters())
@@ -208,21 +262,23 @@ class TestFit:
     def test_its_optimizer_decays_everything_by_a_hundredth(self, monkeypatch):
         """Where no gradient moves them; as released, biases and scales too."""
         monkeypatch.setattr(FlowObjective, "backward", lambda self, x_BD: self.vector.grad.zero_().sum())
-        x_ND, config = embeddings(40), FlowConfig(variant="released", batch_size=4, learning_rate=0.5)
-        fitted, start = fit_flow(x_ND, config, 5), Flow(16, 3, generator=seeded(5))
+        x_ND, config = embeddings(40), FlowConfig(data_dependent_init=False, batch_size=4, learning_rate=0.5)
+        fitted, start = fit_flow(x_ND, config, 5), Flow(16, generator=seeded(5))
         for parameter, value in zip(fitted.parameters(), start.parameters()):
             torch.testing.assert_close(parameter, value * (1 - 0.5 * 0.01) ** 5)
 
-    @pytest.mark.parametrize("variant", ["paper", "released"])
-    def test_same_seed_same_bits_other_seed_other_flow(self, variant):
+    @pytest.mark.parametrize(
+        ("variant", "levels", "is_initialised"), [("released", 2, True), ("released", 3, False), ("paper", 2, True)]
+    )
+    def test_same_seed_same_bits_other_seed_other_flow(self, variant, levels, is_initialised):
         """However many threads there are: the fit takes one, and leaves the setting as it was."""
-        x_ND, config, threads = embeddings(200), FlowConfig(variant=variant, batch_size=8), []
+        settings = {"variant": variant, "levels": levels, "data_dependent_init": is_initialised}
+        x_ND, config, threads = embeddings(200), FlowConfig(**settings, batch_size=8), []
         first, other = (fit_flow(x_ND, config, seed) for seed in (1, 2))
         torch.set_num_threads(2)
         second = fit_flow(torch.tensor(x_ND), config, 1, lambda *_: threads.append(torch.get_num_threads()))
         assert {*threads} == {1} and torch.get_num_threads() == 2
-        assert first.levels == {"paper": 2, "released": 3}[variant]
-        assert bool(first.initialized) == (variant == "paper")
+        assert (first.variant, first.levels, bool(first.initialized)) == (variant, levels, is_initialised)
         for a, b, c in zip(first.parameters(), second.parameters(), other.parameters()):
             assert torch.equal(a, b) and not torch.equal(a, c)
 
@@ -246,7 +302,29 @@ class TestFit:
 
 
 class TestObjective:
-    @pytest.mark.parametrize("levels", [1, *VARIANTS])
+    @pytest.mark.parametrize("variant", VARIANTS)
+    def test_loss_and_gradient_are_those_of_explicit_loops(self, variant):
+        x_BD = torch.randn(4, 8, generator=seeded(3), dtype=torch.float64)
+        flow = perturbed_flow(8, 2, hidden=3, variant=variant)
+        steps = reference_steps(flow)
+        numbers = [part.requires_grad_() for step in steps for name in ("shift", "log_scale") for part in step[name]]
+        numbers += [weight.requires_grad_() for step in steps for weight in step["weights"]]
+        a, b = ([reference_bits(flow, steps, x_D) for x_D in x_BD[start::2]] for start in (0, 1))
+        loss = sum(a) / 2 + sum(b) / 2
+        expected = dict(zip(map(id, numbers), torch.autograd.grad(loss, numbers)))
+        objective = FlowObjective(flow, rows=4) if variant == "released" else AutogradObjective(flow)
+        for _ in range(2):  # the second time over the gradients of the first
+            found = objective.backward(x_BD)
+            torch.testing.assert_close(found, loss.detach(), rtol=1e-10, atol=1e-10)
+        for parameter in objective.parameters:
+            parameter.data = parameter.grad.clone()
+        objective.write_back()
+        for step, found in zip(steps, reference_steps(flow)):
+            for name in ("shift", "log_scale", "weights"):
+                for part, gradient in zip(step[name], found[name], strict=True):
+                    torch.testing.assert_close(gradient, expected[id(part)], rtol=1e-8, atol=1e-10)
+
+    @pytest.mark.parametrize("levels", [1, *LEVELS])
     @pytest.mark.parametrize("depth", [1, 2, 3])
     def test_loss_and_gradient_are_those_of_autograd(self, levels, depth):
         x_BD = torch.randn(6, 16, generator=seeded(3), dtype=torch.float64)
@@ -261,3 +339,31 @@ class TestObjective:
         objective.write_back()
         for parameter, gradient in zip(flow.parameters(), expected):
             torch.testing.assert_close(parameter.detach(), gradient, rtol=1e-8, atol=1e-10)
+
+
+class TestFiles:
+    @pytest.mark.parametrize("variant", VARIANTS)
+    def test_a_saved_flow_is_the_same_when_loaded(self, variant, tmp_path):
+        flow, x_ND = perturbed_flow(16, 3, dtype=torch.float32, variant=variant), embeddings(20)
+        save_calibration(flow, tmp_path)
+        loaded = load_calibration(tmp_path)
+        assert loaded.variant == variant and loaded.levels == 3
+        np.testing.assert_array_equal(loaded.transform(x_ND), flow.transform(x_ND))
+
+    def test_a_file_that_names_no_variant_reverses_channels_without_a_residual(self, tmp_path):
+        """As files were written before flows had a variant."""
+        flow, x_BD = perturbed_flow(8, 2), torch.randn(3, 8, generator=seeded(1))
+        text = '{\n  "kind": "flow",\n  "width": 8,\n  "levels": 2,\n  "depth": 3,\n  "hidden": 32\n}\n'
+        (tmp_path / "config.json").write_text(text)
+        names = ["shift", "log_scale", *(f"weights.{index}" for index in range(18))]
+        tensors = {name: parameter.detach().float() for name, parameter in zip(names, flow.parameters(), strict=True)}
+        save_file({**tensors, "initialized": torch.tensor(True)}, tmp_path / "model.safetensors")
+        for x_D, z_D in zip(x_BD.double(), load_calibration(tmp_path).transform(x_BD.numpy())):
+            torch.testing.assert_close(reference_inverse(flow, torch.tensor(z_D).double()), x_D, atol=1e-5, rtol=0)
+
+    def test_an_unknown_variant_is_no_readable_calibration(self, tmp_path):
+        save_calibration(Flow(8), tmp_path)
+        config = json.loads((tmp_path / "config.json").read_text())
+        (tmp_path / "config.json").write_text(json.dumps({**config, "variant": "other"}))
+        with pytest.raises(UserError, match=r"holds no readable calibration: .* not 'other'"):
+            load_calibration(tmp_path)
