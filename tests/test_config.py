@@ -1,6 +1,7 @@
 """Settings: the papers' defaults, sentences for every mistake, and hashes that mean the same everywhere."""
 
 import hashlib
+import itertools
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from pydantic import ValidationError
 
 from raysed.config import (
     Config,
+    FlowConfig,
     derive_seed,
     dump_config,
     load_config,

@@ -255,7 +255,8 @@ def _rows_with_dropout(inputs: Named, settings: Named, context: Context) -> tupl
         table, flow = draw(_text_to_fit(inputs, settings), flow, settings["seed"])
         tables = {None: table}
     encoder, _ = load_start(inputs["encoder"], inputs["model"])
-    encoder, parts, epochs = encoder.to(context.device), [{} for _ in poolings], math.ceil(flow.epochs)
+    encoder, epochs = encoder.to(context.device), math.ceil(flow.epochs)
+    parts: list[Parts] = [{} for _ in poolings]
     seed_everything(settings["seed"], step=0)
     for task, table in tables.items():
         rows = np.tile(np.arange(len(table) // 2 * 2), epochs)

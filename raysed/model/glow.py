@@ -32,17 +32,17 @@ class Glow(nn.Module):
     One step, from x to z:
 
     1. actnorm: y = (x + shift) * exp(3 * log_scale), per channel;
-    2. a permutation of the channels: `released` reverses them, as the released code does; `paper` draws one permutation
-       for each step ("random permutation", section 3.2) and keeps it;
-    3. additive coupling of the halves: [y1, y2 + g(y1)]. g has three linear layers f: two without bias, each
-       followed by an actnorm and ReLU, and a last one that starts at zero. `released`: g(y1) = f(y1). `paper`:
-       g(y1) = y1 + f(y1).
+    2. permutation of the channels. `released` reverses them, as the released code does; `paper` draws a random
+       permutation for each step (section 3.2) and keeps it;
+    3. additive coupling of the halves: [y1, y2 + g(y1)]. g has three linear layers: two without bias, each
+       followed by an actnorm and ReLU, and a last one that starts at zero. In `paper`, a residual connection adds g's
+       input to the last layer's output.
 
-    Table 7 has a "3-layer CNN with residual connection" and does not say what the connection spans. Around all three
-    layers it needs no further weights, because g's input and output are half as wide as x. The released code's
-    configuration also names such a network, though nothing reads the name: `glow_resnet`, in the tensor2tensor code
-    that it adapts, adds to the input of a three-layer stack its output. Neither step changes the log-determinant: a
-    permutation's is 0, and the coupling's is 0 for every g.
+    Only actnorms contribute to the log-determinant: permutations and additive couplings preserve volume.
+
+    Table 7 says "3-layer CNN with residual connection", but not what the connection spans. Here it spans all three
+    layers: it needs no projection, because g's input and output have the same width. tensor2tensor's Glow, which the
+    released code adapts, does the same in the network `glow_resnet`, whose name stands unused in the code's settings.
 
     A level is `depth` steps. After every level but the last, the second half of the channels leaves the flow. z is the
     concatenation of these halves, in order, and the last level's output.

@@ -1,4 +1,4 @@
-"""The flow's loss, with a hand-written gradient (2.7 times the updates per second of autograd, 2 cores) or by autograd."""
+"""The flow's loss, by a hand-written gradient or, with 2.7 times fewer updates per second (2 cores), by autograd."""
 
 import math
 from collections.abc import Sequence

@@ -4,9 +4,10 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from transformers import AutoModel
 
-from raysed.config import CalibrationConfig, CorpusConfig, EncoderConfig, FlowConfig, derive_seed
+from raysed.config import CalibrationConfig, CorpusConfig, EncoderConfig, FlowConfig, StaticConfig, derive_seed
 from raysed.context import Context
 from raysed.data.graded import StsTask
 from raysed.data.pairs import PairRows, write_pairs
@@ -16,7 +17,7 @@ from raysed.graph import Ref, Task
 from raysed.make import scores
 from raysed.make.inputs import Sentences
 from raysed.make.scores import draw, load_embeddings
-from raysed.model.calibration import load_calibration
+from raysed.model.calibration import Affine, load_calibration
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_encoder
 from raysed.score.kinds.pairs import Pairs
@@ -242,6 +243,90 @@ class TestArtefacts:
                 weight.data *= 1.5
             model.save_pretrained(path)
         assert np.abs(found[0] - found[1]).max() > 1e-3
+
+
+class TestDropout:
+    """What flows are fitted on with `flow.dropout`."""
+
+    TEXTS = tuple(f"{noun} {verb}" for noun in ("a man", "a dog", "she", "birds") for verb in ("run", "sit", "eat"))
+
+    @pytest.fixture
+    def fits(self, monkeypatch):
+        """Returns the rows, epochs and seed of each fit."""
+        found = []
+
+        def record(stages, x_ND, flow, k, seed):
+            found.append((x_ND, flow.epochs, seed))
+            return Affine(np.eye(x_ND.shape[1]), np.zeros(x_ND.shape[1]))
+
+        monkeypatch.setattr(scores, "fit_calibration", record)
+        return found
+
+    def run(self, tmp_path, monkeypatch, rate=None, stages=("flow",), seed=5, name="fitted", encoder=None, **flow):
+        """Fits on tasks or pairs of these texts; returns their embeddings without dropout, side by side."""
+        flow = FlowConfig(**{"fit_on": "tasks", "dropout": True, "batch_size": 2, **flow})
+        model, tokenizer = load_encoder(EncoderConfig())
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout) and rate is not None:
+                module.p = rate
+        monkeypatch.setattr(scores, "load_start", lambda *arguments: (model, tokenizer))
+        first, second = list(self.TEXTS[:6]), list(self.TEXTS[6:])
+        gold = np.linspace(0, 5, 6)
+        tasks = [StsTask("a", {"all": (first, second, gold)}), StsTask("b", {"all": (second[:4], first[:4], gold[:4])})]
+        evaluation = Evaluation([*map(Pairs, tasks)])
+        tokens = tokenize(tokenizer, evaluation.sentences, 75)
+        storage = Storage(str(tmp_path), "run")
+        (x_UD,) = encode(model, tokens, (2,))
+        pairs = PairRows(first, second, np.zeros(6, np.int64))
+        storage.commit("embeddings", lambda path: np.save(path / "layers-2.npy", x_UD), {})
+        storage.commit("pairs/nli", lambda path: write_pairs(pairs, Tokenizer(tokenizer, 75), path), {})
+        given = {"embeddings": Ref("embeddings"), "sentences": Sentences(evaluation, tokens), "model": None}
+        given |= {"encoder": encoder or EncoderConfig(), "poolings": [2], "text": Ref("pairs/nli")}
+        settings = {"stages": list(stages), "flow": flow, "calibration": CalibrationConfig(), "seed": seed}
+        settings |= {"run_seed": 0, "layers": [2], "main": 0}
+        Task(name, "", scores.calibration, {"x": 1}, settings, given).run(storage, Context())
+        return {task: x_UD[evaluation.pair_rows(names).reshape(-1)] for task, names in {"a": ["a"], "b": ["b"]}.items()}
+
+    @pytest.mark.parametrize(
+        ("flow", "copies"),
+        [({"fit_on": "tasks", "fit_tasks": ["a"]}, 1), ({"fit_on": "nli", "epochs": 2.5}, 3)],
+    )
+    def test_each_sentence_is_embedded_once_per_epoch_with_masks_of_its_own(
+        self, tmp_path, monkeypatch, fits, flow, copies
+    ):
+        """Partners stay side by side, the epochs are as many as without, and a dropout of nothing changes nothing."""
+        plain_ND = self.run(tmp_path, monkeypatch, rate=0.0, name="none", **flow)["a"]
+        self.run(tmp_path, monkeypatch, **flow)
+        for x_ND, epochs, seed in fits:
+            assert x_ND.shape == (copies * 12, 192) and epochs * copies == flow.get("epochs", 1) and seed == 5
+        (without_ND, *_), (with_ND, *_) = fits
+        np.testing.assert_allclose(without_ND, np.tile(plain_ND, (copies, 1)), atol=1e-5)
+        differences_N = np.abs(with_ND - without_ND).max(1)
+        assert (differences_N > 1e-2).all()
+        cosines = (with_ND * without_ND).sum(1) / np.linalg.norm(with_ND, axis=1) / np.linalg.norm(without_ND, axis=1)
+        assert (cosines > 0.7).all(), "the same sentences in the same order"
+        assert len(np.unique(with_ND.round(4), axis=0)) == len(with_ND)
+
+    def test_tasks_of_their_own_get_their_own_sentences(self, tmp_path, monkeypatch, fits):
+        plain = self.run(tmp_path, monkeypatch, rate=0.0, per_task=True)
+        for task, (x_ND, _, seed) in zip(("a", "b"), fits, strict=True):
+            np.testing.assert_allclose(x_ND, plain[task], atol=1e-5)
+            assert seed == derive_seed(5, task)
+
+    def test_masks_depend_on_the_seed_and_on_nothing_else(self, tmp_path, monkeypatch, fits):
+        for number, seed in enumerate((5, 5, 6)):
+            torch.manual_seed(number)
+            self.run(tmp_path, monkeypatch, seed=seed, name=f"fitted/{number}")
+        first, again, other = (x_ND for x_ND, *_ in fits)
+        np.testing.assert_array_equal(first, again)
+        assert np.abs(first - other).max() > 1e-2
+
+    def test_other_calibrations_and_static_encoders_have_none(self, tmp_path, monkeypatch, fits):
+        plain_ND = self.run(tmp_path, monkeypatch, stages=("whiten",), fit_tasks=["a"])["a"]
+        static = EncoderConfig(static=StaticConfig(), pool_layers=1)
+        self.run(tmp_path, monkeypatch, encoder=static, fit_tasks=["a"], name="static")
+        for x_ND, *_ in fits:
+            np.testing.assert_array_equal(x_ND, plain_ND)
 
 
 class TestDrawing:

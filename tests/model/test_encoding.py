@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from raysed.data.tokens import TokenTable
+from raysed.data.tokens import TokenTable, batches_by_tokens, pack
 from raysed.errors import UserError
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
@@ -38,6 +38,23 @@ def test_encode_leaves_the_encoder_as_it_was(make_encoder, make_table, training)
         encode(encoder, table, (9,))
     assert {module.training for module in encoder.modules()} == {training}
     assert all(p.grad is None for p in encoder.parameters())
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_encode_with_dropout_draws_a_mask_for_each_row(make_encoder, make_table, training):
+    """As the encoder in training, also for a sentence that comes twice; it is left as it was."""
+    encoder, table = make_encoder("bert").train(training), make_table(9)
+    torch.manual_seed(3)
+    found = encode(encoder, table, (1, 2), 10**6, dropout=True)
+    assert {module.training for module in encoder.modules()} == {training}
+    torch.manual_seed(3)
+    rows = next(batches_by_tokens(table.lengths, 10**6))
+    with torch.no_grad():
+        expected = encoder.train().embed(pack(table.take(rows), row_tokens=1), (1, 2))
+    for x_ND, expected_ND in zip(found, expected):
+        np.testing.assert_allclose(x_ND[rows], expected_ND, atol=1e-6)
+    twice = encode(encoder, table.take(np.array([4, 4])), dropout=True)[0]
+    assert np.abs(twice[0] - twice[1]).max() > 1e-3
 
 
 @pytest.mark.parametrize("architecture", ["bert", "mpnet"])

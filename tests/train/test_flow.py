@@ -44,7 +44,7 @@ def embeddings(rows=600, width=16, seed=0):
 
 
 def reference_steps(flow):
-    """Per step, from the layout that Glow's docstring gives: shifts and log-scales of 4 places, 3 weights, the order."""
+    """Per step, from the layout that Glow's docstring gives: shifts and log-scales of 4 places, 3 weights, order."""
     widths = [flow.width >> level for level in range(flow.levels) for _ in range(flow.depth)]
     places = [widths, [flow.hidden] * len(widths), [flow.hidden] * len(widths), [w // 2 for w in widths]]
     steps = [{"shift": [], "log_scale": [], "weights": []} for _ in widths]
