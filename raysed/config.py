@@ -578,7 +578,7 @@ class FlowConfig(Block):
 
     variant: Literal["released", "paper"] = "released"
     """`released`: each step reverses the channels, as the released code does. `paper`: each step has a random
-    permutation, and the coupling network a residual connection. `paper` takes longer (docs/methods.md#flow)."""
+    permutation, and the coupling network a residual connection; a fit takes twice as long (docs/methods.md#flow)."""
     levels: int = Field(2, ge=1, le=16)
     """Levels (released code: 3). The embeddings' width must be a multiple of 2 to the power of this number."""
     data_dependent_init: bool = True
