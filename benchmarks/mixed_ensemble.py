@@ -1,0 +1,268 @@
+"""What an ensemble gains if its members differ by how they were trained, instead of by their seed.
+
+    ../shared/data/teachers ../teachers
+    python benchmarks/mixed_ensemble.py [--storage runs]
+
+Two parts (PARTS), each of three stages that start from the same encoder: without labels, and with them. A stage trains a
+member for each of three seeds (mixed_ensemble.yaml), and an ensemble is one member of each stage with the same seed. Its
+embeddings are combined as raysed combines `teachers`: unit vectors side by side, or the plain mean. Rivals are its best
+member, the average of its members' weights, and the three seeds of the best stage together.
+
+The best member is chosen on STS-B dev with labels. Without labels nothing may be chosen by scores, so the best one on
+the tests takes its place: the hardest rival. The verdict is on the mean of STS-B test and STS12, 13 and 15, with a 95 %
+interval over their items and over seeds. Pairs that were learnt from or chosen by are left out.
+
+The same command continues what was stopped. `--times 4` trains all members four times as long. `--distil` distils each
+ensemble that wins, and its best member, into a learner for each seed.
+
+RESULTS is `mixed-ensemble-results` in --storage (`runs`): page.md, and what models make of the tasks.
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from transformers import AutoTokenizer
+
+from raysed.config import Config, load_config, stable_hash
+from raysed.make.scores import mean_weights
+from raysed.model.combination import combined, prepared
+from raysed.model.pretrained import load_checkpoint, load_encoder, save_encoder
+from raysed.plan.check import load_evaluation
+from raysed.process import prepare_process
+from raysed.score.intervals import interval, resample
+from raysed.score.tasks import Evaluation, Outcomes
+from raysed.store.storage import Storage
+from raysed.store.text import Table
+
+from ensemble_size import DEV, LEARN
+from harness import ROOT, where
+from headline import Scores, difference, embedded, score
+from runs import report_of
+
+CONFIG = ROOT / "benchmarks/mixed_ensemble.yaml"
+MEAN, DEV_TASK = "mean", "stsb-dev"
+TASKS = {
+    MEAN: ("stsb-test", "sts12", "sts13", "sts15"),
+    **{name: (name,) for name in ("stsb-test", "sts12", "sts13", "sts15", "trecqa", DEV_TASK)},
+}
+"""Tasks by column; the verdict is on the first."""
+COMPARED = (MEAN, "stsb-test", "trecqa")
+"""Columns with intervals."""
+ORIGINAL, WEIGHTS, SEEDS, ALL = "original encoder", "average of all weights", "three seeds of", "all nine, side by side"
+BESIDE, PLAIN = "side by side", "mean"
+Model = Sequence[Sequence[Path]]
+"""Models in groups: each group is averaged, and groups stand side by side."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Stages whose members are combined.
+
+    Attributes:
+        settings: of its run, beside the config.
+        chosen_on: column by which the best member is chosen.
+    """
+
+    name: str
+    stages: tuple[str, ...]
+    chosen_on: str
+    settings: Sequence[str] = field(default=())
+
+    def ensemble(self, how: str = BESIDE, stages: Sequence[str] = ()) -> str:
+        """Returns the name of the ensemble of some stages, by default of all."""
+        return f"{' + '.join(stages or self.stages)}, {how}"
+
+
+PARTS = {
+    "unlabelled": Part(
+        "Without labels", ("ct", "contrastive", "bsl"), MEAN, ["evaluation.dev=null", "bsl.views=[mlm]"]
+    ),
+    "labelled": Part("With labels", ("bsl", "nli", "sts"), DEV_TASK, ["bsl.views=[entailment]"]),
+}
+
+
+def main() -> None:
+    """Trains what is missing, scores everything, and writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--storage", type=Path, default=Path("runs"), help="directory of the runs and of the results")
+    parser.add_argument("--only", choices=PARTS, help="this part alone")
+    parser.add_argument("--times", type=float, default=1.0, help="train all members so many times as long")
+    parser.add_argument(
+        "--distil", nargs="?", const="won", choices=["won", "all"], help="distil ensembles that win, or all"
+    )
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another setting of all runs")
+    arguments = parser.parse_args()
+    prepare_process()
+    storage = arguments.storage.resolve()
+    results = storage / "mixed-ensemble-results"
+    sections = []
+    for name, part in PARTS.items():
+        if arguments.only in (None, name):
+            overrides = [f"recipes={json.dumps(part.stages)}", *part.settings, *arguments.set]
+            overrides += longer(load_config(CONFIG, overrides), part.stages, arguments.times)
+            config = load_config(CONFIG, overrides)
+            directory = results / f"{name}-{stable_hash(config.model_dump(mode='json'))[:8]}"
+            directory.mkdir(parents=True, exist_ok=True)
+            models = train(part, config, overrides, storage, directory)
+            # Whatever a run may choose by, the same pairs are scored in both parts but for those that it learns from.
+            evaluation = load_evaluation(load_config(CONFIG, [*overrides, f"evaluation.dev={DEV_TASK}"]))
+            scores = scored(part, models, evaluation, directory)
+            if arguments.distil and (arguments.distil == "all" or wins(part, scores)):
+                models |= distil(part, best_member(part, scores), models, overrides, storage, directory)
+                scores = scored(part, models, evaluation, directory)
+            sections += section(part, scores, overrides)
+    settings = f"```yaml\n{yaml.safe_dump(yaml.safe_load(CONFIG.read_text()), sort_keys=False)}```"
+    head = ["# Ensembles whose members differ by their stage", f"{where()}."]
+    page = "\n\n".join([*head, *sections, "## Settings", settings]) + "\n"
+    (results / "page.md").write_text(page, encoding="utf-8")
+    print(f"{page}\n{results / 'page.md'}", flush=True)
+
+
+def longer(config: Config, stages: Sequence[str], times: float) -> list[str]:
+    """Returns the settings that train so many times as long."""
+    blocks = {stage: getattr(config, stage) for stage in stages}
+    return [
+        f"{stage}.steps={round(block.steps * times)}"
+        if getattr(block, "steps", None)
+        else f"{stage}.epochs={block.epochs * times}"
+        for stage, block in blocks.items()
+    ]
+
+
+def train(
+    part: Part, config: Config, overrides: Sequence[str], storage: Path, directory: Path
+) -> dict[str, list[Model]]:
+    """Trains the members; returns all models of a part by name, one for each seed."""
+    run = f"{config.run}-{directory.name}"
+    report_of(CONFIG, run, storage, [*overrides, DEV])
+    stored, seeds = Storage(str(storage), run), range(config.members.count)
+    at = {stage: f"{stage}/grid/0" if stage == "sts" else f"{stage}/members" for stage in part.stages}
+    members = {stage: [stored.fetch(f"{at[stage]}/{seed:02d}") for seed in seeds] for stage in part.stages}
+    original = directory / "original"
+    if not original.exists():
+        save_encoder(*load_encoder(config.encoder), original)
+    models: dict[str, list[Model]] = {ORIGINAL: [[[original]]]}
+    models |= {stage: [[[path]] for path in paths] for stage, paths in members.items()}
+    for size in range(2, len(part.stages) + 1):
+        for stages in combinations(part.stages, size):
+            each = [[members[stage][seed] for stage in stages] for seed in seeds]
+            models[part.ensemble(BESIDE, stages)] = [[[path] for path in paths] for paths in each]
+            models[part.ensemble(PLAIN, stages)] = [[paths] for paths in each]
+    together = zip(*members.values(), strict=True)
+    models[WEIGHTS] = [[[averaged(paths, directory / f"weights-{seed}")]] for seed, paths in enumerate(together)]
+    models |= {f"{SEEDS} {stage}": [[paths]] for stage, paths in members.items()}
+    return models | {ALL: [list(members.values())]}
+
+
+def averaged(paths: Sequence[Path], to: Path) -> Path:
+    """Writes the average of several encoders' weights; returns its directory."""
+    if not to.exists():
+        encoder = load_checkpoint(paths[0])
+        encoder.load_state_dict(mean_weights(load_checkpoint(path) for path in paths))
+        save_encoder(encoder, AutoTokenizer.from_pretrained(paths[0], trust_remote_code=False), to)
+    return to
+
+
+def scored(part: Part, models: Mapping[str, Sequence[Model]], evaluation: Evaluation, directory: Path) -> Scores:
+    """Scores all models on the same resamples."""
+    print(f"score {part.name}: {sum(map(len, models.values()))} models", flush=True)
+    outcomes = {
+        name: [outcomes_of(model, evaluation, directory / f"{name}-{seed}.npz") for seed, model in enumerate(each)]
+        for name, each in models.items()
+    }
+    found = {
+        column: {name: [score(evaluation, one, of) for one in each] for name, each in outcomes.items()}
+        for column, of in TASKS.items()
+    }
+    draws = {c: resample(evaluation, outcomes, TASKS[c], seed=k) for k, c in enumerate(COMPARED)}
+    return Scores(evaluation, found, draws)
+
+
+def outcomes_of(model: Model, evaluation: Evaluation, file: Path) -> Outcomes:
+    """Returns what a model makes of every task; embeds for it once."""
+    if not file.exists():
+        texts = tuple(evaluation.sentences)
+        parts = [np.mean([embedded(path, texts) for path in group], axis=0) for group in model]
+        units = [prepared("concatenated", "none", x_ND) for x_ND in parts]
+        x_ND = combined("concatenated", [1.0] * len(units), units) if len(units) > 1 else parts[0]
+        np.savez(file, **evaluation.score(x_ND.astype(np.float32)).outcomes)
+    with np.load(file) as found:
+        return dict(found)
+
+
+def best_member(part: Part, scores: Scores) -> str:
+    """Returns the stage whose members are best where the part may choose."""
+    return max(part.stages, key=lambda stage: statistics.fmean(scores.scores[part.chosen_on][stage]))
+
+
+def gain(part: Part, scores: Scores) -> tuple[float, float, float]:
+    """Returns what the ensemble has above its best member, and the interval's ends."""
+    name, best = part.ensemble(), best_member(part, scores)
+    low, high = interval(scores.draws[MEAN][name] - scores.draws[MEAN][best])
+    return statistics.fmean(scores.scores[MEAN][name]) - statistics.fmean(scores.scores[MEAN][best]), low, high
+
+
+def wins(part: Part, scores: Scores) -> bool:
+    """Whether the ensemble is above its best member beyond chance."""
+    return gain(part, scores)[1] > 0
+
+
+def section(part: Part, scores: Scores, overrides: Sequence[str]) -> list[str]:
+    """Returns a part's blocks of Markdown."""
+    best, all_of_them = best_member(part, scores), part.ensemble()
+    value, low, high = gain(part, scores)
+    verdict = "wins over" if low > 0 else "loses to" if high < 0 else "shows no clear effect against"
+    chosen = "on STS-B dev" if part.chosen_on == DEV_TASK else "on the tests themselves, the hardest rival"
+    rivals = [best, ORIGINAL, WEIGHTS, f"{SEEDS} {best}", part.ensemble(PLAIN)]
+    pairs = [(all_of_them, rival) for rival in rivals] + [(WEIGHTS, best), (ALL, f"{SEEDS} {best}")]
+    subsets = [part.ensemble(BESIDE, stages) for stages in combinations(part.stages, 2)]
+    pairs += [(name, best) for name in subsets] + [
+        (name, best) for name in scores.scores[MEAN] if name.startswith("learner")
+    ]
+    rows = [
+        [f"{a}, less {b}", *(difference(a, b, scores.scores[c], scores.draws[c]) for c in COMPARED)] for a, b in pairs
+    ]
+    return [
+        f"## {part.name}",
+        f"**The ensemble {verdict} its best member** ({best}, chosen {chosen}): {value:+.1f} ({low:+.1f} to {high:+.1f}) "
+        "on the mean of STS-B test and STS12, 13 and 15.",
+        scores.all().markdown(),
+        "Scores are means over seeds, with their deviation. `stsb-dev` is not a test.",
+        Table(["difference", *COMPARED], rows).markdown(),
+        "95 % intervals over the items of the tasks, and over seeds where a row has several.",
+        f"Settings beside the config's: {' '.join(f'`{each}`' for each in overrides if '/' not in each)}.",
+    ]
+
+
+def distil(
+    part: Part, best: str, models: Mapping[str, Sequence[Model]], overrides: Sequence[str], storage: Path, to: Path
+) -> dict[str, list[Model]]:
+    """Distils the ensembles and their best members; returns the learners by name, one for each seed."""
+    found: dict[str, list[Any]] = {}
+    for kind, name in (("learner of the ensemble", part.ensemble()), (f"learner of {best}", best)):
+        for seed, model in enumerate(models[name]):
+            directory = to / f"{kind.replace(' ', '-')}-{seed}"
+            if not directory.exists():
+                teachers = json.dumps([{"path": str(path), "max_length": 64} for (path,) in model])
+                # The caller's settings come last: a try can be short.
+                settings = {**LEARN, "combination": "{turn: true}", "teachers": teachers, "seed": str(seed)}
+                each = [f"{key}={value}" for key, value in settings.items()]
+                own = [word for word in overrides if word.startswith(("encoder.", "sed.", "corpus."))]
+                run = f"{to.name}-learner"
+                report_of(CONFIG, run, storage, [*each, *own, DEV])
+                shutil.copytree(Storage(str(storage), run).fetch("teachers-sed/learners/00"), directory)
+            found.setdefault(kind, []).append([[directory]])
+    return found
+
+
+if __name__ == "__main__":
+    main()
