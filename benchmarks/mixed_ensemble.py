@@ -3,14 +3,14 @@
     ../shared/data/teachers ../teachers
     python benchmarks/mixed_ensemble.py [--storage runs]
 
-Two parts (PARTS), each of three stages that start from the same encoder: without labels, and with them. A stage trains a
-member for each of three seeds (mixed_ensemble.yaml), and an ensemble is one member of each stage with the same seed. Its
+Two parts (PARTS), without labels and with them, each of three stages that start from the same encoder. A stage trains
+a member for each of three seeds (mixed_ensemble.yaml). An ensemble is one member of each stage with the same seed. Its
 embeddings are combined as raysed combines `teachers`: unit vectors side by side, or the plain mean. Rivals are its best
 member, the average of its members' weights, and the three seeds of the best stage together.
 
-The best member is chosen on STS-B dev with labels. Without labels nothing may be chosen by scores, so the best one on
-the tests takes its place: the hardest rival. The verdict is on the mean of STS-B test and STS12, 13 and 15, with a 95 %
-interval over their items and over seeds. Pairs that were learnt from or chosen by are left out.
+With labels, the best member is chosen on STS-B dev. Without labels nothing may be chosen by scores, so the best member
+on the tests takes its place: the hardest rival. The verdict is on the mean of STS-B test and STS12, 13 and 15, with a
+95 % interval over their items and over seeds. Pairs that were learnt from or chosen by are left out.
 
 The same command continues what was stopped. `--times 4` trains all members four times as long. `--distil` distils each
 ensemble that wins, and its best member, into a learner for each seed.
@@ -30,6 +30,8 @@ from typing import Any
 
 import numpy as np
 import yaml
+from ensemble_size import DEV, LEARN
+from headline import Scores, difference, embedded, score
 from transformers import AutoTokenizer
 
 from raysed.config import Config, load_config, stable_hash
@@ -43,9 +45,7 @@ from raysed.score.tasks import Evaluation, Outcomes
 from raysed.store.storage import Storage
 from raysed.store.text import Table
 
-from ensemble_size import DEV, LEARN
 from harness import ROOT, where
-from headline import Scores, difference, embedded, score
 from runs import report_of
 
 CONFIG = ROOT / "benchmarks/mixed_ensemble.yaml"
@@ -225,16 +225,15 @@ def section(part: Part, scores: Scores, overrides: Sequence[str]) -> list[str]:
     rivals = [best, ORIGINAL, WEIGHTS, f"{SEEDS} {best}", part.ensemble(PLAIN)]
     pairs = [(all_of_them, rival) for rival in rivals] + [(WEIGHTS, best), (ALL, f"{SEEDS} {best}")]
     subsets = [part.ensemble(BESIDE, stages) for stages in combinations(part.stages, 2)]
-    pairs += [(name, best) for name in subsets] + [
-        (name, best) for name in scores.scores[MEAN] if name.startswith("learner")
-    ]
+    learners = [name for name in scores.scores[MEAN] if name.startswith("learner")]
+    pairs += [(name, best) for name in [*subsets, *learners]] + [tuple(learners)] * bool(learners)
     rows = [
         [f"{a}, less {b}", *(difference(a, b, scores.scores[c], scores.draws[c]) for c in COMPARED)] for a, b in pairs
     ]
     return [
         f"## {part.name}",
-        f"**The ensemble {verdict} its best member** ({best}, chosen {chosen}): {value:+.1f} ({low:+.1f} to {high:+.1f}) "
-        "on the mean of STS-B test and STS12, 13 and 15.",
+        f"**The ensemble {verdict} its best member** ({best}, chosen {chosen}): {value:+.1f} "
+        f"({low:+.1f} to {high:+.1f}) on the mean of STS-B test and STS12, 13 and 15.",
         scores.all().markdown(),
         "Scores are means over seeds, with their deviation. `stsb-dev` is not a test.",
         Table(["difference", *COMPARED], rows).markdown(),
@@ -254,7 +253,8 @@ def distil(
             if not directory.exists():
                 teachers = json.dumps([{"path": str(path), "max_length": 64} for (path,) in model])
                 # The caller's settings come last: a try can be short.
-                settings = {**LEARN, "combination": "{turn: true}", "teachers": teachers, "seed": str(seed)}
+                settings = {**LEARN, "combination": "{turn: true}", "encoder.max_length": 64}
+                settings |= {"teachers": teachers, "seed": seed}
                 each = [f"{key}={value}" for key, value in settings.items()]
                 own = [word for word in overrides if word.startswith(("encoder.", "sed.", "corpus."))]
                 run = f"{to.name}-learner"
