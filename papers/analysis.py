@@ -3,7 +3,6 @@
 The `*_of_run` functions return rows like those of a report, which `jobs/reproduce.py` puts beside the paper's.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,42 +16,25 @@ from raysed.config import PairSource
 from raysed.data.rows import Schema, read_source
 from raysed.data.tokens import read_tokens
 from raysed.errors import UserError
+from raysed.report.charts import Chart
 from raysed.report.results import RunResults
+from raysed.report.sections.pairs import edit_distance_chart
+from raysed.score.lexical import edit_distance, word_edits
 from raysed.score.metrics import pair_cosines, spearman
 
 FREQUENCY_BINS = ((0, 100), (100, 500), (500, 5_000), (5_000, 10_000))
 """Ranks of word frequency (BERT-flow table 1, which prints the last bin as 5K to 1K)."""
 NEIGHBOURS = (3, 5, 7)
-_WORD = re.compile(r"\w+|[^\w\s]")
 _BLOCK_ROWS = 1024
 
 
 # -- edit distance -----------------------------------------------------------------------------------------------------
 
 
-def edit_distance(a: Sequence, b: Sequence) -> int:
-    """Return the insertions, deletions and replacements of symbols that turn `a` into `b` (Levenshtein 1966)."""
-    symbols = {symbol: i for i, symbol in enumerate({*a, *b})}
-    b_M, place_M = np.array([symbols[symbol] for symbol in b], np.int64), np.arange(len(b) + 1)
-    row_M = place_M
-    for i, symbol in enumerate(a, start=1):
-        kept_M = np.minimum(row_M[1:] + 1, row_M[:-1] + (b_M != symbols[symbol]))
-        # An insertion costs 1 per place, so the cheapest predecessor has the least cost minus place.
-        row_M = np.minimum.accumulate(np.append(i, kept_M) - place_M) + place_M
-    return int(row_M[-1])
-
-
 def edit_distances(first: Sequence[str], second: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the edit distance of each pair of sentences in `characters` and in `words`, int64 [P] each.
-
-    Words are lower-cased, and punctuation marks count as words. The gold scores of STS-B's dev pairs correlate with
-    this distance at -24.0 (characters: -20.2). BERT-flow prints -24.6, but not what it counts.
-    """
-    units = {"characters": str, "words": lambda sentence: _WORD.findall(sentence.lower())}
-    return {
-        unit: np.array([edit_distance(cut(a), cut(b)) for a, b in zip(first, second)], dtype=np.int64)
-        for unit, cut in units.items()
-    }
+    """Return the edit distance of each pair of sentences in `characters` and in `words`, int64 [P] each."""
+    characters_P = np.array([edit_distance(a, b) for a, b in zip(first, second)], dtype=np.int64)
+    return {"characters": characters_P, "words": word_edits(first, second)}
 
 
 def edit_distance_table(
@@ -66,13 +48,18 @@ def edit_distance_table(
     }
 
 
-def edit_distance_of_run(run: RunResults) -> list[dict[str, Any]]:
-    """Return the table for the dev task, or else the first headline task, by recipe and for the gold score."""
+def edit_distance_of_run(run: RunResults) -> tuple[list[dict[str, Any]], Chart]:
+    """Return the table for the dev task, or else the first headline task, by recipe and for the gold score.
+
+    The chart is BERT-flow's figure 2, with a panel for the gold score and for each recipe.
+    """
     task = run.evaluation.tasks[run.config.evaluation.dev or run.config.evaluation.report_tasks()[0]]
     models = {m.recipe: m for m in run.models if m.recipe in run.config.recipes and m.index == 0}
     cosines = {recipe: run.evaluation.outcome(run.embeddings(model), task.name) for recipe, model in models.items()}
-    table = edit_distance_table(edit_distances(task.first, task.second), task.gold, cosines)
-    return [{"recipe": recipe, **found} for recipe, found in table.items()]
+    distances = edit_distances(task.first, task.second)
+    table = edit_distance_table(distances, task.gold, cosines)
+    chart = edit_distance_chart(task.name, distances["words"], task.gold, cosines)
+    return [{"recipe": recipe, **found} for recipe, found in table.items()], chart
 
 
 # -- word frequency ----------------------------------------------------------------------------------------------------

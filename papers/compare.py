@@ -18,7 +18,7 @@ SMALL_NOTE = (
 NO_DATA, NO_RESULT = "no data", "no result"
 _COPIED = "*"
 """Ends the name of a row that a paper took from elsewhere."""
-_DIRECTIVES = {"run", "section", "value", "tasks", "statistic", "metric", "unit"}
+_DIRECTIVES = {"run", "with", "section", "value", "tasks", "statistic", "metric", "unit"}
 _STATISTICS = {"max": max, "mean": statistics.fmean, "median": statistics.median, "std": statistics.stdev}
 
 Reports = Mapping[str, tuple[str, Mapping[str, Any]]]

@@ -179,8 +179,10 @@ class Finder:
 
     def _together(self, name: str, entry: Mapping[str, Any]) -> list[str] | None:
         """Return several sources as one; at the scale `small` those that exist."""
-        found = [self.source(part) for part in entry["together"]]
-        return [source for source in found if source] if all(found) or (self._request.small and any(found)) else None
+        parts = [self.source(part) for part in entry["together"]]
+        if not (all(parts) or (self._request.small and any(parts))):
+            return None
+        return [source for part in filter(None, parts) for source in (part if isinstance(part, list) else [part])]
 
     def _write_text(self, name: str, pairs: Iterable[tuple[str, str]]) -> str:
         path = self._made(name, "txt")

@@ -14,6 +14,8 @@ from raysed.recipe import BASE, Recipe, parse_recipe
 
 Place = dict[str, Any]
 """Where a value is, see `papers/tables/runs.yaml`."""
+_WITH = "-with-"
+"""Joins a run's name and those of the `changes` to it."""
 
 
 @dataclass
@@ -50,7 +52,7 @@ class Plan:
         of_cell = own.get("columns", {}).get(column, {})
         candidates = (variant, of_cell, own, self._of_column(column))
         named = next((place["run"] for place in candidates if "run" in place), None)
-        return named or self.definition["runs"][row.encoder]
+        return _WITH.join([named or self.definition["runs"][row.encoder], *variant.get("with", [])])
 
     def runs_of(self, row: Row, variant: Place) -> list[str]:
         """Return the runs that have the values of a row, in column order."""
@@ -100,7 +102,7 @@ def make_plan(request: Request) -> Plan:
     plan.further = {what: data and finder.source(data) for what, data in asked.items()}
     has_data = all(plan.further[what] for what, data in asked.items() if data)
     for name, recipes in _recipes_by_run(plan).items() if has_data else ():
-        builder = _Builder(name, request, plan, finder, definitions["runs"][name], definitions["small"])
+        builder = _Builder(name, request, plan, finder, _definition(definitions, name), definitions["small"])
         if config := builder.config(recipes):
             plan.configs[name] = config
     plan.missing, plan.notes = finder.missing, list(dict.fromkeys(finder.notes))
@@ -111,6 +113,16 @@ def make_plan(request: Request) -> Plan:
         )
     _merge_equal(plan)
     return plan
+
+
+def _definition(definitions: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a run of `runs.yaml`, with the changes in its name."""
+    base, *changes = name.split(_WITH)
+    run = definitions["runs"][base]
+    settings = dict(run.get("set", {}))
+    for change in changes:
+        settings |= definitions["changes"][change]
+    return {**run, "set": settings}
 
 
 def _recipes_by_run(plan: Plan) -> dict[str, list[str]]:

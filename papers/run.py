@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import raysed
@@ -10,6 +11,7 @@ from papers.data import Request
 from papers.plan import Plan
 from raysed.api import run_config
 from raysed.config import Config
+from raysed.report.results import RunResults
 
 Rows = list[dict[str, Any]]
 
@@ -18,16 +20,24 @@ def _run(config: Config) -> raysed.Result:
     return run_config(config, verbose=True, starts_ray=True)
 
 
-def measure(config: Config, further: Mapping[str, str | None]) -> dict[str, Rows]:
-    """Measure what a table needs of a finished run besides its report; return it by name in `runs.yaml`."""
+def measure(config: Config, further: Mapping[str, str | None], picture: Path) -> dict[str, Rows]:
+    """Measure what a table needs of a finished run besides its report; return it by name in `runs.yaml`.
+
+    BERT-flow's figure 2 is written to `picture`.
+    """
     from papers.analysis import edit_distance_of_run, frequency_of_run, qnli_of_run
     from papers.finished import finished
     from papers.transfer import rows_of_run
 
+    def edit_distance(run: RunResults, source: str | None) -> Rows:
+        rows, chart = edit_distance_of_run(run)
+        chart.save(picture)
+        return rows
+
     known = {
         "transfer": rows_of_run,
         "qnli": qnli_of_run,
-        "edit_distance": lambda run, source: edit_distance_of_run(run),
+        "edit_distance": edit_distance,
         "frequency": lambda run, source: frequency_of_run(run),
     }
     return {name: known[name](finished(config), source) for name, source in further.items()}
@@ -38,10 +48,12 @@ def reproduce(
     plan: Plan,
     check: Callable[[Config], Any] = raysed.check,
     run: Callable[[Config], raysed.Result] = _run,
-    measure: Callable[[Config, Mapping[str, str | None]], dict[str, Rows]] = measure,
+    measure: Callable[[Config, Mapping[str, str | None], Path], dict[str, Rows]] = measure,
     say: Callable[[str], None] = print,
 ) -> Comparison:
     """Do the runs of a table and write `<table>.md` and `<table>.json` to the output directory.
+
+    BERT-flow table 6 also writes `<table>.png`, the paper's figure 2.
 
     All settings and inputs are checked before the first run starts. `<table>/<run>.json` keeps each run's report and
     measurements, because runs that share a directory overwrite each other's report.json.
@@ -55,13 +67,15 @@ def reproduce(
     reports = {}
     for place, (name, config) in enumerate(plan.configs.items(), start=1):
         say(f"{request.table}: run {place} of {len(plan.configs)}: {name} ({', '.join(config.recipes)})")
-        report, path = {**run(config).report, **measure(config, plan.further)}, directory / f"{name}.json"
-        path.write_text(_as_json(report), encoding="utf-8")
-        reports[name] = (str(path), report)
+        measured = {**run(config).report, **measure(config, plan.further, directory.with_suffix(".png"))}
+        path = directory / f"{name}.json"
+        path.write_text(_as_json(measured), encoding="utf-8")
+        reports[name] = (str(path), measured)
     comparison = compare(plan, request, reports)
     directory.with_suffix(".md").write_text(comparison.to_markdown(), encoding="utf-8")
     directory.with_suffix(".json").write_text(_as_json(comparison.to_dict()), encoding="utf-8")
-    say(f"\n{comparison.to_markdown()}\nwritten: {directory}.md, {directory}.json")
+    endings = (".md", ".json", ".png") if "edit_distance" in plan.further else (".md", ".json")
+    say(f"\n{comparison.to_markdown()}\nwritten: {', '.join(f'{directory}{ending}' for ending in endings)}")
     return comparison
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -126,7 +127,9 @@ def test_every_row_has_a_run_and_what_runs_define_is_used():
             assert row.recipe or row.copied or definition["recipes"], row.label
             for variant in plan.variants(row).values() if not row.copied else ():
                 used |= set(plan.runs_of(row, variant))
-    assert used == set(RUNS["runs"])
+    names = [name.split("-with-") for name in used]
+    assert {run for run, *_ in names} == set(RUNS["runs"])
+    assert {change for _, *changes in names for change in changes} == set(RUNS["changes"])
 
 
 def request(tmp_path: Path, table: str, scale: str = "small", **changes) -> Request:
@@ -257,18 +260,22 @@ def test_runs_have_the_papers_settings(paper_plans):
     for (table, run), expected in SETTINGS.items():
         config = paper_plans[table].configs[run]
         assert {key: reduce(getattr, key.split("."), config) for key in expected} == expected, run
-    for name in (
-        "bsl-table-6",
-        "bsl-table-7",
-        "bsl-table-8",
-    ):  # a run for each cell, of which rows of table 7 share one
+    grid = set()
+    for name in ("bsl-table-6", "bsl-table-7", "bsl-table-8"):  # a run for each cell; rows of table 7 share one
         plan = paper_plans[name]
         for row in plan.table.rows:
-            for column in plan.table.columns:
-                bsl = (config := plan.configs[plan.run_of(row, column, {})]).bsl
-                assert float(column) == (bsl.momentum if name == "bsl-table-6" else bsl.batch_size)
-                assert name != "bsl-table-7" or config.contrastive.batch_size == int(column)
-                assert name != "bsl-table-8" or bsl.learning_rate == float(row.label.split()[1])
+            for variant, place in plan.variants(row).items():
+                for column in plan.table.columns:
+                    bsl = (config := plan.configs[plan.run_of(row, column, place)]).bsl
+                    assert float(column) == (bsl.momentum if name == "bsl-table-6" else bsl.batch_size)
+                    assert name != "bsl-table-7" or config.contrastive.batch_size == int(column)
+                    if name == "bsl-table-8":
+                        assert bsl.learning_rate == float(row.label.split()[1])
+                        assert variant == f"weight decay {bsl.weight_decay}, expansion {bsl.expansion}"
+                        grid.add((bsl.batch_size, bsl.learning_rate, bsl.weight_decay, bsl.expansion))
+    rates, decays = (1e-4, 2e-4, 5e-4), (0.1, 0.01, 0.001)
+    assert grid == set(product((16, 32, 64, 128), rates, decays, (8, 4))), "BSL table 8"
+    assert len({config.run for config in paper_plans["bsl-table-8"].configs.values()}) == len(grid) == 72
 
 
 def test_papers_read_the_whole_of_their_data(paper_plans):
@@ -300,6 +307,9 @@ def test_papers_read_the_whole_of_their_data(paper_plans):
     assert Path(nli).read_text().splitlines() == lines
     names = [Path(source.source).stem for source in configs["bsl-mbert"].views.files]
     assert names == ["en-ar", "en-es", "en-tr", "en-de", "en-fr"]
+    for run in ("bsl-mbert-six-pairs", "bsl-xlm-r-sbert-six-pairs"):
+        six = [Path(source.source).stem for source in configs[run].views.files]
+        assert six == [*names, "nli-back-translations"]
 
 
 def test_all_tables_resolve_at_the_scale_of_the_paper(paper_plans):
@@ -629,7 +639,8 @@ def test_measurements_of_all_models_come_from_a_run_to_their_cells(small_data):
         assert found["std"] == pytest.approx(statistics.stdev(values.values())) and found["std"] > 0
     (config,) = plan.configs.values()
     further = {"qnli": str(small_data / "data/QNLI/dev.tsv"), "edit_distance": None, "frequency": None}
-    found = measure(config, further)
+    found = measure(config, further, small_data / "picture.png")
+    assert (small_data / "picture.png").is_file()
     rows = [(row["recipe"], row["kind"], row["index"]) for row in found["qnli"]]
     assert rows == [("ct", "member", 0), ("ct", "member", 1), ("ct-sed", "learner", 0), ("ct-sed", "learner", 1)]
     assert all(0 <= row["auc"] <= 100 for row in found["qnli"])

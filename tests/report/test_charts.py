@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from raysed.report.scores import ScoreTable
 from raysed.report.sections.grids import grid_chart
-from raysed.report.sections.pairs import agreement_chart
+from raysed.report.sections.pairs import agreement_chart, edit_distance_chart
 from raysed.report.sections.scores import scores_chart
 from raysed.report.sections.space import spectrum_chart
 from raysed.report.sections.training import training_chart
@@ -21,6 +21,7 @@ from raysed.score.unlabelled import singular_values
 
 RNG = np.random.default_rng(0)
 COSINES, GRADED = RNG.normal(size=50), RNG.integers(0, 6, 50).astype(float)
+FOUR = np.array([5.0, 4.0, 3.0, 1.0])
 ODD = {
     "diverged": [{"step": 1, "loss": 0.5}, {"step": 2, "loss": math.nan}],
     "silent": [{"step": 1}],
@@ -49,6 +50,8 @@ CHARTS = {
     "long training": training_chart(LONG, trainings(9), {"base": 55.0, "members, mean": 61.0}),
     "long spectrum": spectrum_chart(spectra("base", "base-sn-natsv", LONG, f"{LONG}-flow")),
     "long grid": grid_chart(grid({0.05 * i: [79.0, 79.4] for i in range(9)}, LONG, task=LONG_TASK)),
+    "edit distance": edit_distance_chart("dev", np.array([0, 4, 5, 30]), FOUR, {"base": FOUR / 9, "ct-flow": -FOUR}),
+    "long edit distance": edit_distance_chart(LONG_TASK, np.arange(50), GRADED, {"base": COSINES, LONG: COSINES}),
     "formula": scores_chart(scored([row(r"$\frac{$", "member", 60.0), row("$x$ & $y", "learner", 61.0)])),
 }
 
@@ -87,11 +90,25 @@ def test_titles_say_what_there_is_to_see():
         "scores": "Best: base + flow 73.0, base encoder 66.0",
         "training": "Training of ct, on average: loss 1 to 0.0244, dev 61 to 65",
         "grid": "sts: lower bound 0.5 wins, mean 80.10",
+        "edit distance": "Edit distance and similarity of 4 pairs of dev; "
+        "Spearman: gold score -100.0, base -100.0, ct-flow 100.0",
         "disagreement": "Cosines and graded scores on dev; Spearman: base -100.0, ct (exported) -100.0",
     }
     assert {name: CHARTS[name].title for name in titles} == titles
     three = [row("ct", "member", score, index) for index, score in enumerate([60.0, 61.0, 62.0])]
     assert scores_chart(scored(three)).title == "Best: members (3) of ct 61.0"
+
+
+def test_near_pairs_have_a_colour_of_their_own_in_panels_alike():
+    """BERT-flow figure 2: similarity across, edit distance up; dots are moved by less than half a word."""
+    with CHARTS["edit distance"].figure() as figure:
+        assert [axes.get_title() for axes in figure.axes] == ["gold score", "base", "ct-flow"]
+        assert len({axes.get_ylim() for axes in figure.axes}) == 1
+        for axes, similarity_P in zip(figure.axes, (FOUR, FOUR / 9, -FOUR)):
+            far, near, _ = (np.asarray(dots.get_offsets()) for dots in axes.collections)
+            assert near[:, 0] == pytest.approx(similarity_P[:2], abs=0.06)
+            assert far[:, 0] == pytest.approx(similarity_P[2:], abs=0.06)
+            assert near[:, 1].round().tolist() == [0, 4] and far[:, 1].round().tolist() == [5, 30]
 
 
 def test_without_numbers_there_is_no_chart():
