@@ -114,6 +114,21 @@ def test_the_list_has_every_table_and_loads_no_heavy_library():
     assert " yaml\n" in done.stderr and not re.search(r"\| +(torch|ray|transformers)\n", done.stderr)
 
 
+def test_the_page_names_every_table_and_figure_and_all_rows_that_are_only_quoted():
+    page = (ROOT / "papers/README.md").read_text()
+    shown = page.partition("## What copies and what runs\n")[2].partition("\n## ")[0]
+    lines = [re.split(r" +\| +", line.strip("| ")) for line in shown.splitlines() if line.startswith("| `")]
+    cells = {name: about for first, *about in lines for name in re.findall(r"`([a-z-]+-\d+)`", first)}
+    assert set(cells) == {*PUBLISHED, *RUNS["no_scores"]} and all(len(about) == 4 for about in cells.values())
+    for name, (_, quoted, _, largest) in cells.items():
+        copied = [row.label for row in PUBLISHED[name].rows if row.copied] if name in PUBLISHED else []
+        assert quoted.split(", ") == (copied or ["-"]), name
+        assert (largest == "-") == (name in RUNS["no_scores"]), "each table that can run says how large it ran"
+    papers = re.split(r"^\*\*(?=SED|BERT-flow|BSL)", shown, flags=re.M)[1:]
+    figures = {text.partition("*")[0]: re.findall(r"[Ff]igure \d", text) for text in papers}
+    assert figures == {"SED": [], "BERT-flow": ["Figure 1", "figure 2"], "BSL": ["Figure 1"]}
+
+
 # -- runs ------------------------------------------------------------------------------------------------------------
 
 

@@ -186,7 +186,7 @@ SECTIONS = [
         "edit-distance",
         "Wording and meaning",
         53,
-        words="A model that follows wording places pairs with few edits high, whatever they mean; graded scores hardly do.",
+        words="A model whose cosines correlate with edit distance more than graded scores do compares wording, not meaning.",
         blocks=_edit_distance_blocks,
         is_part=True,
     ),
