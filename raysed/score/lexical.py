@@ -19,7 +19,7 @@ _UNSPACED = (
 """Thai, Lao, Burmese, Khmer, Japanese and Chinese have no spaces: each character counts as a word."""
 _LETTER = rf"[^\W{_UNSPACED}]"
 _WORD = rf"[{_UNSPACED}]|{_LETTER}{{2,}}"  # others have at least two letters, as in scikit-learn and bm25s
-_SYMBOL = re.compile(r"\w+|[^\w\s]")
+_SYMBOL = re.compile(rf"[{_UNSPACED}]|{_LETTER}+|[^\w\s]")
 Vectors = Callable[[Sequence[str]], csr_matrix]
 """Maps N texts to sparse unit rows [N, V]; zero for a text without words."""
 

@@ -5,6 +5,7 @@ import json
 import math
 import re
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from made_up import full_run, grid, judged, report_of, row, scored, trainings
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from raysed.report.scores import ScoreTable
+from raysed.report.section import all_sections
 from raysed.report.sections.grids import grid_chart
 from raysed.report.sections.pairs import agreement_chart, edit_distance_chart
 from raysed.report.sections.scores import scores_chart
@@ -109,6 +111,15 @@ def test_near_pairs_have_a_colour_of_their_own_in_panels_alike():
             assert near[:, 0] == pytest.approx(similarity_P[:2], abs=0.06)
             assert far[:, 0] == pytest.approx(similarity_P[2:], abs=0.06)
             assert near[:, 1].round().tolist() == [0, 4] and far[:, 1].round().tolist() == [5, 30]
+
+
+@pytest.mark.parametrize(("recipe", "count"), [("ct-flow", 1), ("ct", 0)])
+def test_edit_distance_is_charted_for_calibrated_models_alone_and_for_so_many_pairs(recipe, count):
+    (section,) = [section for section in all_sections() if section.name == "edit-distance"]
+    choice = SimpleNamespace(model=SimpleNamespace(recipe=recipe))
+    run = SimpleNamespace(pair_comparison=judged(GRADED.repeat(50), COSINES.repeat(50)), choice=choice)
+    charts = list(section.blocks(None, run))
+    assert [" of 2,000 pairs " in chart.title for chart in charts] == [True] * count
 
 
 def test_without_numbers_there_is_no_chart():

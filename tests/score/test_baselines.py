@@ -69,3 +69,4 @@ def test_edit_distance_equals_the_table(a, b):
 
 def test_word_edits_ignore_case_and_count_punctuation():
     assert word_edits(["I like it.", "", "A b"], ["i dislike it", "x", "a b"]).tolist() == [2, 1, 0]
+    assert word_edits(["今天天气很好。"], ["今天天气不错。"]).tolist() == [2], "characters, where there are no spaces"
