@@ -63,7 +63,7 @@ def test_the_report_has_every_row_and_says_it_is_complete(finished):
     assert report["rows"][0]["metrics"]["generated-test"]["pairs"] == 150
     assert (finished / "report.md").read_text().startswith("# tiny")
     assert {p.name for p in (finished / "plots").iterdir()} == {
-        "scores.png", "training-ct.png", "training-ct-sed.png", "spectrum.png", "agreement.png",
+        "scores.png", "training-ct.png", "training-ct-sed.png", "spectrum.png", "agreement.png", "edit-distance.png",
     }  # fmt: skip
 
 
