@@ -59,6 +59,7 @@ def run_of(scores, dev=None, left_out=(), run="r"):
         evaluation=SimpleNamespace(tasks={name: SimpleNamespace(kind="pairs") for name in (dev, *TASKS)}),
         storage=SimpleNamespace(uri=lambda name: f"runs/{run}/{name}"),
         pair_comparison=None,
+        choice=SimpleNamespace(model=SimpleNamespace(recipe="ct-flow")),
     )
 
 
