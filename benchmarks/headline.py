@@ -129,7 +129,7 @@ class Label(NamedTuple):
 
 
 SHOWN = {
-    MPNET: Label("mpnet", "left", (-14, 9)),
+    MPNET: Label("mpnet", "left", (-8, 9)),
     MINILM: Label("MiniLM", "right", (-8, -5)),
     PARAPHRASE: Label("paraphrase", "right", (-8, -9)),
     BEST: Label("six layers, three teachers", "left", (-4, 9)),

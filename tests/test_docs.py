@@ -22,7 +22,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted({*ROOT.glob("*.md"), *plain.PAGES})
 CONFIGS = {path.stem for path in ROOT.glob("raysed/configs/*.yaml")}
 JOBS = sorted(ROOT.glob("jobs/*.py"))
-BENCHMARKS = sorted(ROOT.glob("benchmarks/*.py"))
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
 
@@ -106,8 +105,13 @@ def options_of(job: Path) -> set[str]:
     return {option for action in shown for option in action.option_strings}
 
 
-def options_of_benchmarks() -> set[str]:
-    return {option for path in BENCHMARKS for option in re.findall(r'"(--[a-z][\w-]*)"', path.read_text())}
+def options_of_benchmark(name: str) -> set[str]:
+    """Those of its own parser and of the ones that its neighbours make for it, where counts are keywords."""
+    text = (ROOT / name).read_text()
+    others = [ROOT / f"benchmarks/{module}.py" for module in re.findall(r"^(?:from|import) (\w+)", text, flags=re.M)]
+    text += "".join(other.read_text() for other in others if other.exists())
+    counts = {f"--{count.replace('_', '-')}" for count in re.findall(r"\b([a-z_]+)=\d", text)}
+    return counts | set(re.findall(r'"(--[a-z][\w-]*)"', text))
 
 
 def ray_options(words: list[str]) -> set[str]:
@@ -131,13 +135,19 @@ def test_options_exist():
     of_papers = [options_of(ROOT / f"papers/{name}.py") for name in ("transfer", "views")]
     of_commands = [options_of(ROOT / f"raysed/commands/{name}.py") for name in COMMANDS]
     own = set().union(*of_jobs.values(), *of_commands, *of_papers)
-    own |= ray_options(["job", "submit"]) | options_of_benchmarks()
+    own |= ray_options(["job", "submit"])
+    of_benchmarks = set().union(*map(options_of_benchmark, map(by_name, ROOT.glob("benchmarks/*.py"))))
     others = {"tensorboard": {"--logdir"}, "grafana": {"--homepath", "--config"}}
     for line in (line for line in commands() if "--" in line):
         words = shlex.split(line)
         if jobs := [place for place, word in enumerate(words) if re.fullmatch(r"(jobs|examples)/\w+\.py", word)]:
             assert options_in(words[jobs[0] :]) <= of_jobs[words[jobs[0]]], line
             words = words[: words.index("uv") if "uv" in words else jobs[0]]  # uv is not installed here
+        if words[0].startswith("--"):  # an option alone, of any command
+            words = [word for word in words if word.split("=")[0] not in of_benchmarks]
+        if benchmarks := [place for place, word in enumerate(words) if re.fullmatch(r"benchmarks/\w+\.py", word)]:
+            assert options_in(words[benchmarks[0] :]) <= options_of_benchmark(words[benchmarks[0]]), line
+            words = words[: benchmarks[0]]
         known = next((options for name, options in others.items() if name in words), own | {"--version"})
         assert options_in(words) <= (ray_options(words[1:]) if words[:1] == ["ray"] else known), line
     documented = {cell for cell in first_cells("docs/configuration.md") if cell.startswith("--")}
