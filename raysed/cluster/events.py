@@ -3,7 +3,7 @@
 Ray Train's controller imports this file, so it imports no torch: that would cost each learner seconds.
 """
 
-import queue
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -11,15 +11,21 @@ import ray
 from ray.train import Checkpoint, UserCallback
 from ray.util.queue import Queue
 
+_EVERY_S = 0.2
+
 
 def drain(events: Queue, patience: float = 0.0) -> list[tuple[str, dict[str, Any]]]:
-    """Return what has been reported, after waiting for the first of it."""
-    found = []
-    with suppress(queue.Empty, ray.exceptions.RayError):
-        found.append(events.get(timeout=patience) if patience else events.get_nowait())
-        while True:
-            found.append(events.get_nowait())
-    return found
+    """Return what has been reported, after waiting for the first of it.
+
+    A queue that is asked while it is empty raises in its actor, which Ray's dashboard counts as a failed task, so its
+    size is asked first. Nobody else takes from it.
+    """
+    until = time.monotonic() + patience
+    with suppress(ray.exceptions.RayError):
+        while not (waiting := events.qsize()) and time.monotonic() < until:
+            time.sleep(_EVERY_S)
+        return events.get_nowait_batch(waiting) if waiting else []
+    return []
 
 
 class Reports(UserCallback):

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -77,6 +78,11 @@ def test_the_queue_needs_no_cpu_and_is_on_the_node_of_the_job(backend, monkeypat
     assert drain(backend._events, patience=60) == [("a", {"step": 1})] and drain(backend._events) == []
     assert options["scheduling_strategy"].node_id == ray.get_runtime_context().get_node_id()
     ray.kill(busy)
+
+
+def test_an_empty_queue_is_asked_for_nothing_but_its_size():
+    """All else would raise in its actor, and the dashboard would show failed tasks."""
+    assert drain(SimpleNamespace(qsize=lambda: 0), patience=0.3) == []
 
 
 def test_what_is_reported_is_no_longer_heard_once_the_queue_is_gone(backend):
