@@ -1,6 +1,5 @@
 """Learners as runs of Ray Train: their outcomes, what they report, and controllers that fail or do not end."""
 
-import queue
 import threading
 import time
 from pathlib import Path
@@ -111,14 +110,12 @@ class Events:
     def __init__(self):
         self.entries = []
 
-    def get(self, timeout: float) -> object:
-        time.sleep(0.05)
-        return self.get_nowait()
+    def qsize(self) -> int:
+        return len(self.entries)
 
-    def get_nowait(self) -> object:
-        if not self.entries:
-            raise queue.Empty
-        return self.entries.pop(0)
+    def get_nowait_batch(self, count: int) -> list:
+        taken, self.entries[:count] = self.entries[:count], []
+        return taken
 
 
 @pytest.fixture
