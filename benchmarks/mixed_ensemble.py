@@ -36,7 +36,7 @@ from transformers import AutoTokenizer
 
 from raysed.config import Config, load_config, stable_hash
 from raysed.make.scores import mean_weights
-from raysed.model.combination import combined, prepared
+from raysed.model.combination import side_by_side
 from raysed.model.pretrained import load_checkpoint, load_encoder, save_encoder
 from raysed.plan.check import load_evaluation
 from raysed.process import prepare_process
@@ -192,9 +192,8 @@ def outcomes_of(model: Model, evaluation: Evaluation, file: Path) -> Outcomes:
     if not file.exists():
         texts = tuple(evaluation.sentences)
         parts = [np.mean([embedded(path, texts) for path in group], axis=0) for group in model]
-        units = [prepared("concatenated", "none", x_ND) for x_ND in parts]
-        x_ND = combined("concatenated", [1.0] * len(units), units) if len(units) > 1 else parts[0]
-        np.savez(file, **evaluation.score(x_ND.astype(np.float32)).outcomes)
+        x_ND = side_by_side(parts, is_unit=len(parts) > 1).astype(np.float32)
+        np.savez(file, **evaluation.score(x_ND).outcomes)
     with np.load(file) as found:
         return dict(found)
 

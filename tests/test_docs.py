@@ -106,12 +106,11 @@ def options_of(job: Path) -> set[str]:
 
 
 def options_of_benchmark(name: str) -> set[str]:
-    """Those of its own parser and of the ones that its neighbours make for it, where counts are keywords."""
+    """Those of its own parser and of the ones that its neighbours make for it."""
     text = (ROOT / name).read_text()
     others = [ROOT / f"benchmarks/{module}.py" for module in re.findall(r"^(?:from|import) (\w+)", text, flags=re.M)]
     text += "".join(other.read_text() for other in others if other.exists())
-    counts = {f"--{count.replace('_', '-')}" for count in re.findall(r"\b([a-z_]+)=\d", text)}
-    return counts | set(re.findall(r'"(--[a-z][\w-]*)"', text))
+    return set(re.findall(r'"(--[a-z][\w-]*)"', text))
 
 
 def ray_options(words: list[str]) -> set[str]:
