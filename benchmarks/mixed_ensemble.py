@@ -6,11 +6,13 @@
 Two parts (PARTS), without labels and with them, each of three stages that start from the same encoder. A stage trains
 a member for each of three seeds (mixed_ensemble.yaml). An ensemble is one member of each stage with the same seed. Its
 embeddings are combined as raysed combines `teachers`: unit vectors side by side, or the plain mean. Rivals are its best
-member, the average of its members' weights, and the three seeds of the best stage together.
+member, the average of its members' weights, the three seeds of the best stage together, and members that went through
+one stage after the other.
 
-With labels, the best member is chosen on STS-B dev. Without labels nothing may be chosen by scores, so the best member
-on the tests takes its place: the hardest rival. The verdict is on the mean of STS-B test and STS12, 13 and 15, with a
-95 % interval over their items and over seeds. Pairs that were learnt from or chosen by are left out.
+With labels, STS-B dev chooses the best member, and the ensemble among those of two or three stages. Without labels
+nothing may be chosen by scores: the ensemble is that of all stages, and its rival the best member on the tests. The
+verdict is on the mean of STS-B test and STS12, 13 and 15, with a 95 % interval over their items and over seeds. Pairs
+that were learnt from or chosen by are left out.
 
 The same command continues what was stopped. `--times 4` trains all members four times as long. `--distil` distils each
 ensemble that wins, and its best member, into a learner for each seed.
@@ -70,12 +72,14 @@ class Part:
     Attributes:
         settings: of its run, beside the config.
         chosen_on: column by which the best member is chosen.
+        in_turn: recipes whose members go through several of these stages.
     """
 
     name: str
     stages: tuple[str, ...]
     chosen_on: str
     settings: Sequence[str] = field(default=())
+    in_turn: tuple[str, ...] = ()
 
     def ensemble(self, how: str = BESIDE, stages: Sequence[str] = ()) -> str:
         """Returns the name of the ensemble of some stages, by default of all."""
@@ -86,7 +90,7 @@ PARTS = {
     "unlabelled": Part(
         "Without labels", ("ct", "contrastive", "bsl"), MEAN, ["evaluation.dev=null", "bsl.views=[mlm]"]
     ),
-    "labelled": Part("With labels", ("bsl", "nli", "sts"), DEV_TASK, ["bsl.views=[entailment]"]),
+    "labelled": Part("With labels", ("bsl", "nli", "sts"), DEV_TASK, ["bsl.views=[entailment]"], ("bsl-sts",)),
 }
 
 
@@ -117,7 +121,8 @@ def main() -> None:
             evaluation = load_evaluation(load_config(CONFIG, [*overrides, f"evaluation.dev={DEV_TASK}"]))
             scores = scored(part, models, evaluation, directory)
             if arguments.distil and (arguments.distil == "all" or wins(part, scores)):
-                models |= distil(part, best_member(part, scores), models, overrides, storage, directory)
+                names = part.ensemble(BESIDE, chosen(part, scores)), best_member(part, scores)
+                models |= distil(names, models, overrides, storage, directory)
                 scores = scored(part, models, evaluation, directory)
             sections += section(part, scores, overrides)
     settings = f"```yaml\n{yaml.safe_dump(yaml.safe_load(CONFIG.read_text()), sort_keys=False)}```"
@@ -143,15 +148,16 @@ def train(
 ) -> dict[str, list[Model]]:
     """Trains the members; returns all models of a part by name, one for each seed."""
     run = f"{config.run}-{directory.name}"
-    report_of(CONFIG, run, storage, [*overrides, DEV])
+    report_of(CONFIG, run, storage, [*overrides, DEV, f"recipes={json.dumps(part.stages + part.in_turn)}"])
     stored, seeds = Storage(str(storage), run), range(config.members.count)
-    at = {stage: f"{stage}/grid/0" if stage == "sts" else f"{stage}/members" for stage in part.stages}
-    members = {stage: [stored.fetch(f"{at[stage]}/{seed:02d}") for seed in seeds] for stage in part.stages}
+    places = {name: "grid/0" if name.endswith("sts") else "members" for name in part.stages + part.in_turn}
+    trained = {name: [stored.fetch(f"{name}/{at}/{seed:02d}") for seed in seeds] for name, at in places.items()}
+    members = {stage: trained[stage] for stage in part.stages}
     original = directory / "original"
     if not original.exists():
         save_encoder(*load_encoder(config.encoder), original)
     models: dict[str, list[Model]] = {ORIGINAL: [[[original]]]}
-    models |= {stage: [[[path]] for path in paths] for stage, paths in members.items()}
+    models |= {name: [[[path]] for path in paths] for name, paths in trained.items()}
     for size in range(2, len(part.stages) + 1):
         for stages in combinations(part.stages, size):
             each = [[members[stage][seed] for stage in stages] for seed in seeds]
@@ -159,7 +165,7 @@ def train(
             models[part.ensemble(PLAIN, stages)] = [[paths] for paths in each]
     together = zip(*members.values(), strict=True)
     models[WEIGHTS] = [[[averaged(paths, directory / f"weights-{seed}")]] for seed, paths in enumerate(together)]
-    models |= {f"{SEEDS} {stage}": [[paths]] for stage, paths in members.items()}
+    models |= {f"{SEEDS} {name}": [[paths]] for name, paths in trained.items()}
     return models | {ALL: [list(members.values())]}
 
 
@@ -203,9 +209,17 @@ def best_member(part: Part, scores: Scores) -> str:
     return max(part.stages, key=lambda stage: statistics.fmean(scores.scores[part.chosen_on][stage]))
 
 
+def chosen(part: Part, scores: Scores) -> tuple[str, ...]:
+    """Returns the stages of the ensemble: all, or those that STS-B dev chooses."""
+    if part.chosen_on != DEV_TASK:
+        return part.stages
+    groups = [each for size in range(2, len(part.stages) + 1) for each in combinations(part.stages, size)]
+    return max(groups, key=lambda stages: statistics.fmean(scores.scores[DEV_TASK][part.ensemble(BESIDE, stages)]))
+
+
 def gain(part: Part, scores: Scores) -> tuple[float, float, float]:
     """Returns what the ensemble has above its best member, and the interval's ends."""
-    name, best = part.ensemble(), best_member(part, scores)
+    name, best = part.ensemble(BESIDE, chosen(part, scores)), best_member(part, scores)
     low, high = interval(scores.draws[MEAN][name] - scores.draws[MEAN][best])
     return statistics.fmean(scores.scores[MEAN][name]) - statistics.fmean(scores.scores[MEAN][best]), low, high
 
@@ -217,21 +231,23 @@ def wins(part: Part, scores: Scores) -> bool:
 
 def section(part: Part, scores: Scores, overrides: Sequence[str]) -> list[str]:
     """Returns a part's blocks of Markdown."""
-    best, all_of_them = best_member(part, scores), part.ensemble()
+    best, stages = best_member(part, scores), chosen(part, scores)
+    ensemble, all_of_them = part.ensemble(BESIDE, stages), part.ensemble()
     value, low, high = gain(part, scores)
     verdict = "wins over" if low > 0 else "loses to" if high < 0 else "shows no clear effect against"
-    chosen = "on STS-B dev" if part.chosen_on == DEV_TASK else "on the tests themselves, the hardest rival"
-    rivals = [best, ORIGINAL, WEIGHTS, f"{SEEDS} {best}", part.ensemble(PLAIN)]
-    pairs = [(all_of_them, rival) for rival in rivals] + [(WEIGHTS, best), (ALL, f"{SEEDS} {best}")]
-    subsets = [part.ensemble(BESIDE, stages) for stages in combinations(part.stages, 2)]
+    where_chosen = "both chosen on STS-B dev" if part.chosen_on == DEV_TASK else "chosen on the tests themselves"
+    rivals = [best, ORIGINAL, WEIGHTS, f"{SEEDS} {best}", part.ensemble(PLAIN, stages), *part.in_turn]
+    pairs = [(ensemble, rival) for rival in rivals] + [(WEIGHTS, best), (ALL, f"{SEEDS} {best}")]
+    others = [part.ensemble(BESIDE, each) for each in combinations(part.stages, 2)] + [all_of_them, *part.in_turn]
     learners = [name for name in scores.scores[MEAN] if name.startswith("learner")]
-    pairs += [(name, best) for name in [*subsets, *learners]] + [tuple(learners)] * bool(learners)
+    pairs += [(name, best) for name in [*others, *learners] if name != ensemble]
+    pairs += [tuple(learners)] * bool(learners)
     rows = [
         [f"{a}, less {b}", *(difference(a, b, scores.scores[c], scores.draws[c]) for c in COMPARED)] for a, b in pairs
     ]
     return [
         f"## {part.name}",
-        f"**The ensemble {verdict} its best member** ({best}, chosen {chosen}): {value:+.1f} "
+        f"**{' + '.join(stages)} {verdict} the best member** ({best}; {where_chosen}): {value:+.1f} "
         f"({low:+.1f} to {high:+.1f}) on the mean of STS-B test and STS12, 13 and 15.",
         scores.all().markdown(),
         "Scores are means over seeds, with their deviation. `stsb-dev` is not a test.",
@@ -242,13 +258,13 @@ def section(part: Part, scores: Scores, overrides: Sequence[str]) -> list[str]:
 
 
 def distil(
-    part: Part, best: str, models: Mapping[str, Sequence[Model]], overrides: Sequence[str], storage: Path, to: Path
+    names: Sequence[str], models: Mapping[str, Sequence[Model]], overrides: Sequence[str], storage: Path, to: Path
 ) -> dict[str, list[Model]]:
-    """Distils the ensembles and their best members; returns the learners by name, one for each seed."""
+    """Distils models of single encoders, or of encoders side by side; returns a learner for each seed, by name."""
     found: dict[str, list[Any]] = {}
-    for kind, name in (("learner of the ensemble", part.ensemble()), (f"learner of {best}", best)):
+    for kind, name in ((f"learner of {name}", name) for name in names):
         for seed, model in enumerate(models[name]):
-            directory = to / f"{kind.replace(' ', '-')}-{seed}"
+            directory = to / f"{kind.replace(' ', '-').replace(',', '')}-{seed}"
             if not directory.exists():
                 teachers = json.dumps([{"path": str(path), "max_length": 64} for (path,) in model])
                 # The caller's settings come last: a try can be short.

@@ -71,14 +71,26 @@ def test_a_best_member_is_chosen_where_its_part_may_choose(mixed):
 
 @pytest.mark.parametrize(("shift", "won"), [(0.5, False), (3.0, True), (-3.0, False)])
 def test_an_ensemble_wins_beyond_its_interval_only(mixed, shift, won):
-    part = mixed.PARTS["labelled"]
-    names = [*part.stages, part.ensemble()]
-    scores = {column: {name: [60.0] for name in names} for column in ("mean", "stsb-dev")}
+    part = mixed.PARTS["unlabelled"]
+    scores = {"mean": {name: [60.0] for name in [*part.stages, part.ensemble()]}}
     draw = np.random.default_rng(0)
     draws = {name: draw.normal(60, 0.1, 2000) for name in part.stages} | {
         part.ensemble(): draw.normal(60, 1, 2000) + shift
     }
     assert mixed.wins(part, mixed.Scores(None, scores, {"mean": draws})) is won
+
+
+def test_the_ensemble_with_labels_is_the_best_one_on_dev_however_it_scores_on_tests(mixed):
+    part = mixed.PARTS["labelled"]
+    pair, others = ("bsl", "sts"), [("bsl", "nli"), ("nli", "sts"), part.stages]
+    dev = {part.ensemble("side by side", stages): [80.0] for stages in others}
+    dev |= {part.ensemble("side by side", pair): [81.0], part.ensemble("mean", others[0]): [99.0], "sts": [90.0]}
+    dev |= {"bsl": [1.0], "nli": [1.0]}
+    tests = {name: [60.0] for name in dev} | {part.ensemble(): [99.0]}
+    draws = {name: np.full(10, scores[0]) for name, scores in tests.items()}
+    found = mixed.Scores(None, {"mean": tests, "stsb-dev": dev}, {"mean": draws})
+    assert mixed.chosen(part, found) == pair
+    assert mixed.gain(part, found) == (0, 0, 0)
 
 
 def test_trainings_of_steps_and_of_epochs_get_longer(mixed):
