@@ -61,6 +61,8 @@ COMPARED = (MEAN, "stsb-test", "trecqa")
 """Columns with intervals."""
 ORIGINAL, WEIGHTS, SEEDS, ALL = "original encoder", "average of all weights", "three seeds of", "all nine, side by side"
 BESIDE, PLAIN = "side by side", "mean"
+LEARNT_FROM = 12_000
+"""Sentences of the corpus that a learner reads twice: some 400 updates."""
 Model = Sequence[Sequence[Path]]
 """Models in groups: each group is averaged, and groups stand side by side."""
 
@@ -268,7 +270,8 @@ def distil(
             if not directory.exists():
                 teachers = json.dumps([{"path": str(path), "max_length": 64} for (path,) in model])
                 # The caller's settings come last: a try can be short.
-                settings = {**LEARN, "combination": "{turn: true}", "encoder.max_length": 64}
+                settings = {**LEARN, "sed.sentences": LEARNT_FROM, "combination": "{turn: true}"}
+                settings["encoder.max_length"] = 64
                 settings |= {"teachers": teachers, "seed": seed}
                 each = [f"{key}={value}" for key, value in settings.items()]
                 own = [word for word in overrides if word.startswith(("encoder.", "sed.", "corpus."))]
