@@ -15,7 +15,7 @@ verdict is on the mean of STS-B test and STS12, 13 and 15, with a 95 % interval 
 that were learnt from or chosen by are left out.
 
 The same command continues what was stopped. `--times 4` trains all members four times as long. `--distil` distils each
-ensemble that wins, and its best member, into a learner for each seed.
+ensemble that wins, for each seed into a learner that starts from its best member.
 
 RESULTS is `mixed-ensemble-results` in --storage (`runs`): page.md, and what models make of the tasks.
 """
@@ -123,8 +123,7 @@ def main() -> None:
             evaluation = load_evaluation(load_config(CONFIG, [*overrides, f"evaluation.dev={DEV_TASK}"]))
             scores = scored(part, models, evaluation, directory)
             if arguments.distil and (arguments.distil == "all" or wins(part, scores)):
-                names = part.ensemble(BESIDE, chosen(part, scores)), best_member(part, scores)
-                models |= distil(names, models, overrides, storage, directory)
+                models |= distil(part, scores, models, overrides, storage, directory)
                 scores = scored(part, models, evaluation, directory)
             sections += section(part, scores, overrides)
     settings = f"```yaml\n{yaml.safe_dump(yaml.safe_load(CONFIG.read_text()), sort_keys=False)}```"
@@ -243,7 +242,7 @@ def section(part: Part, scores: Scores, overrides: Sequence[str]) -> list[str]:
     others = [part.ensemble(BESIDE, each) for each in combinations(part.stages, 2)] + [all_of_them, *part.in_turn]
     learners = [name for name in scores.scores[MEAN] if name.startswith("learner")]
     pairs += [(name, best) for name in [*others, *learners] if name != ensemble]
-    pairs += [tuple(learners)] * bool(learners)
+    pairs += [(name, ensemble) for name in learners]
     rows = [
         [f"{a}, less {b}", *(difference(a, b, scores.scores[c], scores.draws[c]) for c in COMPARED)] for a, b in pairs
     ]
@@ -260,26 +259,28 @@ def section(part: Part, scores: Scores, overrides: Sequence[str]) -> list[str]:
 
 
 def distil(
-    names: Sequence[str], models: Mapping[str, Sequence[Model]], overrides: Sequence[str], storage: Path, to: Path
+    part: Part,
+    scores: Scores,
+    models: Mapping[str, Sequence[Model]],
+    overrides: Sequence[str],
+    storage: Path,
+    directory: Path,
 ) -> dict[str, list[Model]]:
-    """Distils models of single encoders, or of encoders side by side; returns a learner for each seed, by name."""
-    found: dict[str, list[Any]] = {}
-    for kind, name in ((f"learner of {name}", name) for name in names):
-        for seed, model in enumerate(models[name]):
-            directory = to / f"{kind.replace(' ', '-').replace(',', '')}-{seed}"
-            if not directory.exists():
-                teachers = json.dumps([{"path": str(path), "max_length": 64} for (path,) in model])
-                # The caller's settings come last: a try can be short.
-                settings = {**LEARN, "sed.sentences": LEARNT_FROM, "combination": "{turn: true}"}
-                settings["encoder.max_length"] = 64
-                settings |= {"teachers": teachers, "seed": seed}
-                each = [f"{key}={value}" for key, value in settings.items()]
-                own = [word for word in overrides if word.startswith(("encoder.", "sed.", "corpus."))]
-                run = f"{to.name}-learner"
-                report_of(CONFIG, run, storage, [*each, *own, DEV])
-                shutil.copytree(Storage(str(storage), run).fetch("teachers-sed/learners/00"), directory)
-            found.setdefault(kind, []).append([[directory]])
-    return found
+    """Distils the ensemble, for each seed into its best member; returns the learners by name."""
+    ensemble, best = part.ensemble(BESIDE, chosen(part, scores)), best_member(part, scores)
+    # The caller's settings come last: a try can be short.
+    own = [word for word in overrides if word.startswith(("sed.", "corpus."))]
+    run, learners = f"{directory.name}-learner", []
+    for seed, (((start,),), model) in enumerate(zip(models[best], models[ensemble], strict=True)):
+        to = directory / f"learner-{seed}"
+        if not to.exists():
+            settings = {**LEARN, "sed.sentences": LEARNT_FROM, "combination": "{turn: true}", "seed": seed}
+            settings["encoder"] = json.dumps({"path": str(start), "pool_layers": 1, "max_length": 64})
+            settings["teachers"] = json.dumps([{"path": str(path), "max_length": 64} for (path,) in model])
+            report_of(CONFIG, run, storage, [*(f"{key}={value}" for key, value in settings.items()), *own, DEV])
+            shutil.copytree(Storage(str(storage), run).fetch("teachers-sed/learners/00"), to)
+        learners.append([[to]])
+    return {f"learner of {ensemble}, from {best}": learners}
 
 
 if __name__ == "__main__":
