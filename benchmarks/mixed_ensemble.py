@@ -28,7 +28,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import yaml
@@ -275,6 +274,7 @@ def distil(
         to = directory / f"learner-{seed}"
         if not to.exists():
             settings = {**LEARN, "sed.sentences": LEARNT_FROM, "combination": "{turn: true}", "seed": seed}
+            settings["sed.loss"] = "unit_mse"  # targets are unit vectors, the learner's outputs are not
             settings["encoder"] = json.dumps({"path": str(start), "pool_layers": 1, "max_length": 64})
             settings["teachers"] = json.dumps([{"path": str(path), "max_length": 64} for (path,) in model])
             report_of(CONFIG, run, storage, [*(f"{key}={value}" for key, value in settings.items()), *own, DEV])
