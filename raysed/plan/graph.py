@@ -128,6 +128,9 @@ class Plan:
         sed = self.config.sed if self._distilling and not self.config.search.enabled else None
         for warning in small_corpus(entry.meta["report"]["kept"], is_trained_on, sed):
             log.warning(warning)
+        learns_lengths = "mse" in self.config.sed.losses and not self.config.sed.head
+        if self.job.teachers and learns_lengths and self.config.combination.how == "concatenated":
+            log.warning("sed.loss: mse also learns that the teachers' vectors have length 1; set sed.loss: unit_mse")
 
     # existing models
 

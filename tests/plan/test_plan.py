@@ -8,7 +8,7 @@ from raysed.config import make_config
 from raysed.graph import LISTS, Candidates, GangTraining, InDriver, Short, State, Training
 from raysed.plan.check import check
 from raysed.plan.graph import Plan
-from raysed.store.storage import Storage
+from raysed.store.storage import Entry, Storage
 
 RECIPES = ["ct-sed-flow", "nli-ct", "sts-sed", "mlm", "contrastive", "base-sn", "teachers-sed"]
 
@@ -167,3 +167,22 @@ def test_what_follows_from_queries_in_the_corpus_depends_on_their_words(tiny_enc
     changed = changed_by({**settings, **asking("one")}, asking("two"))
     made = {"teachers-sed/targets", "teachers-sed/candidates", "teachers-sed/learners/00"}
     assert changed >= {"corpus", *made} and any(name.startswith("teachers/rows/") for name in changed)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_said"),
+    [
+        ({}, True),
+        ({"sed": {"loss": ["contrastive", "mse"]}}, True),
+        ({"sed": {"loss": "unit_mse"}}, False),
+        ({"sed": {"head": "drop"}}, False),
+        ({"combination": {"how": "mean"}}, False),
+        ({"recipes": ["ct-sed"], "teachers": []}, False),
+    ],
+)
+def test_a_loss_that_learns_the_length_of_unit_vectors_is_said(settings, changes, is_said, caplog):
+    config = make_config({**settings, "recipes": ["ct", "teachers-sed"], **changes})
+    meta = {"summary": "", "length_summary": "", "report": {"kept": 10_000}}
+    list(Plan(check(config)).table["corpus"].lines(Entry("corpus", {}, {}, meta, {}, "")))
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * is_said
+    assert ("sed.loss: unit_mse" in caplog.text) is is_said
