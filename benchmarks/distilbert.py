@@ -2,7 +2,7 @@
 
     ../shared/data/teachers ../teachers
     python benchmarks/distilbert.py            # 20 minutes on two cores
-    python benchmarks/distilbert.py --long     # 90 minutes
+    python benchmarks/distilbert.py --long     # 75 minutes
 
 The encoder is raw and needs no model hub: distilbert_raw.yaml leads the first half of all-mpnet-base-v2 away from what
 it has learnt about sentences. distilbert_ct.yaml trains the members and all that follows. Each can be run alone. This
