@@ -82,6 +82,11 @@ class Part:
     settings: Sequence[str] = field(default=())
     in_turn: tuple[str, ...] = ()
 
+    @property
+    def groups(self) -> list[tuple[str, ...]]:
+        """Stages that are combined: all, and each part of them from two up."""
+        return [group for size in range(2, len(self.stages) + 1) for group in combinations(self.stages, size)]
+
     def ensemble(self, how: str = BESIDE, stages: Sequence[str] = ()) -> str:
         """Returns the name of the ensemble of some stages, by default of all."""
         return f"{' + '.join(stages or self.stages)}, {how}"
@@ -158,11 +163,10 @@ def train(
         save_encoder(*load_encoder(config.encoder), original)
     models: dict[str, list[Model]] = {ORIGINAL: [[[original]]]}
     models |= {name: [[[path]] for path in paths] for name, paths in trained.items()}
-    for size in range(2, len(part.stages) + 1):
-        for stages in combinations(part.stages, size):
-            each = [[members[stage][seed] for stage in stages] for seed in seeds]
-            models[part.ensemble(BESIDE, stages)] = [[[path] for path in paths] for paths in each]
-            models[part.ensemble(PLAIN, stages)] = [[paths] for paths in each]
+    for stages in part.groups:
+        each = [[members[stage][seed] for stage in stages] for seed in seeds]
+        models[part.ensemble(BESIDE, stages)] = [[[path] for path in paths] for paths in each]
+        models[part.ensemble(PLAIN, stages)] = [[paths] for paths in each]
     together = zip(*members.values(), strict=True)
     models[WEIGHTS] = [[[averaged(paths, directory / f"weights-{seed}")]] for seed, paths in enumerate(together)]
     models |= {f"{SEEDS} {name}": [[paths]] for name, paths in trained.items()}
@@ -213,8 +217,7 @@ def chosen(part: Part, scores: Scores) -> tuple[str, ...]:
     """Returns the stages of the ensemble: all, or those that STS-B dev chooses."""
     if part.chosen_on != DEV_TASK:
         return part.stages
-    groups = [each for size in range(2, len(part.stages) + 1) for each in combinations(part.stages, size)]
-    return max(groups, key=lambda stages: statistics.fmean(scores.scores[DEV_TASK][part.ensemble(BESIDE, stages)]))
+    return max(part.groups, key=lambda stages: statistics.fmean(scores.scores[DEV_TASK][part.ensemble(BESIDE, stages)]))
 
 
 def gain(part: Part, scores: Scores) -> tuple[float, float, float]:
@@ -232,13 +235,13 @@ def wins(part: Part, scores: Scores) -> bool:
 def section(part: Part, scores: Scores, overrides: Sequence[str]) -> list[str]:
     """Returns a part's blocks of Markdown."""
     best, stages = best_member(part, scores), chosen(part, scores)
-    ensemble, all_of_them = part.ensemble(BESIDE, stages), part.ensemble()
+    ensemble = part.ensemble(BESIDE, stages)
     value, low, high = gain(part, scores)
     verdict = "wins over" if low > 0 else "loses to" if high < 0 else "shows no clear effect against"
     where_chosen = "both chosen on STS-B dev" if part.chosen_on == DEV_TASK else "chosen on the tests themselves"
     rivals = [best, ORIGINAL, WEIGHTS, f"{SEEDS} {best}", part.ensemble(PLAIN, stages), *part.in_turn]
     pairs = [(ensemble, rival) for rival in rivals] + [(WEIGHTS, best), (ALL, f"{SEEDS} {best}")]
-    others = [part.ensemble(BESIDE, each) for each in combinations(part.stages, 2)] + [all_of_them, *part.in_turn]
+    others = [part.ensemble(BESIDE, each) for each in part.groups] + list(part.in_turn)
     learners = [name for name in scores.scores[MEAN] if name.startswith("learner")]
     pairs += [(name, best) for name in [*others, *learners] if name != ensemble]
     pairs += [(name, ensemble) for name in learners]

@@ -108,6 +108,14 @@ def combination_problems(config: Config) -> Iterator[str]:
         yield f"combination.balance: {how.balance} needs several teachers, but there is {count or 'none'}; remove it"
 
 
+def combination_warnings(config: Config) -> Iterator[str]:
+    """Yield what in the combination of teachers is allowed, but rarely wanted."""
+    if not config.teachers or config.combination.how != "concatenated":
+        return
+    if "mse" in config.sed.losses and not config.sed.head:
+        yield "sed.loss: mse also learns that the teachers' vectors have length 1; set sed.loss: unit_mse"
+
+
 def _of_stages(config: Config, recipes: list[Recipe]) -> Iterator[str]:
     for recipe in recipes:
         for stage in recipe.members:

@@ -19,6 +19,7 @@ from raysed.model.prompts import learner_prompts
 from raysed.model.shape import shape_of
 from raysed.plan.artefacts import ScoredModel, soup_of
 from raysed.plan.check import Job
+from raysed.plan.consistency import combination_warnings
 from raysed.plan.requirements import CORPUS, MEMBERS_CORPUS, corpora, models_of, trainings_of, trains_on_corpus
 from raysed.plan.size import largest_need
 from raysed.plan.teachers import add_teacher, add_teachers, combine_teachers
@@ -126,11 +127,9 @@ class Plan:
             return
         is_trained_on = any(trains_on_corpus(recipe, self.config) for recipe in self.job.recipes)
         sed = self.config.sed if self._distilling and not self.config.search.enabled else None
-        for warning in small_corpus(entry.meta["report"]["kept"], is_trained_on, sed):
+        small = small_corpus(entry.meta["report"]["kept"], is_trained_on, sed)
+        for warning in [*small, *combination_warnings(self.config)]:
             log.warning(warning)
-        learns_lengths = "mse" in self.config.sed.losses and not self.config.sed.head
-        if self.job.teachers and learns_lengths and self.config.combination.how == "concatenated":
-            log.warning("sed.loss: mse also learns that the teachers' vectors have length 1; set sed.loss: unit_mse")
 
     # existing models
 
