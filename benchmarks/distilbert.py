@@ -3,10 +3,12 @@
     ../shared/data/teachers ../teachers
     python benchmarks/distilbert.py            # 20 minutes on two cores
     python benchmarks/distilbert.py --long     # 75 minutes
+    python benchmarks/distilbert.py --long --random-weights    # two hours
 
 The encoder is raw and needs no model hub: distilbert_raw.yaml leads the first half of all-mpnet-base-v2 away from what
-it has learnt about sentences. distilbert_ct.yaml trains the members and all that follows. Each can be run alone. This
-script runs one after the other and writes distilbert-results/page.md in --storage. The same command continues.
+it has learnt about sentences; with --random-weights, it begins with nothing and learns for an hour. distilbert_ct.yaml
+trains the members and all that follows. Each can be run alone. This script runs one after the other and writes
+distilbert-results/page.md in --storage. The same command continues.
 """
 
 import argparse
@@ -14,6 +16,9 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from raysed.config import load_config
 from raysed.process import prepare_process
@@ -26,6 +31,8 @@ from runs import report_of
 RAW, CT, LONG = (ROOT / f"benchmarks/distilbert_{name}.yaml" for name in ("raw", "ct", "ct-long"))
 LONG_SENTENCES = 16_000
 """Of the masked language modelling of `--long`."""
+EPOCHS = 2
+"""Of the masked language modelling of random weights, over the whole corpus: an hour on two cores."""
 PAPER_STEPS = 50_000
 COLUMNS = {
     "models": lambda row: display_name(row["recipe"], row["kind"], row["n"]),
@@ -42,6 +49,7 @@ def main() -> None:
     """Runs both configs and writes the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--long", action="store_true", help="distilbert_ct-long.yaml, and more of the first run")
+    parser.add_argument("--random-weights", action="store_true", help="an encoder of random weights instead of mpnet's")
     parser.add_argument("--storage", type=Path, default=Path("runs"), help="directory of the runs and of the page")
     parser.add_argument("--teacher", type=Path, help="all-mpnet-base-v2, if not in ../teachers")
     parser.add_argument("--sentences", type=int, help="of the masked language modelling")
@@ -51,17 +59,29 @@ def main() -> None:
     arguments = parser.parse_args()
     prepare_process()
     storage, config = arguments.storage.resolve(), LONG if arguments.long else CT
+    teacher = (arguments.teacher or ROOT.parent / "teachers/all-mpnet-base-v2").resolve()
     sentences = arguments.sentences or (LONG_SENTENCES if arguments.long else None)
-    first = [f"corpus.sentences={sentences}"] if sentences else []
-    first += [f"encoder.path={json.dumps(str(arguments.teacher.resolve()))}"] if arguments.teacher else []
-    name = load_config(RAW).run + "-long" * arguments.long
-    raw = report_of(RAW, name, storage, first)
+    suffix, first = "-long" * arguments.long, [f"corpus.sentences={sentences}"] if sentences else []
+    if arguments.random_weights:
+        suffix, teacher = "-random", random_weights(teacher, storage / "random-weights")
+        first = [f"corpus.sentences={arguments.sentences or 'null'}", f"mlm.epochs={EPOCHS}"]
+    name = load_config(RAW).run + suffix
+    raw = report_of(RAW, name, storage, [*first, f"encoder.path={json.dumps(str(teacher))}"])
     second = [f"encoder.path={json.dumps(str(storage / name / 'model'))}", *arguments.set]
     results = storage / "distilbert-results"
     results.mkdir(exist_ok=True)
-    page = page_of(raw, report_of(config, load_config(config).run, storage, second))
+    name = load_config(config).run + "-random" * arguments.random_weights
+    page = page_of(raw, report_of(config, name, storage, second))
     (results / "page.md").write_text(page, encoding="utf-8")
     print(f"{page}\n{results / 'page.md'}", flush=True)
+
+
+def random_weights(teacher: Path, target: Path) -> Path:
+    """Writes a model of a teacher's shape with random weights, and returns where."""
+    torch.manual_seed(0)
+    AutoModel.from_config(AutoConfig.from_pretrained(teacher, local_files_only=True)).save_pretrained(target)
+    AutoTokenizer.from_pretrained(teacher, local_files_only=True).save_pretrained(target)
+    return target
 
 
 def page_of(raw: Mapping[str, Any], trained: Mapping[str, Any]) -> str:

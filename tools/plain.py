@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -60,11 +61,14 @@ SUBSTITUTES = {
 _TASKS = " --set evaluation.tasks.generated-dev=dev.csv --set evaluation.tasks.generated-test=test.csv"
 _SHORT = " --allow-worse --set corpus.sentences=150 --set sed.epochs=1 --set sed.learners=1"
 _TRAINS = _TASKS + _SHORT
-_TRAINS_MEMBERS = _TRAINS + " --set members.count=2 --set ct.steps=2 --set recipes=[ct-sed-flow] --set flow.epochs=1"
+_TRAINS_MEMBERS = _TRAINS + " --set members.count=2 --set ct.steps=2 --set flow.epochs=1"
+_ONE_RECIPE = _TRAINS_MEMBERS + " --set recipes=[ct-sed-flow]"
 ENDINGS = {
     r"^raysed distill .*--dev ": _SHORT,
     r"^(raysed|python jobs/)\s*distill": _TRAINS,
-    r"^raysed run|^python jobs/ensemble_then_distill\.py": _TRAINS_MEMBERS,
+    r"^raysed run .*\brecipes=": _TRAINS_MEMBERS + " --set sts.lower_bounds=[0] --set sts.models=2",
+    r"^raysed run .*\bbsl\.": _TRAINS_MEMBERS + " --set recipes=[bsl]",
+    r"^raysed run|^python jobs/ensemble_then_distill\.py": _ONE_RECIPE,
 }
 """Options that make commands take seconds, by pattern."""
 NEEDS_EXTRA = {
@@ -126,6 +130,9 @@ def substituted(command: str) -> str:
 
 def make_directory(path: Path) -> None:
     """Write the files that commands name, from the package's text; needs an environment with raysed."""
+    import pyarrow as pa
+    from pyarrow import parquet as pq
+
     from raysed import bundled
 
     sentences = bundled.corpus()[:150]
@@ -140,6 +147,10 @@ def make_directory(path: Path) -> None:
         write_table(path / name, [("score", "sentence1", "sentence2"), *pairs])
     asked = [{"text": text, "queries": [text.split(".")[0]]} for text in sentences]
     (path / "docs.queries.jsonl").write_text("".join(json.dumps(each) + "\n" for each in asked))
+    neighbours = list(pairwise(sentences))
+    write_table(path / "nli.tsv", [("premise", "hypothesis", "label"), *((*two, "entailment") for two in neighbours)])
+    views = [{"view1": first, "view2": second} for first, second in neighbours]
+    pq.write_table(pa.Table.from_pylist(views), path / "synonyms.parquet")
     write_table(path / "labelled.tsv", [("label", "text"), *((text.split()[0] == "The", text) for text in sentences)])
     for name, some in (("train_5500", sentences[:60]), ("TREC_10", sentences[60:90])):
         questions = [f"{'NUM' if text.startswith('The ') else 'HUM'}:of {text}\n" for text in some]
@@ -153,7 +164,8 @@ def make_directory(path: Path) -> None:
     write_models(path)
     for name in ("docs", "examples", "jobs", "papers", "tools"):
         (path / name).symlink_to(ROOT / name)
-    run_or_raise(f"raysed run --set encoder.path=A{_TRAINS_MEMBERS} --set recipes=[ct-sed]", "plain", path)
+    own = f"--set encoder.path=A --set nli.train=[nli.tsv]{_TRAINS_MEMBERS} --set recipes=[ct-sed]"
+    run_or_raise(f"raysed run {own}", "plain", path)
     for name in ("my-run.yaml", "my-config.yaml", "tickets.yaml"):
         shutil.copy2(path / "runs/quickstart/config.yaml", path / name)
 
