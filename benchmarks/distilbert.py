@@ -31,7 +31,7 @@ from runs import report_of
 RAW, CT, LONG = (ROOT / f"benchmarks/distilbert_{name}.yaml" for name in ("raw", "ct", "ct-long"))
 LONG_SENTENCES = 16_000
 """Of the masked language modelling of `--long`."""
-EPOCHS = 2
+EPOCHS = 5
 """Of the masked language modelling of random weights, over the whole corpus: an hour on two cores."""
 PAPER_STEPS = 50_000
 COLUMNS = {
