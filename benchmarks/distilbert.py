@@ -79,8 +79,9 @@ def main() -> None:
 def random_weights(teacher: Path, target: Path) -> Path:
     """Writes a model of a teacher's shape with random weights, and returns where."""
     torch.manual_seed(0)
-    AutoModel.from_config(AutoConfig.from_pretrained(teacher, local_files_only=True)).save_pretrained(target)
-    AutoTokenizer.from_pretrained(teacher, local_files_only=True).save_pretrained(target)
+    config = AutoConfig.from_pretrained(teacher, local_files_only=True, trust_remote_code=False)
+    AutoModel.from_config(config, trust_remote_code=False).save_pretrained(target)
+    AutoTokenizer.from_pretrained(teacher, local_files_only=True, trust_remote_code=False).save_pretrained(target)
     return target
 
 
