@@ -59,13 +59,14 @@ def main() -> None:
     arguments = parser.parse_args()
     prepare_process()
     storage, config = arguments.storage.resolve(), LONG if arguments.long else CT
-    teacher = (arguments.teacher or ROOT.parent / "teachers/all-mpnet-base-v2").resolve()
+    raw_config = load_config(RAW)
+    teacher = (arguments.teacher or ROOT / raw_config.encoder.path).resolve()
     sentences = arguments.sentences or (LONG_SENTENCES if arguments.long else None)
     suffix, first = "-long" * arguments.long, [f"corpus.sentences={sentences}"] if sentences else []
     if arguments.random_weights:
         suffix, teacher = "-random", random_weights(teacher, storage / "random-weights")
         first = [f"corpus.sentences={arguments.sentences or 'null'}", f"mlm.epochs={EPOCHS}"]
-    name = load_config(RAW).run + suffix
+    name = raw_config.run + suffix
     raw = report_of(RAW, name, storage, [*first, f"encoder.path={json.dumps(str(teacher))}"])
     second = [f"encoder.path={json.dumps(str(storage / name / 'model'))}", *arguments.set]
     results = storage / "distilbert-results"
