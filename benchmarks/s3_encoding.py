@@ -3,15 +3,15 @@
     python benchmarks/s3_encoding.py [--encoder DIRECTORY] [--pairs 5] [--sentences 12000] [--probe 512]
 
 Every side starts from text, so that tokenising counts, and reads at most 75 tokens. raysed embeds as it does for a
-teacher, in fp32, in bf16 where that is faster, and in int8. The peers are `encode` in PyTorch (fp32, bf16), ONNX
-Runtime (fp32, int8) and OpenVINO (as it comes, which is bf16 with AMX, and int8, quantized on 300 of the sentences),
-each with the batch size that is fastest here on `--probe` sentences; and fastembed, where it is installed, with
-sentences sorted by length. The notes say how near to raysed's in fp32 each side's vectors are; a side that should be
-equal and is not fails the script.
+teacher, in fp32, and in bf16 where that is faster. The peers are `encode` in PyTorch (fp32, bf16); ONNX Runtime (fp32,
+int8) where optimum-onnx is installed, and OpenVINO (as it comes, which is bf16 with AMX) where optimum-intel is, both
+as sentence-transformers exports them; each with the batch size that is fastest here on `--probe` sentences. fastembed,
+where it is installed, reads the ONNX file and gets sentences sorted by length. The notes say how near to raysed's in
+fp32 each side's vectors are; a side that should be equal and is not fails the script.
 """
 
 import argparse
-import importlib.util
+import importlib.metadata
 import sys
 import tempfile
 from collections.abc import Callable
@@ -20,11 +20,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import SentenceTransformer, export_dynamic_quantized_onnx_model
 
 from raysed.config import TeacherConfig
-from raysed.model.formats import FILES, OnnxTransformer, OpenVinoTransformer, write_formats
-from raysed.model.int8 import COMPARED
 from raysed.model.load import NativeModel, load_model
 from raysed.model.precision import uses_bf16
 from raysed.model.teacher import load_teacher
@@ -37,7 +35,8 @@ EXACT = {"raysed", "PyTorch", "ONNX", "fastembed"}
 """Sides in fp32."""
 LEAST_COSINE = 0.9999
 """Of any sentence's vectors from two sides in fp32."""
-CALIBRATION = 300
+ONNX_FILE = "onnx/model.onnx"
+INT8_FILE = "onnx/model_qint8_avx512_vnni.onnx"
 Embed = Callable[[list[str]], np.ndarray]
 
 
@@ -48,7 +47,7 @@ def main() -> None:
     sentences = harness.sentences(options)
     found: dict[str, np.ndarray] = {}
     with tempfile.TemporaryDirectory() as directory:
-        sides = _sides(options, _model(Path(directory) / "model", options.encoder, sentences), sentences)
+        sides = _sides(options, _model(Path(directory) / "model", options.encoder), sentences)
         turns = {name: partial(_turn, name, embed, sentences, found) for name, embed in sides.items()}
         samples = harness.alternate(turns, options.pairs)
         devs = {name: harness.dev_score(embed, options) for name, embed in sides.items()}
@@ -56,7 +55,6 @@ def main() -> None:
     auto = "raysed in bf16" if "raysed in bf16" in own else "raysed"  # what a run does unasked
     targets = {(name, "PyTorch"): 1.2 for name in own}
     targets |= {(auto, name): None for name in sides if name not in own and name != "PyTorch"}
-    targets |= {("raysed in int8", "OpenVINO in int8"): None} if "raysed in int8" in own else {}
     title = f"encoding: {Path(options.encoder).name}, {len(sentences):,} sentences, at most {harness.MAX_LENGTH} tokens"
     notes = _agreement(found)
     harness.publish(
@@ -71,19 +69,14 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def _model(path: Path, encoder: str, sentences: list[str]) -> Path:
-    """Writes the model in all formats as a sentence-transformers directory, which is returned."""
+def _model(path: Path, encoder: str) -> Path:
+    """Writes the model as a sentence-transformers directory, which is returned."""
     has_modules = (Path(encoder) / "modules.json").is_file()
     source = encoder if has_modules else harness.encoder_directory(path.parent / "encoder", encoder)
     model = SentenceTransformer(str(source), trust_remote_code=False, device="cpu")
     model.max_seq_length = harness.MAX_LENGTH
     model.save_pretrained(str(path))
-    write_formats(path, ["onnx", "int8", "openvino", "openvino_int8"], _some(sentences, CALIBRATION))
     return path
-
-
-def _some(sentences: list[str], count: int) -> list[str]:
-    return sentences[:: max(1, len(sentences) // count)][:count]
 
 
 def _sides(options: argparse.Namespace, path: Path, sentences: list[str]) -> dict[str, Embed]:
@@ -92,38 +85,46 @@ def _sides(options: argparse.Namespace, path: Path, sentences: list[str]) -> dic
     model = load_model(str(path), 1, device=options.device)
     if isinstance(model, NativeModel) and uses_bf16("auto", model.encoder):
         sides["raysed in bf16"] = load_teacher(config, device=options.device, precision="bf16").embed
-    if options.device == "cpu":
-        int8 = path / "raysed-int8"
-        int8.mkdir()
-        load_teacher(config).write_int8(_some(sentences, COMPARED + CALIBRATION), int8)
-        sides["raysed in int8"] = load_teacher(config, int8=int8).embed
     some = _probe(sentences, options.probe)
     for name, peer in _peers(path, options.device).items():
         encode = partial(peer.encode, convert_to_numpy=True, show_progress_bar=False)
         best = _best_batch(name, encode, some)
         sides[name] = partial(_as_float, partial(encode, batch_size=best))
-    if importlib.util.find_spec("fastembed"):
-        sides["fastembed"] = peers.fastembed(path, FILES["onnx"], options.threads)
+    if _is_installed("fastembed") and (path / ONNX_FILE).exists():
+        sides["fastembed"] = peers.fastembed(path, ONNX_FILE, options.threads)
     return sides
 
 
 def _peers(path: Path, device: str) -> dict[str, SentenceTransformer]:
-    def on(kind: type, name: str) -> SentenceTransformer:
-        model = SentenceTransformer(str(path), trust_remote_code=False, device="cpu")
-        model[0].model = kind(path / FILES[name], model[0].config)  # as its backend does
-        return model
-
     rounded = SentenceTransformer(
         str(path), trust_remote_code=False, device=device, model_kwargs={"dtype": torch.bfloat16}
     )
-    return {
+    found = {
         "PyTorch": SentenceTransformer(str(path), trust_remote_code=False, device=device),
         "PyTorch in bf16": rounded,
-        "ONNX": on(OnnxTransformer, "onnx"),
-        "ONNX in int8": on(OnnxTransformer, "int8"),
-        "OpenVINO": on(OpenVinoTransformer, "openvino"),
-        "OpenVINO in int8": on(OpenVinoTransformer, "openvino_int8"),
     }
+    if _is_installed("optimum-onnx"):
+        found["ONNX"] = _load(path, "onnx")
+        found["ONNX"].save_pretrained(str(path))  # for int8 and fastembed
+        export_dynamic_quantized_onnx_model(found["ONNX"], "avx512_vnni", str(path))
+        found["ONNX in int8"] = _load(path, "onnx", file_name=INT8_FILE)
+    if _is_installed("optimum-intel"):
+        found["OpenVINO"] = _load(path, "openvino")
+    return found
+
+
+def _load(path: Path, backend: str, **options: str) -> SentenceTransformer:
+    return SentenceTransformer(
+        str(path), trust_remote_code=False, device="cpu", backend=backend, model_kwargs=options or None
+    )
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _as_float(embed: Embed, sentences: list[str]) -> np.ndarray:

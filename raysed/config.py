@@ -38,7 +38,6 @@ from raysed.uris import names_secret, secret_in
 Layers = int | Literal["first_last"]
 Precision = Literal["auto", "fp32", "bf16"]
 """Precision of forward passes; trained weights and optimizer states are always fp32."""
-EncodePrecision = Literal[Precision, "int8"]
 TargetPrecision = Literal["fp32", "fp16"]
 Role = Literal["", "query", "document", "prompted query", "prompted document"]
 """A text's role in a search, which decides its prompt; empty: none; `prompted`: its task has added the prompt."""
@@ -476,9 +475,9 @@ class TeacherConfig(Block):
     """An external teacher, or the run's own members, whose embeddings are a learner's target."""
 
     path: Annotated[str, source_mark(lambda: [MEMBERS])]
-    """A sentence-transformers model or transformer (directory, hub id, `package:NAME/DIR`, `bundled:encoder`), an
-    `.onnx` file or its directory, a `.parquet` file with `sentence` and `embedding`, or `members`, the mean of another
-    recipe's members (`members:ct` to choose the recipe)."""
+    """A sentence-transformers model or transformer (directory, hub id, `package:NAME/DIR`, `bundled:encoder`), a
+    `.parquet` file with `sentence` and `embedding`, or `members`, the mean of another recipe's members (`members:ct` to
+    choose the recipe)."""
     name: str | None = None
     """Name in reports. `null`: the end of the path."""
     prompt: str = ""
@@ -630,9 +629,6 @@ class CalibrationConfig(Block):
     """Directions to remove (BERT-flow table 5: 10 alone, 6 after `sn`). `dev`: the best of 1 to 20 on dev."""
 
 
-Format = Literal["onnx", "int8", "int8_avx2", "openvino", "openvino_int8"]
-
-
 class ExportConfig(Block):
     """The exported model, in `model/`."""
 
@@ -643,10 +639,6 @@ class ExportConfig(Block):
     allow_worse: bool = False
     """Export a model that is 0.1 or more worse on the dev task than the original encoder or TF-IDF. `false`: only if
     `export.recipe` names it; otherwise the run ends without a model, with exit code 3."""
-    formats: list[Format] = []
-    """Extra formats for sentence-transformers: `onnx`; `int8` for AVX-512 VNNI or ARM64; `int8_avx2` for older
-    processors; `openvino` and `openvino_int8` ([formats](distill.md#onnx-and-openvino)). Need `encoder.pool_layers: 1`
-    and `pip install '.[onnx]'` or `'.[openvino]'`."""
 
 
 class ResourcesConfig(Block):
@@ -673,10 +665,9 @@ class ResourcesConfig(Block):
     encode_token_budget: Annotated[int | None, NO_EFFECT] = Field(None, ge=64)
     """Tokens per pass when embedding, halved if memory runs out. `null`: 2,048 on CPUs, 65,536 on GPUs, at most 8,192
     for dev scores during training."""
-    encode_precision: EncodePrecision = "auto"
+    encode_precision: Precision = "auto"
     """As `members.precision`, for teachers' embeddings (also in `raysed teachers`), with weights in bf16, too. Means
-    and scores use fp32. `int8`: on CPUs, OpenVINO embeds the corpus with the models in `teachers`, quantized on 300 of
-    its sentences; needs `pip install '.[openvino]'` (docs/performance.md#settings)."""
+    and scores use fp32."""
     wait_minutes: Annotated[float, NO_EFFECT] = Field(10.0, ge=0)
     """Longest wait for an autoscaling cluster. If a smaller one can do the run, the wait ends two minutes after its
     last new node."""

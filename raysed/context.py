@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from raysed.config import EncodePrecision
+from raysed.config import Precision
 from raysed.errors import RunFailed, UserError
 from raysed.store.metrics import MetricsLog
 
@@ -52,7 +52,7 @@ class Context:
 
     device: str = "cpu"
     token_budget: int | None = None
-    precision: EncodePrecision = "fp32"
+    precision: Precision = "fp32"
     rank: int = 0
     world: int = 1
     job: str = field(default_factory=lambda: uuid.uuid4().hex)

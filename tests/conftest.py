@@ -47,7 +47,6 @@ from raysed import interrupts
 from raysed.data.tokens import TokenTable
 from raysed.model.encoder import Encoder
 
-sys.modules["openvino_telemetry"] = None  # OpenVINO sends usage data when a test imports it
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("repeatable")
 transformers.utils.logging.disable_progress_bar()
@@ -58,7 +57,6 @@ WORDS = (
     "the a cat dog bird sat ran sang on under near old red big small house car tree river and of it he she they we was "
     "is to in not for with that this at by from or an have had do up out one two three ##s ##ing ##ed ##er , ."
 ).split()
-OTHER_RUNTIMES = tuple(f"tests/model/test_{name}.py" for name in ("onnx", "openvino", "int8"))
 MORE = (
     "tests/papers/",
     "tests/tools/",
@@ -66,7 +64,6 @@ MORE = (
     "tests/test_wheel.py",
     "papers/",
     "tools/",
-    *OTHER_RUNTIMES,
 )
 """What `make test` leaves to `make test-more`, besides tests that are marked so."""
 LONGEST_START = 300  # seconds that Ray may take to start

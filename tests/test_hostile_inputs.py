@@ -34,10 +34,9 @@ AROUND: dict[str, dict[str, Content]] = {
         "b/qrels/test.tsv": b"query-id\tcorpus-id\tscore\nq1\td1\t1\n",
     },
     "d": {f"d/{n}.txt": b"x\n\ny\n" for n in range(4)},
-    "o": {"o/onnx/model.onnx": b"", "o/tokenizer.json": b"{}"},
     "s": {"s/STS.input.s.txt": b"a\tb\n", "s/STS.gs.s.txt": b"1\n"},
 }
-"""What else is in a directory: a model, a task in BEIR's layout, a corpus, an ONNX model, a task in SentEval's."""
+"""What else is in a directory: a model, a task in BEIR's layout, a corpus, a task in SentEval's."""
 
 
 def rows(table: str) -> Iterator[list[str]]:
@@ -408,8 +407,6 @@ MADE: list[tuple[str, str, Content, str]] = [
             ("init --corpus 'd/*.txt'", "d/4.txt", "corpus.source"),
             ("encoder.path=m; recipes=[base]", "m/config.json", "encoder.path"),
             ("recipes=[teachers-sed]; teachers=[m]", "m/model.safetensors", "teachers: ...m'"),
-            ("recipes=[teachers-sed]; teachers=[o]", "o/tokenizer.json", "teachers: ...o'"),
-            ("recipes=[teachers-sed]; teachers=[o/onnx/model.onnx]", "o/model.onnx.data", "teachers: ...model.onnx'"),
             ("recipes=[bsl]; bsl.views=[mlm]; views.mlm_model=m", "m/vocab.txt", "views.mlm_model"),
             ("evaluate --models m", "m/tokenizer.json", "--models m"),
             ("evaluate --models bundled:encoder --task s", "s/STS.gs.s.txt", ""),

@@ -3,10 +3,10 @@
     raysed distill --teachers A B C --corpus tickets.txt
     raysed distill --teachers A vectors.parquet --corpus tickets.txt --learner MODEL --keep-layers 3
 
-A teacher is a sentence-transformers model or a plain transformer (directory or hub id), an .onnx file with its
-tokenizer, or a .parquet file with the columns sentence and embedding. The same command continues a stopped run. With
-another teacher or more text it computes only the missing parts. Exit code 3: the run is complete, but its model is
-worse than its encoder or TF-IDF on the --dev task and is not exported (see --allow-worse).
+A teacher is a sentence-transformers model or a plain transformer (directory or hub id), or a .parquet file
+with the columns sentence and embedding. The same command continues a stopped run. With another teacher or more text it
+computes only the missing parts. Exit code 3: the run is complete, but its model is worse than its encoder or TF-IDF on
+the --dev task and is not exported (see --allow-worse).
 """
 
 import argparse

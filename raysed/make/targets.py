@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raysed.config import CombinationConfig, EncodePrecision, Precision, Role, TargetPrecision, TeacherConfig
+from raysed.config import CombinationConfig, Precision, Role, TargetPrecision, TeacherConfig
 from raysed.context import Context
 from raysed.data.parquet import ROWS_PER_GROUP, BlockFiles, SentenceTable, Source
 from raysed.data.queries import roles_in
@@ -26,7 +26,6 @@ from raysed.model.combination import Combination, fit_combination, side_by_side,
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
 from raysed.model.head import START, VARIANCE
-from raysed.model.int8 import COMPARED
 from raysed.model.precision import uses_bf16
 from raysed.model.pretrained import load_checkpoint, load_start
 from raysed.model.prompts import embed_by_role
@@ -41,8 +40,7 @@ CHOICE = "choice.json"  # the best set of teachers on the dev task
 _SENTENCES_AT_ONCE = {"cpu": 1024, "cuda": 4096}
 """Sentences to embed at once: enough of equal length to fill a pass, and few enough to need little memory."""
 _VERIFIED_ROWS = 32
-_CALIBRATION = 300  # sentences that a teacher is quantized on: with 64, cosines are 0.01 lower
-_MAX_DIFFERENCE = {"fp32": 2e-2, "bf16": 5e-2, "auto": 5e-2, "int8": 5e-2}
+_MAX_DIFFERENCE = {"fp32": 2e-2, "bf16": 5e-2, "auto": 5e-2}
 """Largest difference of a target from its fp32 re-encoding, by precision, relative to the largest target or 1."""
 _TURN_SENTENCES = 4 * ROWS_PER_GROUP  # sentences to fit the rotation on: many more than dimensions
 _LEAST_VARIANCE = 1e-4  # floor of starting variances, relative to their mean: empty dimensions have none
@@ -61,7 +59,7 @@ class MeanTargets(Artefact):
         corpus: Artefact,
         encoder: ExternalInput,
         members: OutcomeMember,
-        precision: EncodePrecision,
+        precision: Precision,
         target_precision: TargetPrecision,
     ):
         inputs = {"corpus": corpus, "encoder": encoder, "teachers": members}
@@ -130,7 +128,7 @@ class MeanOfTeachers:
         count: int | None = None,
         target_precision: TargetPrecision = "fp32",
         device: str | None = None,
-        precision: EncodePrecision = "fp32",
+        precision: Precision = "fp32",
         token_budget: int | None = None,
         trust_remote_code: bool = False,
     ):
@@ -173,7 +171,7 @@ def teacher_sum(
     token_budget: int | None,
     device: str = "cpu",
     trust_remote_code: bool = False,
-    precision: EncodePrecision = "fp32",
+    precision: Precision = "fp32",
 ) -> Callable[..., np.ndarray]:
     """Load teachers; return a function of B sentences and the sum so far that adds the teachers' embeddings [B, D].
 
@@ -195,7 +193,7 @@ def teacher_sum(
 
 
 def verify_targets(
-    targets: Source, teachers: Sequence[Path], trust_remote_code: bool = False, precision: EncodePrecision = "fp32"
+    targets: Source, teachers: Sequence[Path], trust_remote_code: bool = False, precision: Precision = "fp32"
 ) -> float:
     """Re-encode 32 random rows in fp32, one teacher in memory at a time; return the largest difference.
 
@@ -235,21 +233,14 @@ def mean_of_members(out: Path, inputs: Named, settings: Named, context: Context)
 
 
 class TeacherRows(Artefact):
-    """Embeddings of the corpus by one external teacher (`source`, with optional 8-bit weights `int8`).
+    """Embeddings of the corpus by one external teacher, `source`.
 
     Teacher and text identify a block, so another combination or a larger corpus computes only new blocks.
     """
 
-    def __init__(
-        self,
-        teacher: Teacher,
-        source: ExternalInput,
-        corpus: Artefact,
-        precision: EncodePrecision,
-        int8: Artefact | None,
-    ):
+    def __init__(self, teacher: Teacher, source: ExternalInput, corpus: Artefact, precision: Precision):
         name, title = f"{TEACHERS}/rows/{teacher.identity}", f"embeddings of the corpus by {teacher.title}"
-        inputs = {"corpus": corpus, "teacher": source, **({"int8": int8} if int8 else {})}
+        inputs = {"corpus": corpus, "teacher": source}
         what = f"the teacher {teacher.title}"
         super().__init__(
             name,
@@ -313,21 +304,10 @@ class TeacherBlocks(Embedder):
 
     def __init__(self, inputs: Named, settings: Named, context: Context):
         about = context.token_budget, context.device, context.precision
-        super().__init__(load_teacher(inputs["teacher"], *about, int8=inputs.get("int8")), output="target")
+        super().__init__(load_teacher(inputs["teacher"], *about), output="target")
 
     def _roles(self, batch: pa.Table, count: int) -> Sequence[Role]:
         return roles_in(batch)
-
-
-def teacher_in_int8(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
-    """Quantize a teacher on sentences of the corpus; return its closeness to fp32, or a reason to keep fp32."""
-    if context.device != "cpu":
-        return {"reason": "this run embeds on GPUs"}
-    table = SentenceTable(inputs["corpus"])
-    rows = np.random.default_rng(len(table)).permutation(len(table))[: COMPARED + _CALIBRATION]
-    texts = {row: table.rows(row, row + 1, ("sentence",)).column(0)[0].as_py() for row in np.sort(rows).tolist()}
-    teacher = load_teacher(inputs["teacher"], context.token_budget)
-    return teacher.write_int8([texts[row] for row in rows.tolist()], out)
 
 
 def teacher_rows(out: Path, inputs: Named, settings: Named, context: Context) -> Named:

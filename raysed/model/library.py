@@ -33,7 +33,6 @@ from raysed.config import EncoderConfig, Layers
 from raysed.errors import UserError
 from raysed.model.calibration import CalibrationMap, Flow
 from raysed.model.encoder import Encoder, UnsupportedEncoder, blocks_of
-from raysed.model.formats import largest_difference
 from raysed.model.glow import FlowHead
 from raysed.model.load import NativeModel
 from raysed.model.pretrained import check_size, configuration_of, load_encoder, longest_input, make_usable, save_encoder
@@ -123,20 +122,6 @@ def _modules_of_vectors(directory: Path) -> tuple[str, Layers, Pooling, list[nn.
             raise NotPackable(f"its module {_name(kind)} needs more than the sentence's vector")
         heads.append(head)
     return place, layers, pooling, heads
-
-
-def pooling_and_heads(directory: Path) -> tuple[str, int | None, list[nn.Module]]:
-    """Return the transformer's subdirectory, its maximum number of tokens and the modules after it, pooling first.
-
-    Without modules.json the subdirectory is empty, the maximum None, and only a pooling in `1_Pooling` may follow.
-    """
-    if not (directory / "modules.json").is_file():
-        places = [place for place in ("1_Pooling",) if (directory / place).is_dir()]
-        return "", None, [_module(directory, f"{_OWN}models.Pooling", place) for place in places]
-    place, layers, pooling, heads = _modules_of_vectors(directory)
-    if layers != 1:
-        raise NotPackable("it pools more than its last layer")
-    return place, _longest(directory, place), [pooling, *heads]
 
 
 def stored_smaller(x_NE: np.ndarray) -> dict[str, tuple[np.ndarray, float]]:
@@ -280,9 +265,13 @@ def export_model(
 
 
 def parity(path: Path, sentences: Sequence[str], expected_ND: np.ndarray, trust_remote_code: bool = False) -> float:
-    """Return an export's `largest_difference` from the model in memory: 1e-6 by rounding, up to 1e-5 with whitening."""
+    """Return how far an export's vectors are from those of the model in memory, relative to the largest coordinate.
+
+    It is 1e-6 by rounding, up to 1e-5 with whitening, and NaN if either has NaN.
+    """
     model = load(path, trust_remote_code=trust_remote_code)
-    return largest_difference(model.encode(list(sentences), show_progress_bar=False), expected_ND)
+    found_ND = model.encode(list(sentences), show_progress_bar=False)
+    return float(np.abs(found_ND - expected_ND).max() / np.abs(expected_ND).max())
 
 
 def _write_module(path: Path, index: int, module: nn.Module) -> dict[str, Any]:

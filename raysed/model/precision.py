@@ -22,7 +22,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from raysed.config import EncodePrecision, stable_hash
+from raysed.config import Precision, stable_hash
 from raysed.data.tokens import TokenTable, pack
 from raysed.store import cache
 
@@ -42,11 +42,11 @@ def has_bf16(device: torch.device | str) -> bool:
     return torch.device(device).type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
-def uses_bf16(precision: EncodePrecision, encoder: "Encoder") -> bool:
+def uses_bf16(precision: Precision, encoder: "Encoder") -> bool:
     """Return whether to run an encoder's forward passes in bf16.
 
     `auto` uses bf16 on GPUs that have it, and on CPUs where it is faster: a measurement of a second, once per machine
-    and model. `int8` does the same for a model that cannot be quantized.
+    and model.
     """
     if precision in ("fp32", "bf16"):
         return precision == "bf16"

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from raysed.config import EncodePrecision, EncoderConfig, Role, TeacherConfig, stable_hash
+from raysed.config import EncoderConfig, Precision, Role, TeacherConfig, stable_hash
 from raysed.errors import UserError, public
 from raysed.model.prompts import prompts_of
 from raysed.registry import discover
@@ -28,7 +28,6 @@ class Teacher(ABC):
     Attributes:
         token_budget: tokens per forward pass; None: `default_token_budget`.
         encoder: the run's own encoder, which gives members their width.
-        int8: what a model's `write_int8` wrote; None: it embeds in `precision`.
         is_made_by_run: the run itself makes its vectors.
         is_model: a learner can start from its path.
         is_stored: its vectors are looked up, so its speed means nothing.
@@ -39,9 +38,8 @@ class Teacher(ABC):
     config: TeacherConfig
     token_budget: int | None = None
     device: str = "cpu"
-    precision: EncodePrecision = "fp32"
+    precision: Precision = "fp32"
     encoder: EncoderConfig | None = None
-    int8: Path | None = None
 
     is_made_by_run: ClassVar[bool] = False
     is_model: ClassVar[bool] = False

@@ -11,7 +11,6 @@ from raysed.data.corpus import check_corpus, corpus_fingerprint
 from raysed.data.pairs import PairRows, entailment, load_nli, load_views
 from raysed.data.queries import queries_fingerprint
 from raysed.errors import UserError, public
-from raysed.model.formats import check_formats, check_packages
 from raysed.model.pretrained import check_encoder, load_encoder, load_tokenizer, width_of
 from raysed.model.teacher import Teacher, load_teacher
 from raysed.model.views import filler_of, load_filler
@@ -65,7 +64,6 @@ def check(config: Config) -> Job:
     _check_start(config)
     if config.sed.widths:
         check_width(config, width_of(config.encoder))
-    check_formats(config.export.formats, config.encoder)
     corpus, watched = None, defaultdict(list)
     if config.encoder.static or any(reads_corpus(recipe, config) for recipe in recipes):
         check_corpus(config.corpus, config.search)
@@ -156,8 +154,6 @@ def _evaluation(
 def check_teachers(config: Config) -> tuple[list[Teacher], tuple[int, ...]]:
     """Check the teachers, loaded one at a time, and return them with their widths."""
     teachers, widths = [], []
-    if config.teachers and config.resources.encode_precision == "int8":
-        check_packages("openvino_int8", "resources.encode_precision: int8", "choose another precision")
     known: dict[str, Teacher] = {}
     for block in config.teachers:
         teacher = load_teacher(block, config.resources.encode_token_budget, encoder=config.encoder)

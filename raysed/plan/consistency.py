@@ -48,19 +48,11 @@ def check_width(config: Config, width: int) -> None:
 
 
 def _of_export(config: Config, recipes: list[Recipe]) -> Iterator[str]:
-    export, encoder, listed = config.export, config.encoder, ", ".join(config.recipes)
+    export, listed = config.export, ", ".join(config.recipes)
     if export.recipe and export.recipe not in config.recipes:
         yield f"export.recipe is {export.recipe!r}, which is not in recipes ({listed})"
     if export.recipe == TEACHERS:
         yield f"export.recipe is {TEACHERS}, which are not trained here; name {TEACHERS}-{SED}"
-    for name in export.formats:
-        if encoder.static is not None:
-            yield f"export.formats has {name}, which is not for static models; remove it or encoder.static"
-        if encoder.pool_layers != 1:
-            yield (
-                f"export.formats has {name}, which pools the last layer only, but encoder.pool_layers is "
-                f"{encoder.pool_layers}; set encoder.pool_layers: 1, or leave export.formats out"
-            )
 
 
 def _of_dev(config: Config, recipes: list[Recipe]) -> Iterator[str]:

@@ -16,10 +16,8 @@ from raysed.make.targets import (
     choice_of_teachers,
     combined_embeddings,
     combined_targets,
-    teacher_in_int8,
     worth_of_teachers,
 )
-from raysed.model.int8 import int8_summary
 from raysed.model.teacher import Teacher
 from raysed.plan.artefacts import (
     COMBINED_EMBEDDINGS,
@@ -65,7 +63,7 @@ def combine_teachers(plan: Plan, embedded: tuple[Artefact, ...], means: Mapping[
     """Add the teachers' scores, their combined target, and its embeddings of the evaluation's sentences."""
     config, job, sed, add, stage = plan.config, plan.job, plan.config.sed, plan.graph.add, "combination"
     choice = _score_teachers(plan, embedded) if len(job.teachers) > 1 and not job.unscored else None
-    inputs = {f"teacher {i}": means.get(i) or _rows(plan, i, teacher) for i, teacher in enumerate(job.teachers)}
+    inputs = {f"teacher {i}": means.get(i) or _rows(plan, teacher) for i, teacher in enumerate(job.teachers)}
     own = sed.only("widths", "head", "target_precision")
     settings = {"combination": config.combination, "widths": list(job.widths), "sed": own}
     if config.combination.leave_out and choice:
@@ -106,18 +104,10 @@ def _score_teachers(plan: Plan, embedded: tuple[Artefact, ...]) -> Artefact | No
     return choice
 
 
-def _rows(plan: Plan, index: int, teacher: Teacher) -> Artefact:
+def _rows(plan: Plan, teacher: Teacher) -> Artefact:
     """Add the corpus as embedded by an external teacher."""
-    precision, int8 = plan.config.resources.encode_precision, None
     source = ExternalInput(teacher.identity, teacher.config, [teacher.watched])
-    if precision == "int8" and teacher.is_model:
-        inputs, title = {"corpus": plan.table[CORPUS], "teacher": source}, f"8-bit weights of {teacher.title}"
-        lines = lambda entry: [int8_summary(teacher.title, entry.meta)]  # noqa: E731
-        name = f"{TEACHERS}/int8/{index:02d}"
-        int8 = plan.graph.add(
-            Artefact(name, title, "teachers", teacher_in_int8, inputs, execution=Short(), lines=lines)
-        )
-    return plan.graph.add(TeacherRows(teacher, source, plan.table[CORPUS], precision, int8))
+    return plan.graph.add(TeacherRows(teacher, source, plan.table[CORPUS], plan.config.resources.encode_precision))
 
 
 def _teacher_lines(plan: Plan, entry: Entry) -> Iterator[str]:

@@ -12,7 +12,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from raysed.config import Config
 from raysed.model.calibration import Flow
-from raysed.model.formats import FILES, backend_of, has_own_code
+from raysed.model.prompts import read_settings
 from raysed.plan.requirements import reads_corpus
 from raysed.recipe import SED, TEACHERS, Recipe, parse_recipe
 from raysed.registry import calibrations, stages
@@ -72,7 +72,6 @@ def write_card(run: RunResults, path: Path) -> None:
         story=story(recipe, f"some layers of {base}" if is_cut else base, members, teachers, model.encoder.is_static),
         has_own_code=config.encoder.trust_remote_code and has_own_code(path),
         has_flow=isinstance(model.calibration, Flow),
-        files=[(backend_of(name), FILES[name]) for name in config.export.formats],
         encoder=model.encoder,
         searches=facts.shares_space_of if recipe.text == f"{TEACHERS}-{SED}" else None,
         trained_on=(corpus or "the pairs named below") if recipe.members or recipe.distils else "",
@@ -89,6 +88,11 @@ def write_card(run: RunResults, path: Path) -> None:
         versions=versions(),
     )
     (path / "README.md").write_text(text, encoding="utf-8")
+
+
+def has_own_code(path: Path) -> bool:
+    """Return whether an export contains custom code of its encoder."""
+    return "auto_map" in read_settings(path / "config.json")
 
 
 def metadata(base: str, name: str, scores: Mapping[str, float]) -> str:

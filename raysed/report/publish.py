@@ -5,18 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from raysed.model.formats import write_formats
 from raysed.plan.artefacts import Facts, ScoredModel
 from raysed.plan.check import Job
 from raysed.report.card import write_card
 from raysed.report.document import Document
 from raysed.report.findings import findings, gain_sentence
-from raysed.report.formats import compare_formats
 from raysed.report.results import RunResults
 from raysed.report.section import all_sections
-from raysed.report.sections.exported import formats_table, sanity_words
+from raysed.report.sections.exported import sanity_words
 from raysed.report.sections.scores import headline_table, layers_table, widths_table
 from raysed.report.sections.teachers import teachers_table
 from raysed.store.progress import emit, steps
@@ -25,8 +21,6 @@ from raysed.store.storage import Storage
 _FURTHER_STEPS = 4
 """Steps besides models and sections: lexical baselines, intervals, export, charts."""
 _PARITY_SENTENCES = 64
-_RANGE_SENTENCES = 256
-"""Corpus sentences that set the ranges of 8-bit activations."""
 _PARITY, _CALIBRATED_PARITY = 1e-4, 1e-3
 """Whitening amplifies the rounding of weak directions, 100-fold or more if fitted on few sentences."""
 
@@ -71,7 +65,6 @@ def _export(run: RunResults) -> None:
     from raysed.model.library import export_model, parity  # takes seconds
 
     config, chosen, model = run.config, run.choice.model, run.exported_model
-    sentences, dev = run.evaluation.sentences, run.evaluation.tasks.get(config.evaluation.dev)
     tolerance = _PARITY if model.calibration is None else _CALIBRATED_PARITY
 
     def write(path: Path) -> None:
@@ -85,16 +78,11 @@ def _export(run: RunResults) -> None:
             prompts=run.prompts,
         )
         write_card(run, path)
-        compared = sentences[:_PARITY_SENTENCES]
+        compared = run.evaluation.sentences[:_PARITY_SENTENCES]
         expected_ND = model.embed(compared)
         difference = parity(path, compared, expected_ND, config.encoder.trust_remote_code)
         if not difference < tolerance:
             raise RuntimeError(f"the exported model's vectors differ from the trained model's by {difference:.2g}")
-        if formats := config.export.formats:
-            texts = run.sample_sentences()
-            rows = np.random.default_rng(config.seed).permutation(len(texts))[:_RANGE_SENTENCES]
-            write_formats(path, formats, [texts[row] for row in rows])
-            run.formats[:] = compare_formats(path, formats, sentences, expected_ND, tolerance, dev, run.prompts)
 
     run.storage.commit("model", write, run.job.depends, {"recipe": chosen.recipe, "index": chosen.index})
 
@@ -106,7 +94,6 @@ def _summarize(run: RunResults, data: Mapping[str, Any], write_line: Callable[[s
         "by pooled layers": layers_table(run.scores),
         "by width": widths_table(data["widths"], run),
         "teachers and the exported model": teachers_table(data["teachers"]),
-        "formats of the exported model": formats_table(run.formats, run.config.evaluation.dev),
     }
     for title, table in tables.items():
         if table:

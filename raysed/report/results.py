@@ -3,7 +3,7 @@
 import importlib.metadata
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -62,8 +62,6 @@ class RunResults:
     facts: Facts
     begin: Callable[[str], None] = lambda step: None
     """Called with the name of each step, for progress."""
-    formats: list[dict[str, Any]] = field(default_factory=list)
-    """Result of `compare_formats`, filled in during export."""
 
     @property
     def config(self) -> Config:

@@ -27,10 +27,10 @@ from raysed.make.targets import teacher_sum
 from raysed.model.calibration import Flow
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
-from raysed.model.formats import has_own_code
 from raysed.model.library import export_model, parity
 from raysed.model.load import NativeModel, load_model
 from raysed.model.pretrained import load_encoder, load_start, save_encoder
+from raysed.report.card import has_own_code
 from raysed.store.storage import Storage
 from raysed.train.calibrations.whiten import CALIBRATION as WHITEN
 from raysed.train.flow_fit import fit_flow

@@ -1,6 +1,5 @@
 """Teachers from outside: models with a prompt, files of embeddings, functions and loaded models."""
 
-import importlib.util
 import shutil
 import sys
 from functools import partial
@@ -16,11 +15,10 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
 
 import raysed
-from raysed.config import CorpusConfig, EncoderConfig, TeacherConfig, stable_hash
+from raysed.config import CorpusConfig, TeacherConfig, stable_hash
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.errors import UserError
 from raysed.model import teachers
-from raysed.model.formats import check_formats
 from raysed.model.prompts import embed_by_role
 from raysed.model.teacher import Teacher, default_learner, kinds, load_teacher
 from raysed.model.teachers import file
@@ -135,17 +133,6 @@ def test_a_teacher_has_a_name_for_people():
         "data/vectors.parquet": "vectors",
     }
     assert {path: TeacherConfig(path=path).title for path in titles} == titles
-
-
-def test_missing_packages_are_named(tmp_path, monkeypatch):
-    """Those of ONNX, as a teacher and for exports."""
-    (tmp_path / "model.onnx").touch()
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else find(name))
-    with pytest.raises(UserError, match=r"^teachers: .* needs ONNX Runtime, .*: run pip install '.*\[onnx\]'"):
-        checked(TeacherConfig(path=str(tmp_path)))
-    with pytest.raises(UserError, match=r"^export\.formats needs .*onnxruntime: run pip install '.*\[onnx\]'"):
-        check_formats(["onnx"], EncoderConfig())
 
 
 def test_a_kind_of_teacher_is_one_file(tmp_path, monkeypatch):

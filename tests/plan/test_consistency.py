@@ -19,7 +19,6 @@ TAUGHT = {**PLAIN, "recipes": ["teachers-sed"], "teachers": ["one", "other"]}
 PER_TASK = {**PLAIN, "flow.per_task": True, "flow.fit_on": "tasks"}
 MEMBERS = {**PLAIN, "recipes": ["ct-sed"]}
 TURNED = {**TAUGHT, "combination.turn": True}
-ONNX = {**PLAIN, "recipes": ["base"], "encoder.pool_layers": 1}
 NO_DEV, WIDTHS, FOLD, NLL = {"evaluation.dev": None}, {"sed.widths": [8]}, {"sed.head": "fold"}, {"sed.loss": "nll"}
 
 
@@ -44,8 +43,6 @@ def config(settings: dict[str, Any]) -> Config:
         (PER_TASK, {"flow.fit_tasks": ["a"]}, r"flow\.per_task fits on each task's own"),
         (PER_TASK, {"export.recipe": "base-flow"}, r"one for each task; export base$"),
         ({**TAUGHT, "recipes": ["teachers", "teachers-sed"]}, {"export.recipe": "teachers"}, r"name teachers-sed$"),
-        (ONNX, {"encoder.static": {}, "export.formats": ["onnx"]}, r"^export\.formats has onnx, .*static models"),
-        (ONNX, {"encoder.pool_layers": 2, "export.formats": ["int8"]}, r"^export\.formats has int8, .*is 2; set"),
         (MEMBERS, {"ct.copy": "best_on_dev", **NO_DEV}, r"^ct\.copy: best_on_dev needs evaluation\.dev; "),
         (MEMBERS, {"sed.checkpoint": "best_on_dev", **NO_DEV}, r"^sed\.checkpoint: best_on_dev needs evaluation\.dev"),
         (MEMBERS, {"calibration.natsv_k": "dev", **NO_DEV}, r"^calibration\.natsv_k: dev needs evaluation"),

@@ -189,14 +189,12 @@ def test_teachers():
     assert "Code that came with the model was allowed to run: big." in report_of(teachers=models).to_markdown()
 
 
-def test_failures_and_formats():
+def test_failures_and_the_exported_model():
     pair = {"score": 4.6, "cosine": 0.1, "rank_by_score": 95.0, "rank_by_cosine": 5.0}
     pair |= {"sentence1": "A | B", "sentence2": "C"}
-    onnx = {"format": "onnx", "file": "onnx/model.onnx", "bytes": 5e6, "cosine": 1.0, "sentences_per_second": 1234.5}
     text = report_of(
         dev="dev",
         exported=EXPORTED,
-        formats=[{**onnx, "score": 58.0}],
         failures={"task": "sts12", "model": "ct (exported)", "pairs": [pair]},
     ).to_markdown()
     assert_is_tidy(text)
@@ -210,7 +208,6 @@ def test_failures_and_formats():
         "SentenceTransformer('runs/r/model', trust_remote_code=True)",
     ):
         assert part in text, part
-    assert "| onnx   | onnx/model.onnx | 5.0 MB |       1,234 | 58.00 | 1.0000 |" in text
     assert "Warning" not in text
     warned = report_of(exported={**EXPORTED, "warning": "ct-flow scores less"}).to_markdown()
     assert "the best without training.\n\nWarning: ct-flow scores less.\n" in warned

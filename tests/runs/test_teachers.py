@@ -335,23 +335,3 @@ def test_a_learner_in_the_space_of_its_teacher_has_no_dropped_head(settings):
     for head, title in ((None, "bundled"), ("drop", None)):
         executor, plan, _ = combined({**one, "sed": {**one["sed"], "head": head}})
         assert facts_of(plan, executor.state, "").shares_space_of == title
-
-
-@pytest.mark.more
-def test_a_teacher_in_8_bits_is_near_itself_and_says_so(settings, tmp_path):
-    pytest.importorskip("openvino", reason="needs pip install 'raysed[openvino]'")
-    pytest.importorskip("nncf", reason="needs pip install 'raysed[openvino]'")
-    files = {}
-    for precision in ("fp32", "int8"):
-        run, resources = f"in-{precision}", {"encode_precision": precision, "engine": "local"}
-        _, plan, said = combined(settings(run=run, resources=resources, teachers=settings()["teachers"][1:]))
-        storage = Storage(str(tmp_path / "runs"), run)
-        found = [f"teachers/rows/{teacher.identity}/000000" for teacher in plan.job.teachers]
-        files[precision] = [pq.read_table(storage.fetch(name) / BLOCK_FILE) for name in found]
-    for index, (exact, found) in enumerate(zip(*files.values(), strict=True)):
-        x_ND, y_ND = (np.array(table["target"].to_pylist()) for table in (exact, found))
-        cosines_N = (x_ND * y_ND).sum(1) / np.linalg.norm(x_ND, axis=1) / np.linalg.norm(y_ND, axis=1)
-        assert 0.99 < cosines_N.mean() < 1 - 1e-6
-        told = storage.entry(f"teachers/int8/{index:02d}").meta
-        assert told["mean"] == pytest.approx(cosines_N.mean(), abs=3e-3) and told["least"] > 0.95
-        assert any(f"{plan.job.teachers[index].title} embeds the corpus in 8 bits" in line for line in said)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors import safe_open
@@ -13,7 +12,6 @@ from safetensors import safe_open
 from raysed.config import Role
 from raysed.data.tokens import SAMPLE_TEXTS
 from raysed.errors import UserError
-from raysed.model.int8 import use_int8, write_int8
 from raysed.model.load import LibraryModel, NativeModel, load_model
 from raysed.model.precision import uses_bf16
 from raysed.model.teacher import Teacher
@@ -46,16 +44,9 @@ class ModelTeacher(Teacher):
                 raise
             raise UserError(f"{error}; set teachers.trust_remote_code to run the code that comes with it") from None
         model = replace(loaded, prompts=prompts)
-        if not isinstance(model, NativeModel) or (self.int8 and use_int8(model, self.int8)):
-            return model
-        if uses_bf16(self.precision, model.encoder):
+        if isinstance(model, NativeModel) and uses_bf16(self.precision, model.encoder):
             model.encoder.round_weights()
         return model
-
-    def write_int8(self, sentences: Sequence[str], out: Path) -> dict[str, Any]:
-        found = write_int8(self._model, self._with_prompt(sentences, ""), out)
-        self.unload()
-        return found
 
     @cached_property
     def _directory(self) -> Path:

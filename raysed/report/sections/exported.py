@@ -1,12 +1,12 @@
 """The verdict: the exported model or why there is none, its gain, size and speed, and how to use it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from raysed.report.findings import comparisons, comparisons_table, gain_sentence
 from raysed.report.results import RunResults
 from raysed.report.section import Block, Code, Section
-from raysed.store.text import Table, number, sentence, size
+from raysed.store.text import sentence, size
 
 _USE = """\
 from sentence_transformers import SentenceTransformer
@@ -25,19 +25,6 @@ def sanity_words(sanity: Mapping[str, int]) -> str:
         f"it finds the closer sentence in {sanity['exported']} of {sanity['triples']} generated triples "
         f"(original encoder {sanity['base']}, TF-IDF {sanity['words']}, chance {sanity['triples'] // 2})"
     )
-
-
-def formats_table(formats: Sequence[Mapping[str, Any]], dev: str | None) -> Table:
-    """Return the result of `compare_formats` as a table."""
-    columns = {
-        "format": lambda row: row["format"],
-        "file": lambda row: row["file"],
-        "size": lambda row: size(row["bytes"]),
-        "sentences/s": lambda row: f"{row['sentences_per_second']:,.0f}",
-        dev or "dev": lambda row: number(row["score"]),
-        "cosine": lambda row: f"{row['cosine']:.4f}",
-    }
-    return Table.of(formats, columns, text=3)
 
 
 def _refused(run: RunResults) -> dict[str, Any]:
@@ -99,16 +86,6 @@ SECTIONS = [
         7,
         lambda run: run.sanity,
         blocks=lambda sanity, run: [f"Sanity check: {sanity_words(sanity)}."],
-        is_part=True,
-    ),
-    Section(
-        "formats",
-        "Formats",
-        8,
-        lambda run: run.formats,
-        "Formats of the exported model: speed on this machine's CPU, score on the dev task, and mean cosine with the "
-        "trained model's vectors.",
-        lambda formats, run: [formats_table(formats, run.config.evaluation.dev)],
         is_part=True,
     ),
 ]

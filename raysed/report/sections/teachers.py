@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from raysed.model.int8 import int8_summary
 from raysed.recipe import SED, TEACHERS
 from raysed.report.results import RunResults
 from raysed.report.scores import signed
@@ -28,8 +27,6 @@ def _teachers(run: RunResults) -> list[dict[str, Any]]:
     for index, teacher in enumerate(run.config.teachers):
         meta = run.meta(f"{TEACHERS}/embeddings/{index:02d}")
         about = {key: meta.get(key) for key in _UNKNOWN}
-        if int8 := run.meta(f"{TEACHERS}/int8/{index:02d}"):
-            about["int8"] = int8
         if teacher.trust_remote_code:
             about["trust_remote_code"] = True
         found.append({"model": teacher.title, **about, "score": run.scores.average_of(TEACHERS, "member", index)})
@@ -74,7 +71,6 @@ def teachers_table(models: Models) -> Table:
 
 def _teacher_blocks(models: Models) -> Iterator[Block]:
     yield teachers_table(models)
-    yield from (f"{int8_summary(model['model'], model['int8'])}." for model in models if "int8" in model)
     if trusted := [model["model"] for model in models if model.get("trust_remote_code")]:
         yield f"Code that came with the model was allowed to run: {', '.join(trusted)}."
 
