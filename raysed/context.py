@@ -75,13 +75,11 @@ class Outcome:
     """Result of one worker's attempt at a training.
 
     Attributes:
-        score: on the dev task so far.
         updates: number made in this attempt.
         failure: message of an error that no restart would fix.
         is_mistake: whether the user can fix that error.
     """
 
-    score: float | None = None
     updates: int = 0
     failure: str | None = None
     is_mistake: bool = False

@@ -100,7 +100,6 @@ class Training:
         updates: returns the number of updates, given the rows of its `tables`.
         rows_per_update: batch size in sentences or pairs.
         config: columns that identify it in tables of results: node, lower_bound, seed.
-        halving: returns the arguments of `raysed.cluster.halving.Halving`, given the number of updates.
     """
 
     worker: type
@@ -109,7 +108,6 @@ class Training:
     tables: Mapping[str, Artefact]
     rows_per_update: int
     config: Mapping[str, Any]
-    halving: Callable[[int], Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True)

@@ -4,20 +4,16 @@ Each artefact that they leave is the one that `raysed run` with the same setting
 """
 
 from raysed.cluster.distilling import distill_loop
-from raysed.cluster.halving import Halving
-from raysed.cluster.programs import TargetSink, fit_flow, halve_bounds, prepare_member
-from raysed.cluster.tuning import HalvingScheduler, train_member
+from raysed.cluster.programs import TargetSink, fit_flow, prepare_member
+from raysed.cluster.tuning import train_member
 from raysed.make.targets import Embedder, MeanOfTeachers
 
 __all__ = [
     "Embedder",
-    "Halving",
-    "HalvingScheduler",
     "MeanOfTeachers",
     "TargetSink",
     "distill_loop",
     "fit_flow",
-    "halve_bounds",
     "prepare_member",
     "train_member",
 ]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from learners import tiny_learner
+from stopping import stop_after
 from tape import Recorder
 
 from raysed.data.targets import TargetBatches
@@ -157,13 +158,23 @@ def _resumes_exactly(work: Work, rank: int, stage: int) -> bool:
     They have heads and variances beside the learner.
     """
     ends = []
-    for name, parts in (("whole", [None]), ("parts", [3, None])):
+    for name, parts in (("whole", [0]), ("parts", [3, 0])):
         states = Storage(str(work.directory), f"exact-{stage}").checkpoints(name, {})
-        for until in parts:
+        for stop in parts:
             with _engine(work, stage, dropout=True) as engine:
                 plan = TrainingPlan(6, lambda step: RATE, seed=1 + rank, log_every=1, keep="learner")
-                options = {"checkpoints": states, "is_writer": rank == 0, "until": until}
-                TrainingLoop(engine._objective, _batches(work, rank), plan, engine, **options).train()
+                training = TrainingLoop(
+                    engine._objective,
+                    _batches(work, rank),
+                    plan,
+                    engine,
+                    checkpoints=states,
+                    is_writer=rank == 0,
+                )
+                if stop:
+                    stop_after(training, stop)
+                else:
+                    training.train()
                 end = {key: weight.clone() for key, weight in engine._objective.state_dict().items()}
         ends.append(end)
     return all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])

@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-import re
 from pathlib import Path
 
 import pytest
@@ -253,12 +252,7 @@ def test_flows_that_could_be_had_before_keep_the_fingerprints_that_they_had():
     assert len({stable_hash(FlowConfig(**dict(zip(names, values))).identity()) for values in choices}) == 24
 
 
-def test_renamed_settings_of_a_choice_keep_the_names_that_fingerprints_have():
-    """A grid that was decided under the old names is not trained again; only `scheduler: halving` is another choice."""
-    plain = {"lower_bounds": [0.5], "models": 10, "statistic": "mean", "scheduler": "none"}
-    sts = make_config({"sts": {"lower_bounds": [0.5], "halving_rungs": 2}}).sts
-    assert sts.choices() == {**plain, "asha_reduction": 3, "asha_rungs": 2}
-    assert sts.model_dump()["halving_rungs"] == 2
+def test_renamed_settings_keep_the_names_that_fingerprints_have():
     config = make_config({"teachers": ["A"], "ct": {"copy": "closest"}, "nli": {"train": [{"source": "a"}]}})
     assert config.encoder.identity()["layers"] == 2 and config.evaluation.identity()["layers"] == [1, 2, 3]
     assert config.teachers[0].identity()["layers"] == 1 and config.corpus.identity()["name"] is None
@@ -297,14 +291,6 @@ def test_an_old_name_is_refused_with_the_new_one(settings, old, new):
 def test_an_override_with_an_old_name_is_refused_with_the_new_one():
     with pytest.raises(UserError, match=r"^unknown setting encoder\.layers: it is encoder\.pool_layers now$"):
         load_config(None, ["encoder.layers=1"])
-
-
-def test_asha_is_refused_with_its_new_name():
-    message = "setting sts.scheduler: use halving, which compares all bounds at the same time (got 'asha')"
-    with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
-        make_config({"sts": {"scheduler": "asha"}})
-    with pytest.raises(UserError, match=r"^unknown setting sts\.asha_rungs: did you mean sts\.halving_rungs\?$"):
-        make_config({"sts": {"asha_rungs": 3}})
 
 
 def test_teachers_of_one_name_are_named_by_their_paths():

@@ -66,7 +66,7 @@ def run_learners(
             for row in entry.get("rows", []):
                 on_event(name, row)
             if "path" in entry or "failure" in entry:
-                outcome = Outcome(None, 0, entry.get("failure"), bool(entry.get("mistake")))
+                outcome = Outcome(failure=entry.get("failure"), is_mistake=bool(entry.get("mistake")))
                 on_event(name, {"outcome": outcome})
                 done.add(name)
                 done_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""Make what is missing of a graph: stages, halving, failures and timings, once for all backends.
+"""Make what is missing of a graph: stages, failures and timings, once for all backends.
 
 Batches run in order. What is short and belongs to the run as a whole is made in this process; all else goes to one of
 two backends: `raysed.cluster.on_ray` (Ray Tune, Train and Data) or `raysed.cluster.local` (this process).
@@ -16,7 +16,6 @@ from time import monotonic
 from typing import Any, Literal, Protocol
 
 from raysed.cluster.blocks import BlockTables, Stream, block_size, chain_of
-from raysed.cluster.halving import Halving
 from raysed.cluster.jobs import OnEvent, ShortJob, TrainingJob, TrainingLine
 from raysed.config import ResourcesConfig
 from raysed.context import Context, Outcome
@@ -74,11 +73,7 @@ class Backend(Protocol):
         """Return the machines to plan for; with a demand, wait for more, and refuse what can never be met."""
 
     def map(self, jobs: Sequence[ShortJob | TrainingJob], share: Share, context: Context, on_event: OnEvent) -> None:
-        """Do jobs, all short, all trainings by one worker, or all by gangs, and return when all have ended.
-
-        A training runs to each of its `rungs` in turn. At all but the last the backend tells `job.halving` its score,
-        or that it has failed, and goes on, waits or stops as `Halving.goes_on` says.
-        """
+        """Do jobs, all short, all trainings by one worker, or all by gangs, and return when all have ended."""
 
     def stream(self, stream: Stream, share: Share, on_event: OnEvent) -> None:
         """Make and commit the missing blocks of a stream."""
@@ -128,7 +123,7 @@ def backend_of(storage: Storage, options: ExecutionOptions, say: Callable[[str],
 
 
 def _clear(graph: Graph, storage: Storage) -> None:
-    """Remove checkpoints of stopped bounds, and leftovers of killed jobs; artefacts outside this graph keep theirs."""
+    """Remove checkpoints of failed trainings and killed jobs; artefacts outside this graph keep theirs."""
     left = (*storage.names("checkpoints"), *storage.plain.sizes_below("checkpoints"))
     for name in graph.artefacts:
         for place in (f"checkpoints/{name}", f"checkpoints/{name}.blocks"):
@@ -155,7 +150,6 @@ class Executor:
         self._resources = options.resources
         self.state = State(graph, storage)
         self.cluster, self._is_gathered = backend.machines(), False
-        self._training_facts: dict[str, dict[str, Any]] = {}  # by node, for the artefact that chooses among its models
         if not self.cluster.autoscaling:
             self.gather()
 
@@ -198,10 +192,8 @@ class Executor:
         if isinstance(artefact.execution, Training | GangTraining):
             raise UserError(f"{artefact.name} does not exist; train it first")
         if artefact.is_outcome:
-            models, node = [each for each in artefact.sources() if self.state.task(each)], artefact.settings["node"]
-            if not any(map(self.state.entry, models)):
-                raise UserError(f"no model of {node} exists; train them first")
-            self.training_jobs(node, models, is_undecided=True)
+            if not any(map(self.state.entry, artefact.sources())):
+                raise UserError(f"no model of {artefact.settings['node']} exists; train them first")
         if self.state.task(artefact):
             self.make([artefact])
 
@@ -247,8 +239,6 @@ class Executor:
 
     def _task(self, artefact: Artefact, **more: Any) -> Task:
         task = self.state.task(artefact)
-        if artefact.is_outcome:
-            more |= {"trained": self._training_facts.get(artefact.settings["node"])}
         return replace(task, inputs={**task.inputs, **more})
 
     def _share(self, planned: Share) -> Share:
@@ -302,17 +292,17 @@ class Executor:
             if self.state.task(artefact):
                 by_node.setdefault(artefact.execution.config["node"], []).append(artefact)
         jobs, count = [], 0
-        for node, members in by_node.items():
+        for members in by_node.values():
             (outcome,) = [user for user in self._graph.users(members[0]) if user.is_outcome]
             is_undecided = self.state.entry(outcome) is None
             # Finished members count too: one that is trained again gets as many threads as before.
             count += len(members) if is_undecided else len(self.state.listed(outcome))
-            jobs.append(self.training_jobs(node, members, is_undecided))
+            jobs.append([self._training_job(member) for member in members if self.state.is_wanted(member)])
         jobs = [job for job in chain(*zip_longest(*jobs)) if job]
         if not jobs:
             return
         share = self._share(plan_members(self._backend.machines(), self._resources, count, self._memory(batch)))
-        updates, title = sum(job.rungs[-1] for job in jobs), "+".join(dict.fromkeys(job.config["node"] for job in jobs))
+        updates, title = sum(job.updates for job in jobs), "+".join(dict.fromkeys(job.config["node"] for job in jobs))
         line = TrainingLine(f"train {title}", "members", len(jobs), updates)
 
         def on_event(name: str, event: Mapping[str, Any]) -> None:
@@ -328,39 +318,11 @@ class Executor:
             log.info("training %d of %d members: %s", len(jobs), len(batch), share)
             self._backend.map(jobs, share, self._context(share), on_event)
             line.close()
-        for node, halving in {job.config["node"]: job.halving for job in jobs if job.halving}.items():
-            for bound, (reached, scores) in halving.stopped.items():
-                stopped = {"lower_bound": bound, "updates": reached, "scores": scores}
-                self._training_facts[node]["stopped"].append(stopped)
 
-    def training_jobs(self, node: str, members: Sequence[Artefact], is_undecided: bool) -> list[TrainingJob]:
-        """Return the trainings of a node: what is missing, or with halving all of them, which are compared again.
-
-        With an ensemble or a bound that is already chosen (not `is_undecided`), nothing is compared.
-        """
-        execution: Training = members[0].execution
+    def _training_job(self, member: Artefact) -> TrainingJob:
+        execution: Training = member.execution
         rows = {name: self.state.entry(table).meta["rows"] for name, table in execution.tables.items()}
-        steps, halving = execution.updates(rows), None
-        if is_undecided:
-            self._training_facts[node] = {"steps": steps, "stopped": []}
-        wanted = [artefact for artefact in members if self.state.is_wanted(artefact)]
-        if is_undecided and wanted and execution.halving:
-            # High bounds, mostly the better ones, go first.
-            wanted = sorted(members, key=lambda member: -member.settings["lower_bound"])
-            jobs = [self._job(member, (steps,)) for member in wanted]
-            groups: dict[float, list[tuple]] = {}
-            for member, job in zip(wanted, jobs):
-                groups.setdefault(member.settings["lower_bound"], []).append(job.key)
-            about = execution.halving(steps)
-            about = {**about, "least": min(about["least"], *map(len, groups.values()))}  # some may have no parent
-            halving = Halving(groups, **about)
-            return [replace(job, rungs=about["rungs"], halving=halving) for job in jobs]
-        return [self._job(member, (steps,)) for member in wanted]
-
-    def _job(self, artefact: Artefact, rungs: Sequence[int] = ()) -> TrainingJob:
-        execution = artefact.execution
-        is_gang = isinstance(execution, GangTraining)
-        return TrainingJob(self._task(artefact), execution.worker, execution.config, rungs, is_gang=is_gang)
+        return TrainingJob(self._task(member), execution.worker, execution.config, execution.updates(rows))
 
     # learners
 
@@ -368,7 +330,9 @@ class Executor:
         """Train learners, each with its own workers."""
         workers, machines = self._options.learner_workers, self._backend.machines()
         share = self._share(plan_learners(machines, self._resources, len(batch), self._memory(wanted[:1]), workers))
-        jobs = [self._job(each) for each in wanted]
+        jobs = [
+            TrainingJob(self._task(each), each.execution.worker, each.execution.config, is_gang=True) for each in wanted
+        ]
         line = TrainingLine(f"distil {wanted[0].stage}", "learners", len(wanted))
         failures: dict[str, Outcome] = {}
 

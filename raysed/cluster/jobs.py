@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from raysed.cluster.halving import Halving
 from raysed.context import Context
 from raysed.errors import UserError
 from raysed.graph import Task
@@ -18,7 +17,7 @@ OnEvent = Callable[[str, Mapping[str, Any]], None]
 """Takes the name of a job and an event, which is one of:
 
 - a history entry of a training: `step`, `total`, `loss`, `dev` (None between evaluations); any number;
-- `outcome`, an `Outcome`: the end of a training, exactly once, also if halving has stopped it;
+- `outcome`, an `Outcome`: the end of a training, exactly once;
 - `failed`: the end of a short job; why some of its artefacts could not be made, by name;
 - `rows` and `made`: of a block that exists now, and how many of them were made for it; once per block.
 """
@@ -46,19 +45,18 @@ class ShortJob:
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """A training: by one worker, up to each of the `rungs`; or by a `gang`, whose workers share it.
+    """A training: by one worker, or by a gang of workers that share it.
 
     Attributes:
         worker: see `raysed.graph.Training`.
         config: node, lower_bound and seed.
-        halving: decides after each rung whether it goes on.
+        updates: how many it makes; 0 if only its worker knows.
     """
 
     task: Task
     worker: type
     config: Mapping[str, Any]
-    rungs: Sequence[int] = ()
-    halving: Halving | None = field(default=None, repr=False)
+    updates: int = 0
     is_gang: bool = False
 
     @property

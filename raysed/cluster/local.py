@@ -6,7 +6,6 @@ Makers and settings are those of Ray's backend, so a run can continue with eithe
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -44,41 +43,23 @@ class LocalBackend:
         return self._machine
 
     def map(self, jobs: Sequence[ShortJob | TrainingJob], share: Share, context: Context, on_event: OnEvent) -> None:
-        """Do jobs one after the other; the trainings that halving compares take turns, rung by rung."""
+        """Do jobs one after the other."""
         context = replace(context, device=self.share.device)
-        waiting, paused = deque((job, 0) for job in jobs), list[tuple[TrainingJob, int]]()
-        updates = dict.fromkeys((job.name for job in jobs), 0)
-        while waiting:
-            job, rung = waiting.popleft()
+        for job in jobs:
             if isinstance(job, ShortJob):
                 on_event(job.name, {"failed": job.run(self._storage, context)})
-                continue
-            until = job.rungs[rung] if rung + 1 < len(job.rungs) else None
-            outcome = self._train(job, until, replace(context, report=partial(on_event, job.name)))
-            updates[job.name] += outcome.updates
-            if outcome.failure or until is None:
-                on_event(job.name, {"outcome": replace(outcome, updates=updates[job.name])})
             else:
-                paused.append((job, rung))
-            if job.halving and outcome.failure:
-                job.halving.fail(job.key)
-            elif job.halving and until is not None:
-                job.halving.reach(job.key, until, outcome.score)
-            decisions = [(job, rung, _goes_on(job, rung)) for job, rung in paused]
-            waiting.extend((job, rung + 1) for job, rung, goes_on in decisions if goes_on)
-            paused = [(job, rung) for job, rung, goes_on in decisions if goes_on is None]
-            for job, _, goes_on in decisions:
-                if goes_on is False:
-                    on_event(job.name, {"outcome": Outcome(updates=updates[job.name])})
+                outcome = self._train(job, replace(context, report=partial(on_event, job.name)))
+                on_event(job.name, {"outcome": outcome})
 
-    def _train(self, job: TrainingJob, until: int | None, context: Context) -> Outcome:
+    def _train(self, job: TrainingJob, context: Context) -> Outcome:
         """Train, and retry after failures; the training itself counts its starts and gives up."""
         own = self._resources.cpus_per_member
         prepare_worker(max(1, int(own)) if own and not job.is_gang else self.share.threads)
         try:
             while True:
                 try:
-                    return train(job.task, job.worker, self._storage, context, until)
+                    return train(job.task, job.worker, self._storage, context)
                 except Exception as error:
                     log.warning("%s failed; trying again: %s", job.name, last_line(error))
         finally:
@@ -94,7 +75,3 @@ class LocalBackend:
 
     def close(self) -> None:
         """Do nothing."""
-
-
-def _goes_on(job: TrainingJob, rung: int) -> bool | None:
-    return job.halving is None or job.halving.goes_on(job.key, job.rungs[rung])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from numbers import Integral
@@ -16,16 +16,15 @@ import torch
 
 from raysed.cluster.blocks import BlockTables, block_size
 from raysed.cluster.execute import ExecutionOptions, Executor
-from raysed.cluster.halving import Halving
 from raysed.cluster.jobs import TrainingJob, key_of
 from raysed.cluster.local import LocalBackend
 from raysed.cluster.streaming import BlockSink
-from raysed.cluster.tuning import HalvingScheduler, Prepared
+from raysed.cluster.tuning import Prepared
 from raysed.cluster.watchdog import Watchdog
 from raysed.config import Config, dump_config, find_config, load_config, make_config, stable_hash
 from raysed.context import Context, ignore
 from raysed.errors import UserError
-from raysed.graph import Artefact, Task, Training
+from raysed.graph import Artefact, Task
 from raysed.make.models import Learner, Member
 from raysed.make.scores import FittedCalibration
 from raysed.make.targets import MeanTargets
@@ -111,21 +110,9 @@ class Program:
     def prepare(self, artefact: Artefact) -> Prepared:
         """Make what a training needs, except other trainings, and return all that a worker needs for it."""
         task, execution = self.completed(artefact), artefact.execution
-        rungs = self._rungs(execution) if isinstance(execution, Training) else ()
-        job = TrainingJob(task, execution.worker, execution.config, rungs)
+        job = TrainingJob(task, execution.worker, execution.config)
         watchdog = Watchdog(self._resources.silence_seconds, self._resources.stall_seconds)
         return Prepared(self.storage, self.context(), watchdog, _threads(), {job.key: job})
-
-    def _rungs(self, execution: Training) -> tuple[int, ...]:
-        rows = {name: self.entry(table).meta["rows"] for name, table in execution.tables.items()}
-        updates = execution.updates(rows)
-        return tuple(execution.halving(updates)["rungs"]) if execution.halving else (updates,)
-
-    def halvings(self, node: str, grid: Sequence[Artefact]) -> list[Halving]:
-        """Return how the bounds of a grid are compared; nothing if all models exist."""
-        self.completed(grid[0])
-        grid = [member for member in grid if self._executor.state.task(member)]
-        return [job.halving for job in self._executor.training_jobs(node, grid, is_undecided=True)[:1]]
 
 
 def _key(artefact: Artefact) -> tuple[str, float | None, int]:
@@ -193,22 +180,6 @@ def prepare_learner(config: Mapping[str, Any]) -> Prepared:
         makes_them = "raysed.ray.TargetSink" if isinstance(targets, MeanTargets) else "raysed run"
         raise UserError(f"there are no {targets.title}; make them with {makes_them}")
     return program.prepare(learner)
-
-
-def halve_bounds(config: Mapping[str, Any], workers: int = 0) -> HalvingScheduler:
-    """Return a scheduler for Ray Tune that stops the worse lower bounds of a grid, see `sts.scheduler`.
-
-    The trials of all bounds and seeds must belong to one experiment.
-
-    Args:
-        config: `run`, `node` and overrides as of `train_member`.
-        workers: `max_concurrent_trials` of the experiment, if that is set.
-    """
-    program, node = Program(config), config.get("node")
-    grid = [each for each in program.artefacts.values() if isinstance(each, Member) and _key(each)[0] == node]
-    if not (grid and grid[0].execution.halving):
-        raise UserError(f"node is {node!r}; set it to one with a grid of lower bounds, and sts.scheduler to halving")
-    return HalvingScheduler(program.halvings(node, grid), workers)
 
 
 def fit_flow(config: Mapping[str, Any]) -> str:

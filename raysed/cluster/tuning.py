@@ -7,16 +7,13 @@ newest checkpoint there and publishes its artefact there. Tune's results and log
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ray import tune
-from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import BasicVariantGenerator
 
-from raysed.cluster.halving import Halving
 from raysed.cluster.jobs import OnEvent, TrainingJob, key_of
 from raysed.cluster.watchdog import Watchdog
 from raysed.context import MAX_RESTARTS, Context, Outcome
@@ -43,69 +40,11 @@ class Prepared:
     jobs: Mapping[tuple, TrainingJob]
 
 
-class HalvingScheduler(FIFOScheduler):
-    """Compare groups of trials by their `dev` score in rounds, and stop the worse ones.
-
-    A trial that reports a `rung` (its updates so far) is paused until all trials of the round have reported theirs, so
-    that the choice does not depend on which worker is faster.
-
-    Args:
-        halvings: what is compared; the trainings of a group are values of `key_of`, see `raysed.ray.train_member`.
-        workers: how many trials run at once; 0: as many as fit.
-    """
-
-    def __init__(self, halvings: Sequence[Halving], workers: int = 0):
-        super().__init__()
-        self._halvings = {key: each for each in halvings for keys in each.groups.values() for key in keys}
-        self._workers = workers
-        self._rungs: dict[tuple, int] = {}
-
-    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Pause a trial that has reached a rung, or decide about all of its round."""
-        key = key_of(trial.config)
-        if (halving := self._halvings.get(key)) is None:
-            return self.CONTINUE
-        if result.get("failure"):
-            halving.fail(key)
-        if "rung" not in result:
-            return self.CONTINUE
-        self._rungs[key] = result["rung"]
-        halving.reach(key, result["rung"], result["dev"])
-        goes_on = halving.goes_on(key, result["rung"])
-        if goes_on is None:
-            if self._workers:  # Tune's search counts the trials that are not complete
-                tune_controller.search_alg.on_trial_complete(trial.trial_id)
-            return self.PAUSE
-        return self.CONTINUE if goes_on else self.STOP
-
-    def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        """Stop paused trials that have lost; return the first trial that waits for a worker."""
-        trials = tune_controller.get_trials()
-        for trial in trials:
-            halving = self._halvings.get(key := key_of(trial.config))
-            if halving and trial.status == "ERROR":  # for good: one that is tried again is pending at once
-                halving.fail(key)
-        paused = []
-        for trial in trials:
-            if trial.status == "PAUSED":
-                goes_on = self._halvings[key := key_of(trial.config)].goes_on(key, self._rungs[key])
-                if goes_on is False:
-                    tune_controller.stop_trial(trial)
-                elif goes_on:
-                    paused.append(trial)
-        at_work = sum(trial.status in ("PENDING", "RUNNING") for trial in trials)
-        if paused and (not self._workers or at_work < self._workers):
-            return paused[0]
-        return next((trial for trial in trials if trial.status == "PENDING"), None)
-
-
 def run_trials(
     title: str, run: str, jobs: Sequence[TrainingJob], share: Share, prepared: Prepared, on_event: OnEvent
 ) -> None:
     """Run one experiment, a trial per training."""
     by_key, jobs = {job.key: job for job in jobs}, list(jobs)
-    events = _Events(by_key, on_event)
-    halvings = list({id(job.halving): job.halving for job in jobs if job.halving}.values())
     points = [dict(zip(_SEARCHED, job.key)) for job in jobs]
     labels = {"bundle_label_selector": [dict(share.label_selector)]} if share.label_selector else {}
     space = {name: tune.choice(list(dict.fromkeys(point[name] for point in points))) for name in _SEARCHED}
@@ -118,7 +57,6 @@ def run_trials(
         tune_config=tune.TuneConfig(
             search_alg=BasicVariantGenerator(points_to_evaluate=points, max_concurrent=share.workers),
             num_samples=len(points),
-            scheduler=HalvingScheduler(halvings, share.workers) if halvings else None,
             reuse_actors=True,  # importing torch and transformers costs seconds: pay it once per worker
             trial_name_creator=_trial_name,
             trial_dirname_creator=_trial_name,
@@ -127,7 +65,7 @@ def run_trials(
             name=title,
             storage_path=prepared.storage.uri("tune"),
             failure_config=tune.FailureConfig(max_failures=MAX_RESTARTS),
-            callbacks=[events],
+            callbacks=[_Events(by_key, on_event)],
             verbose=2 if log.isEnabledFor(logging.DEBUG) else 0,  # with --verbose, Tune's own table
         ),
     )
@@ -137,8 +75,7 @@ def run_trials(
             reason = last_line(getattr(result.error, "cause", None) or result.error)
             on_event(job.name, {"outcome": Outcome(failure=reason)})
         else:
-            made = events.updates[job.name]
-            outcome = Outcome(last.get("dev"), made, last.get("failure"), bool(last.get("mistake")))
+            outcome = Outcome(last.get("updates", 0), last.get("failure"), bool(last.get("mistake")))
             on_event(job.name, {"outcome": outcome})
 
 
@@ -150,18 +87,14 @@ def _trial_name(trial: Any) -> str:
 class _Events(tune.Callback):
     def __init__(self, jobs: Mapping[tuple, TrainingJob], on_event: OnEvent):
         self._jobs, self._on_event = jobs, on_event
-        self.updates: Counter[str] = Counter()
 
     def on_trial_start(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         # What TensorBoard's HParams show; Tune itself enters only what it has drawn, and not given points.
         trial.evaluated_params = {name: trial.config[name] for name in _SEARCHED}
 
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **info: Any) -> None:
-        name = self._jobs[key_of(trial.config)].name
-        if "updates" in result:  # at a rung or the end: those since the last rung, maybe in another process
-            self.updates[name] += result["updates"]
-        else:
-            self._on_event(name, result)
+        if "updates" not in result:  # which the end has
+            self._on_event(self._jobs[key_of(trial.config)].name, result)
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         log.warning("%s failed and will not be tried again", trial)
@@ -199,12 +132,7 @@ def train_member(config: dict[str, Any], prepared: Prepared | None = None) -> No
 
     context = replace(prepared.context, report=report)
     with prepared.watchdog.guard(job.name):
-        for until in job.rungs:
-            is_last = until == job.rungs[-1]
-            outcome = train(job.task, job.worker, storage, context, None if is_last else until)
-            if outcome.failure or is_last:
-                break
-            tune.report({**latest, "updates": outcome.updates, "rung": until, "dev": outcome.score})
+        outcome = train(job.task, job.worker, storage, context)
     if is_own and outcome.failure:
         raise outcome.error()
     entry = storage.entry(job.name)

@@ -32,7 +32,7 @@ from raysed.graph import (
 from raysed.make.inputs import Named, layers_file
 from raysed.model.encoder import Encoder
 from raysed.model.head import fold
-from raysed.model.pretrained import load_start, read_history, write_checkpoint
+from raysed.model.pretrained import load_start, write_checkpoint
 from raysed.process import expect_no_progress, made_progress
 from raysed.recipe import SED, last_stage
 from raysed.registry import stages
@@ -41,7 +41,7 @@ from raysed.store.checkpoints import Checkpoints
 from raysed.store.storage import Entry, Storage
 from raysed.train.collapse import collapse
 from raysed.train.deepspeed import prepare_deepspeed
-from raysed.train.grid import STATISTICS, choose_bound, rungs_of
+from raysed.train.grid import choose_bound
 from raysed.train.selection import Metrics, TrainingResult, untrained_entry
 from raysed.train.setup import set_up
 from raysed.train.stage import BEST_ON_DEV, Start
@@ -76,7 +76,7 @@ class Trainer:
         self.setup = set_up(stage, settings[stage.name], inputs["options"], start)
         self._untrained: list[Metrics] = []
 
-    def run(self, until: int | None = None) -> TrainingResult:
+    def run(self) -> TrainingResult:
         """Train from the newest checkpoint on, and log the history."""
         setup, context, dev = self.setup, self.context, self._dev()
         criterion, base = self.settings.get("criterion", "spearman"), self.inputs.get("base")
@@ -111,7 +111,6 @@ class Trainer:
             checkpoints=context.checkpoints,
             is_writer=context.rank == 0,
             on_metrics=on_metrics,
-            until=until,
             warned=context.warned,
         )
         try:
@@ -144,21 +143,15 @@ class Trainer:
         return {**meta, "seconds": round(time.monotonic() - self._began, 1), "resumed_at": result.resumed_at}
 
 
-def train(task: Task, trainer: type[Trainer], storage: Storage, context: Context, until: int | None = None) -> Outcome:
+def train(task: Task, trainer: type[Trainer], storage: Storage, context: Context) -> Outcome:
     """Train a model, or a worker's part of it, and publish it.
 
     A failure that another start may fix is raised, until `max_retries` are used up. Others are returned.
-
-    Args:
-        until: stop after this update and save the state.
     """
     if task.exists(storage):  # a worker published it and was lost before it could report
-        history = read_history(storage.fetch(task.name))
-        score = None if until is None else TrainingResult(history).score_by(until)
-        if score is not None or until is None:
-            return Outcome(score)
+        return Outcome()
     checkpoints, options = task.checkpoints(storage), resolve_input(task.inputs["options"], storage)
-    begun = (0, {}) if context.rank else (checkpoints.begin(context.job, until), checkpoints.failure(context.job))
+    begun = (0, {}) if context.rank else (checkpoints.begin(context.job), checkpoints.failure(context.job))
     starts, failed = context.broadcast(begun)
     if "failure" in failed:  # of another worker; it ended all of them
         return Outcome(failure=failed["failure"], is_mistake=failed["is_mistake"])
@@ -168,14 +161,11 @@ def train(task: Task, trainer: type[Trainer], storage: Storage, context: Context
     try:
         with context.training(task, storage) as own:
             training = task.checked(trainer(task.resolve_inputs(storage), task.settings, own))
-            result = training.run(until)
-            updates = result.steps - result.resumed_at
-            if until is not None and result.steps < training.setup.plan.steps and result.steps >= until:
-                return Outcome(result.score_by(until), updates)
+            result = training.run()
             if context.rank == 0:
                 task.publish(storage, lambda out: task.checked(training.write(out, result)))
                 checkpoints.clear()
-            return Outcome(result.score, updates)
+            return Outcome(result.steps - result.resumed_at)
     except Exception as error:
         failure = _failure(error, context, checkpoints, starts, options.max_retries)
         log.log(logging.DEBUG if failure.is_mistake else logging.ERROR, "giving up on %s", task.name, exc_info=True)
@@ -237,7 +227,7 @@ class Member(Artefact):
         base: Artefact | None,
         memory: Callable[..., Any],
     ):
-        kind, title, halving = last_stage(node), f"member {index:02d} of {node}", None
+        kind, title = last_stage(node), f"member {index:02d} of {node}"
         keep = kind.keeps(block, has_dev=dev is not None)
         neutral = {"train": [], "checkpoint": keep, "copy": keep}
         known = type(block).model_fields
@@ -253,9 +243,6 @@ class Member(Artefact):
         if bound is not None:
             settings |= {"lower_bound": bound, "criterion": kind.criterion(block)}
             title = f"grid model {index:02d} of {node} with lower bound {bound:g}"
-            if block.scheduler == "halving" and len(block.lower_bounds) > 1:
-                needed = min(members.min_members or block.models, block.models)
-                halving = partial(grid_halving, sts=block, needed=needed, evaluate_every=every)
         if keep == BEST_ON_DEV:
             inputs["dev"], settings["evaluate_every"] = dev, every
         else:
@@ -267,7 +254,6 @@ class Member(Artefact):
             tables,
             kind.rows_per_update(block),
             {"node": node, "lower_bound": bound, "seed": index},
-            halving,
         )
         name = f"{node}/members/{index:02d}" if bound is None else f"{node}/grid/{bound:g}/{index:02d}"
         super().__init__(name, title, stage, member, inputs, settings, untracked, execution, is_intermediate=True)
@@ -291,13 +277,6 @@ def member_updates(recipe: str, settings: Named, rows: Mapping[str, int]) -> int
     if count < 2 and "views" in stage.Settings.model_fields:
         raise UserError(f"recipe {recipe!r}: {stage.name} needs at least 2 pairs of views, but {count} were found")
     return stage.steps(block, count)
-
-
-def grid_halving(steps: int, sts: Any, needed: int, evaluate_every: int) -> dict[str, Any]:
-    """Return arguments of `raysed.cluster.halving.Halving`; a bound with fewer than `needed` models is out."""
-    rungs = rungs_of(steps, sts.halving_rungs, sts.halving_reduction, evaluate_every)
-    reduction, statistic = sts.halving_reduction, STATISTICS[sts.statistic]
-    return {"rungs": rungs, "reduction": reduction, "least": needed, "statistic": statistic}
 
 
 # -- learners --------------------------------------------------------------------------------------------------------
@@ -437,7 +416,7 @@ def ensemble(out: Path, inputs: Named, settings: Named, context: Context) -> Nam
 
 def grid_choice(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """List the models of the best lower bound as the ensemble; raise if no bound has enough models."""
-    node, sts, steps = settings["node"], settings["sts"], inputs["trained"]["steps"]
+    node, sts = settings["node"], settings["sts"]
     groups: dict[float, list[CandidateResult]] = {}
     _refuse_mistakes(inputs["members"])
     for each in inputs["members"]:
@@ -452,17 +431,11 @@ def grid_choice(out: Path, inputs: Named, settings: Named, context: Context) -> 
         raise RunFailed(f"no lower bound of {node} has the {needed} models it needs; {name}: {reason}")
     scores = {bound: [each.meta["dev"] for each in group] for bound, group in trained.items() if group}
     choice = choose_bound({bound: scores[bound] for bound in complete}, sts.statistic)
-    reached = {bound: (steps, of_bound) for bound, of_bound in scores.items()}
-    for stopped in inputs["trained"]["stopped"]:
-        reached[stopped["lower_bound"]] = stopped["updates"], stopped["scores"]
     grid = {
         "recipe": node,
         "criterion": sts.criterion,
         "statistic": sts.statistic,
         "task": settings["task"],
-        "scheduler": sts.scheduler,
-        "updates": sum(updates * len(scores) for updates, scores in reached.values()),
-        "updates_full": len(sts.lower_bounds) * sts.models * steps,
         "winner": choice.lower_bound,
         "score": choice.score,
         "runner_up": choice.runner_up,
@@ -470,13 +443,12 @@ def grid_choice(out: Path, inputs: Named, settings: Named, context: Context) -> 
         "bounds": [
             {
                 "lower_bound": bound,
-                "scores": scores,
-                "mean": statistics.fmean(scores),
-                "std": statistics.stdev(scores) if len(scores) > 1 else 0.0,
-                "max": max(scores),
-                "stopped_at": updates if updates < steps else None,
+                "scores": of_bound,
+                "mean": statistics.fmean(of_bound),
+                "std": statistics.stdev(of_bound) if len(of_bound) > 1 else 0.0,
+                "max": max(of_bound),
             }
-            for bound, (updates, scores) in sorted(reached.items())
+            for bound, of_bound in sorted(scores.items())
         ],
     }
     left_out = {each.name: each.reason for each in failed}

@@ -137,10 +137,10 @@ class RunResults:
                     yield Row(recipe, kind, 0, None, main, scores.metrics), scores.outcomes
 
     def _grid_models(self) -> Iterator[tuple[Row, Outcomes]]:
-        """Yield the fully trained grid models; they have only a dev score."""
+        """Yield the grid models; they have only a dev score."""
         for grid in self.facts.grids:
             task = self.evaluation.tasks[grid["task"]]
-            for bound in (bound for bound in grid["bounds"] if bound["stopped_at"] is None):
+            for bound in grid["bounds"]:
                 for index, value in enumerate(bound["scores"]):
                     is_pairs = task.kind == "pairs"
                     metrics = {grid["criterion"]: value, "pairs": task.task.pairs} if is_pairs else {task.main: value}

@@ -40,15 +40,10 @@ class Checkpoints:
             if entry.name not in usable[-_KEPT:]:
                 self._storage.remove(entry.name)
 
-    def begin(self, job: str, until: float | None = None) -> int:
-        """Count a start of the training; return this job's number of earlier starts since the last new checkpoint.
-
-        A start does not count if a checkpoint already reaches `until`, the update to train to: it adds none.
-        """
+    def begin(self, job: str) -> int:
+        """Count a start of the training; return this job's number of earlier starts since the last new checkpoint."""
         steps = [_step_of(e.name) for e in self._storage.entries(self._name) if e.depends == self._depends]
         start = {"job": job, "step": max(steps, default=0)}
-        if until is not None and start["step"] >= until:
-            return 0
         before = self._storage.read_json(self._starts)
         count = before.pop("count", 0)
         count = count + 1 if before == start and isinstance(count, int) else 0

@@ -209,7 +209,7 @@ def describe(storage: Storage) -> tuple[list[str], int]:
     finished = [n for n in names if not n.startswith("checkpoints/") and n.rpartition("/")[0] not in known]
     lines += [f"finished: {', '.join(_summary(finished, status.totals if status else {})) or 'nothing yet'}"]
     newest: dict[str, int] = {}  # sorted names: the last one wins
-    for name in names if state != "complete" else ():  # a complete run has some only of stopped bounds
+    for name in names:
         training, _, step = name.rpartition("/step-")
         if training.startswith("checkpoints/") and step.isdecimal():
             newest[training.removeprefix("checkpoints/")] = int(step)

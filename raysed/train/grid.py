@@ -1,4 +1,4 @@
-"""The grid of `sts`: the best lower bound (SED section 5.5), and the rungs at which bounds are compared."""
+"""The grid of `sts`: the best lower bound (SED section 5.5)."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -28,14 +28,3 @@ def choose_bound(scores: Mapping[float, Sequence[float]], statistic: str = "mean
     runner_up = others[0] if others else None
     margin = None if runner_up is None else values[winner] - values[runner_up]
     return BoundChoice(winner, values[winner], runner_up, margin)
-
-
-def rungs_of(steps: int, count: int, reduction: int, evaluate_every: int) -> list[int]:
-    """Return the updates at each rung: multiples of `evaluate_every`, where scores exist.
-
-    >>> rungs_of(1440, 3, 3, 50), rungs_of(90, 3, 3, 50), rungs_of(100, 1, 3, 50)
-    ([200, 500, 1440], [50, 90], [100])
-    """
-    rungs = [-(-steps // reduction**power) for power in range(count - 1, 0, -1)]
-    rounded = [-(-rung // evaluate_every) * evaluate_every for rung in rungs]
-    return [*dict.fromkeys(rung for rung in rounded if rung < steps), steps]

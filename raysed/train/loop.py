@@ -39,7 +39,6 @@ class TrainingLoop:
         batch_at: returns the batch of a step; must depend on the step only.
         evaluate: returns a candidate's dev score, x100.
         is_writer: whether this process writes states (rank 0); all ranks help to gather them.
-        until: stop after this many updates and save the state; None: train to the end.
         warned: returns whether this machine will soon be preempted. All ranks ask every ten updates, and then save.
     """
 
@@ -52,18 +51,16 @@ class TrainingLoop:
     checkpoints: Checkpoints | None = None
     is_writer: bool = True
     on_metrics: Callable[[Metrics], None] = lambda metrics: None
-    until: int | None = None
     warned: Callable[[], bool] = lambda: False
 
     def __post_init__(self) -> None:
         self._selection = Selection(self.objective, self.plan, self.evaluate)
-        self._until = self.plan.steps if self.until is None else min(self.until, self.plan.steps)
         self._measures = getattr(self.objective, "measures", dict)
         self._step, self._result = 0, TrainingResult()
         self._writing: Future | None = None
         self._next_batch: Future | None = None
         self._on_gpu = next(self.objective.parameters()).device.type == "cuda"
-        self._rests_until, self._saved = 0.0, -1
+        self._rests_until = 0.0
 
     def train(self) -> TrainingResult:
         """Continue from the newest saved state, and return the result."""
@@ -73,14 +70,11 @@ class TrainingLoop:
             self.on_metrics(entry)
         # On any exit, the executors finish a state that is being written.
         with ThreadPoolExecutor(1, "batches") as self._reader, ThreadPoolExecutor(1, "checkpoint") as self._writer:
-            while self._step < self._until and not self._selection.out_of_patience(self._result):
+            while self._step < self.plan.steps and not self._selection.out_of_patience(self._result):
                 self._update()
-            if self._until == self.plan.steps or self._selection.out_of_patience(self._result):
-                self._selection.restore_best(self._result, self._step)
-                self._result.steps = self._step
-                self.objective.eval()
-            elif self._saved != self._step:
-                self._save()
+            self._selection.restore_best(self._result, self._step)
+            self._result.steps = self._step
+            self.objective.eval()
         self._wait_for_writer()
         return self._result
 
@@ -103,7 +97,7 @@ class TrainingLoop:
         if not self._on_gpu:
             return self.batch_at(self._step)
         batch = (self._next_batch or self._reader.submit(self._pinned, self._step)).result()
-        is_last = self._step + 1 >= self._until
+        is_last = self._step + 1 >= self.plan.steps
         self._next_batch = None if is_last else self._reader.submit(self._pinned, self._step + 1)
         return batch
 
@@ -125,7 +119,6 @@ class TrainingLoop:
 
     def _save(self) -> None:
         """Copy the state and write it while training continues."""
-        self._saved = self._step
         if self.checkpoints is None:
             return
         state = {"engine": self.engine.state_dict(), "best": self._selection.best}
@@ -165,7 +158,6 @@ class TrainingLoop:
         state = load_state(newest[1] if newest else self.checkpoints.at(step))
         self.engine.load_state_dict(state["engine"])
         self._step, self._selection.best = state["step"], state["best"]
-        self._saved = self._step
         self._result = TrainingResult(**{**state["result"], "resumed_at": self._step})
 
 

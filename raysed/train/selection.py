@@ -37,11 +37,6 @@ class TrainingResult:
     steps: int = 0
     held_out: float | None = None
 
-    def score_by(self, step: int) -> float | None:
-        """Return the best dev score of any candidate after 1 to `step` updates."""
-        scores = [max(entry["dev"].values()) for entry in self.history if "dev" in entry and 0 < entry["step"] <= step]
-        return max(scores, default=None)
-
 
 class Selection:
     """Evaluates the candidates of an objective and keeps the best weights so far on the CPU."""

@@ -31,7 +31,7 @@ TWO = Share(2, 1, 0.0, 1)
 
 
 def learner(marks: Path, node: str, behaves: str = "", steps: int = 9):
-    made = job(marks, node, 0, score=50, behaves=behaves, rungs=(0,), is_gang=True)
+    made = job(marks, node, 0, score=50, behaves=behaves, updates=0, is_gang=True)
     made.task.settings.update(steps=steps, sed=Config().sed)
     return made
 

@@ -36,7 +36,7 @@ class Recorded(Scored):
         self.inputs, self.settings, self.context = inputs, settings, context
         self.setup = SimpleNamespace(plan=SimpleNamespace(steps=10**6))
 
-    def run(self, until: int | None = None) -> TrainingResult:
+    def run(self) -> TrainingResult:
         (gpu,), began = ray.get_gpu_ids(), time.time()
         mark = self.marks / f"{os.getpid()}-{began}.json"
         about = {"name": self.context.task.name, "gpu": gpu, "began": began}
@@ -49,7 +49,7 @@ class Recorded(Scored):
             time.sleep(0.05)
         time.sleep(0.1)
         mark.write_text(json.dumps({**about, "ended": time.time()}))
-        steps, score = until or 10**6, 100 * (self.settings.get("lower_bound") or 0.0)
+        steps, score = 10**6, 100 * (self.settings.get("lower_bound") or 0.0)
         self.context.checkpoints.save(steps, lambda out: (out / "state").touch())
         return TrainingResult([{"step": 1, "dev": {"": score}}], "", steps, score, steps=steps)
 
@@ -85,7 +85,7 @@ def test_members_and_grid_of_the_main_job_use_all_gpus_in_one_experiment(four_gp
 
     found = [json.loads(path.read_text()) for path in Recorded.marks.glob("*.json")]
     names = [f"ct/members/{i:02d}" for i in range(10)]
-    names += [f"sts/grid/{bound}/{i:02d}" for bound in ("0", "0.3", "0.6") for i in range(3)]
+    names += [f"sts/grid/{bound}/{i:02d}" for bound in ("0", "0.3", "0.6") for i in range(2)]
     assert {each["name"] for each in found} == {member.name for member in members} == set(names)
     (experiment,) = (tmp_path / "run/tune").iterdir()
     assert len([path for path in experiment.iterdir() if path.is_dir()]) == len(names)
@@ -93,6 +93,4 @@ def test_members_and_grid_of_the_main_job_use_all_gpus_in_one_experiment(four_gp
     for one, other in itertools.combinations(found, 2):  # each training has a GPU for itself
         is_apart = one["ended"] <= other["began"] or other["ended"] <= one["began"]
         assert is_apart or one["gpu"] != other["gpu"], (one, other)
-    halved = executor._training_facts["sts"]["stopped"]
-    assert [(each["lower_bound"], each["updates"]) for each in halved] == [(0.3, 25), (0.0, 25)]
-    assert all(executor.state.entry(f"sts/grid/0.6/{i:02d}") for i in range(3))
+    assert all(map(executor.state.entry, names))

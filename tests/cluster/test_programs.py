@@ -19,7 +19,7 @@ from raysed.cluster.programs import Program, prepare_learner, prepare_member
 from raysed.config import load_config
 from raysed.errors import UserError, last_line
 from raysed.make.models import Member
-from raysed.ray import TargetSink, fit_flow, halve_bounds, train_member
+from raysed.ray import TargetSink, fit_flow, train_member
 from raysed.store.storage import Storage
 
 TEMPLATE = Path(__file__).resolve().parents[2] / "examples/ray_template.py"
@@ -41,7 +41,6 @@ def run(tmp_path) -> dict:
             "train": ["bundled:generated-train"],
             "lower_bounds": [0.1, 0.3, 0.5],
             "models": 2,
-            "scheduler": "halving",
         },
         "evaluation": {"tasks": small_tasks(), "dev": "generated-dev", "pool_layers": [1]},
     }
@@ -137,16 +136,6 @@ def test_processes_that_start_together_make_the_corpus_once(run, tmp_path):
     assert json.loads((tmp_path / "mine/timings.json").read_text())["corpus"]["sentences"] == 300
 
 
-def test_bounds_are_halved_at_the_updates_where_trials_report(run):
-    config = {"run": run, "node": "sts"}
-    program = Program(config)
-    (halving,) = program.halvings("sts", [each for each in program.artefacts.values() if "sts/grid/0" in each.name])
-    assert halving.groups == {bound: [("sts", bound, seed) for seed in (0, 1)] for bound in (0.5, 0.3, 0.1)}
-    job = prepare_member({**config, "lower_bound": 0.3, "seed": 1}).jobs["sts", 0.3, 1]
-    assert len(job.rungs) > 1 and job.rungs == tuple(halving.rungs)
-    assert set(halve_bounds(config)._halvings) == {key for keys in halving.groups.values() for key in keys}
-
-
 def test_a_mistake_in_a_config_is_a_sentence(run):
     member = {"run": run, "node": "ct", "seed": 0}
     grid = {"run": run, "node": "sts", "lower_bound": 0.1, "seed": 0}
@@ -176,7 +165,6 @@ def test_a_mistake_in_a_config_is_a_sentence(run):
         (TargetSink, member, "node is 'ct'; the run has targets of: ct-sed, sts-sed (recipes)"),
         (fit_flow, {**learner, "node": "ct-flow"}, "node is 'ct-flow'; the run's calibrations are: base-flow, base-wh"),
         (fit_flow, {**learner, "node": "ct-sed-flow"}, "no model of ct exists; train them first"),
-        (halve_bounds, member, "node is 'ct'; set it to one with a grid of lower bounds, and sts.scheduler to halving"),
     ]
     for piece, config, sentence in wrong:
         with pytest.raises(UserError) as caught:

@@ -153,7 +153,7 @@ from raysed.process import made_progress
 from raysed.store.storage import Storage
 
 class Stuck(Scored):
-    def run(self, until=None):
+    def run(self):
         made_progress()
         time.sleep(60)
 

@@ -4,12 +4,11 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from raysed.cluster.halving import Halving
 from raysed.cluster.jobs import TrainingJob
 from raysed.errors import RunFailed, UserError
 from raysed.graph import Task
@@ -28,12 +27,12 @@ class Scored(Trainer):
         self.inputs, self.settings, self.context = inputs, settings, context
         self.setup = SimpleNamespace(plan=SimpleNamespace(steps=settings["steps"]))
 
-    def run(self, until: int | None = None) -> TrainingResult:
+    def run(self) -> TrainingResult:
         """Makes updates from the newest checkpoint on; notes each start."""
         task, behaves = self.context.task, self.settings["behaves"]
         marks = Path(self.settings["marks"], task.name.replace("/", "-"))
         with marks.open("a") as file:
-            file.write(f"{until or self.settings['steps']} ")
+            file.write(f"{self.settings['steps']} ")
         if behaves == "wrong":
             raise UserError("a planted mistake")
         if behaves == "taken":
@@ -43,7 +42,7 @@ class Scored(Trainer):
                 raise RuntimeError("lost")
             os.kill(os.getpid(), signal.SIGKILL)
         newest = self.context.checkpoints.newest()
-        done, stop = newest[0] if newest else 0, until or self.settings["steps"]
+        done, stop = newest[0] if newest else 0, self.settings["steps"]
         history = [{"step": step, "dev": {"": self.settings["score"] + step}} for step in range(1, max(done, stop) + 1)]
         if stop > done:
             score = self.settings["score"] + stop
@@ -66,33 +65,15 @@ def job(
     bound: float | None = None,
     score: float = 0.0,
     behaves: str = "",
-    rungs: Sequence[int] = (9,),
+    updates: int = 9,
     worker: type = Scored,
     **about: Any,
 ) -> TrainingJob:
     """Returns one training; it notes its starts below `marks`."""
     name = f"{node}/{'' if bound is None else f'{bound:g}/'}{seed:02d}"
-    settings = {"steps": rungs[-1], "score": score, "behaves": behaves, "marks": str(marks), "driver": os.getpid()}
+    settings = {"steps": updates, "score": score, "behaves": behaves, "marks": str(marks), "driver": os.getpid()}
     task = Task(name, name, Scored, {"name": name}, settings, {"options": SimpleNamespace(max_retries=1)})
-    return TrainingJob(task, worker, {"node": node, "lower_bound": bound, "seed": seed}, rungs, **about)
-
-
-def grid(
-    marks: Path,
-    node: str,
-    scores: dict[float, Sequence[float]],
-    rungs: Sequence[int],
-    statistic: Callable,
-    reduction: int = 2,
-    behaves: dict[tuple[float, int], str] | None = None,
-) -> list[TrainingJob]:
-    """Returns the trainings of a node's grid: `scores` by bound, one for each seed."""
-    behaves = behaves or {}
-    places = [(bound, seed, score) for bound, of_seeds in scores.items() for seed, score in enumerate(of_seeds)]
-    jobs = [job(marks, node, s, b, score, behaves.get((b, s), ""), rungs) for b, s, score in places]
-    groups = {bound: [job.key for job in jobs if job.config["lower_bound"] == bound] for bound in scores}
-    halving = Halving(groups, rungs, reduction, min(map(len, scores.values())), statistic)
-    return [TrainingJob(job.task, job.worker, job.config, rungs, halving) for job in jobs]
+    return TrainingJob(task, worker, {"node": node, "lower_bound": bound, "seed": seed}, updates, **about)
 
 
 def starts(marks: Path) -> dict[str, list[int]]:

@@ -15,7 +15,7 @@ from raysed.context import Context, Outcome
 from raysed.data.parquet import SentenceTable
 from raysed.errors import RunFailed, UserError
 from raysed.graph import LISTS, BlocksRef, CandidateResult, RemoteValue, State, Task
-from raysed.make.models import MemberTrainer, ensemble, grid_choice, train
+from raysed.make.models import ensemble, grid_choice, train
 from raysed.make.targets import MeanBlocks
 from raysed.model.pretrained import load_checkpoint
 from raysed.plan.check import check
@@ -66,7 +66,7 @@ def test_a_full_disk_is_no_member_that_can_be_left_out(tmp_path):
     ]
     for outcome, more in ((ensemble, {}), (grid_choice, {"sts": None, "models": 2})):
         with pytest.raises(UserError, match=r"^ct/members/01: no space left$"):
-            outcome(tmp_path, {"members": members, "trained": {"steps": 1}}, {**settings, **more}, Context())
+            outcome(tmp_path, {"members": members}, {**settings, **more}, Context())
     ensemble(tmp_path, {"members": [members[0], replace(members[1], is_mistake=False)]}, settings, Context())
 
 
@@ -81,25 +81,7 @@ def test_members_without_one_to_go_on_from_are_not_counted(tmp_path):
     settings = {"node": "nli-ct", "min_members": None, "is_used": True, "models": 2, "task": "dev"}
     settings |= {"bounds": {"a/0": 0.0, "a/1": 0.0, "b/0": 0.5, "b/1": 0.5}, "sts": make_config({}).sts}
     assert ensemble(tmp_path, {"members": found[:2]}, settings, Context())[LISTS]["all"] == [("a/0", "x")]
-    inputs = {"members": found, "trained": {"steps": 1, "stopped": []}}
-    assert grid_choice(tmp_path, inputs, settings, Context())[LISTS]["all"] == [("b/0", "y")]
-
-
-def test_a_training_stops_at_a_rung_and_goes_on(tmp_path):
-    """A rung that it has passed has the score of then, with no update, also once the model is published."""
-    plan = Plan(check(make_config(tiny_settings(recipes=["ct"], storage=str(tmp_path)))))
-    storage = Storage(str(tmp_path), "tiny")
-    state = State(plan.graph, storage)
-    for name in ("base/embeddings/00", "corpus"):
-        state.task(name).run(storage, Context())
-    task, context = state.task(MEMBERS[0]), Context()
-    first, second = (train(task, MemberTrainer, storage, context, until) for until in (4, 8))
-    assert (first.updates, second.updates) == (4, 4) and storage.entry(MEMBERS[0]) is None
-    last = train(task, MemberTrainer, storage, context)
-    assert last == Outcome(storage.entry(MEMBERS[0]).meta["dev"], 4)
-    assert train(task, None, storage, context, 4) == replace(first, updates=0)
-    assert train(task, None, storage, context) == Outcome()
-    assert not storage.names("checkpoints")
+    assert grid_choice(tmp_path, {"members": found}, settings, Context())[LISTS]["all"] == [("b/0", "y")]
 
 
 # -- trainings that fail -----------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def report_of(rows=None, dev=None, left_out=(), **data):
     return Document(run_of(scored(full_run() if rows is None else rows), dev, left_out), data)
 
 
-def grid(scores, recipe="sts", statistic="mean", stopped=(), **changes):
+def grid(scores, recipe="sts", statistic="mean", **changes):
     """A grid as the report takes it, from lower bound to its models' dev scores."""
     bounds = [
         {
@@ -85,15 +85,13 @@ def grid(scores, recipe="sts", statistic="mean", stopped=(), **changes):
             "mean": statistics.fmean(values),
             "std": statistics.stdev(values) if len(values) > 1 else 0.0,
             "max": max(values),
-            "stopped_at": 1200 if bound in stopped else None,
         }
         for bound, values in scores.items()
     ]
-    first, *others = sorted((b for b in bounds if b["stopped_at"] is None), key=lambda b: -b[statistic])
+    first, *others = sorted(bounds, key=lambda b: -b[statistic])
     return {
         "recipe": recipe, "criterion": "spearman", "measure": "Spearman correlation",
-        "statistic": statistic, "task": "dev", "scheduler": "none",
-        "updates": 3000, "updates_full": 6000, "winner": first["lower_bound"], "score": first[statistic],
+        "statistic": statistic, "task": "dev", "winner": first["lower_bound"], "score": first[statistic],
         "runner_up": others[0]["lower_bound"] if others else None,
         "margin": first[statistic] - others[0][statistic] if others else None, "bounds": bounds, **changes,
     }  # fmt: skip

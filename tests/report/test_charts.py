@@ -43,7 +43,6 @@ CHARTS = {
     "odd training": training_chart("ct", ODD),
     "one gold score": agreement_chart(judged(np.array([3.0, 3.0]), np.array([0.1, 0.2]))),
     "grid": grid_chart(grid({0.0: [79.0, 79.4], 0.5: [80.0, 80.2]})),
-    "stopped": grid_chart(grid({0.0: [79.0], 0.5: [80.0], 0.6: [50.0]}, stopped=[0.0, 0.6])),
     "disagreement": agreement_chart(judged(np.arange(50.0), -np.arange(50.0))),
     "long scores": scores_chart(
         ScoreTable([row(LONG, kind, 60.0) for kind in ("member", "learner")], ["sts12"] * 9, 2)
@@ -142,14 +141,6 @@ def test_references_are_lines_in_the_panel_of_dev_scores_alone():
     with training_chart("ct-sed", trainings(3), {"base": 55.0, "full ensemble": 62.5}).figure() as figure:
         loss, dev = ([line.get_label() for line in axes.get_lines()] for axes in figure.axes)
     assert dev == [*loss, "base: 55.0", "full ensemble: 62.5"] and len(loss) == 3
-
-
-def test_bounds_that_were_stopped_are_no_part_of_the_line_of_means():
-    chart = grid_chart(grid({0.0: [79.0, 81.0], 0.3: [80.0, 80.2], 0.5: [60.0]}, stopped=[0.5]))
-    with chart.figure() as figure:
-        mean, *others = figure.axes[0].get_lines()
-    assert mean.get_xdata().tolist() == [0.0, 0.3]
-    assert [line.get_label() for line in others] == ["a model", "chosen: 0.3", "stopped early (score of fewer steps)"]
 
 
 def test_whatever_a_run_lacks_it_has_a_report_whose_links_lead_somewhere():

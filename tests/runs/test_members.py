@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from started_jobs import ALONE, artefact, digest, small_tasks
+from started_jobs import ALONE, artefact, small_tasks
 
 import raysed.make.scores
 import raysed.pipeline
@@ -157,25 +157,6 @@ def test_another_bound_is_trained_beside_those_that_are_there(finished, tmp_path
     assert [bound["lower_bound"] for bound in grid["bounds"]] == [0.0, 0.05, 0.7] and grid["winner"] == 0.7
 
 
-@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=[pytest.mark.cluster, pytest.mark.more])])
-def test_halving_finds_the_same_winner_and_the_same_models_with_fewer_updates(request, finished, tmp_path, engine):
-    """Rungs of 4 and 14 updates; models of the winner are those of the full grid, bit by bit."""
-    if engine == "ray":
-        request.getfixturevalue("ray_cluster")
-    storage = finished[0]
-    sts = {**settings(tmp_path)["sts"], "models": 1, "lower_bounds": [0.0, 0.7, 0.05, 0.1]}
-    sts |= {"scheduler": "halving", "halving_reduction": 4, "halving_rungs": 2}
-    run(tmp_path, recipes=["sts"], sts=sts, resources={"engine": engine, "cpus_per_member": 1})
-    grid = report(tmp_path)["grids"][0]
-    assert grid["winner"] == 0.7 and grid["updates_full"] == 4 * 14
-    assert grid["updates"] == 4 * 4 + 10
-    stopped = {bound["lower_bound"]: bound["stopped_at"] for bound in grid["bounds"]}
-    assert stopped == {0.0: 4, 0.05: 4, 0.1: 4, 0.7: None}
-    assert digest(artefact(storage / "stages", "sts/grid/0.7/00")) == digest(
-        artefact(tmp_path / "stages", "sts/grid/0.7/00")
-    )
-
-
 def test_members_are_not_lost_to_a_calibration_that_fails(finished, tmp_path, monkeypatch):
     """One member's at the main pooling, the other's at a side table's: the run ends with all else, and says why."""
     storage = finished[0]
@@ -218,10 +199,4 @@ def test_what_was_finished_before_the_worker_was_lost_is_not_trained_again(finis
     storage = Storage(str(finished[0]), "stages")
     for name in ("ct/members/00", "ct/members/01"):
         member = Task(name, "", models.member, storage.entry(name).depends, {}, {})
-        (of_rung,) = [
-            e
-            for e in map(json.loads, (artefact(finished[0] / "stages", name) / "history.jsonl").open())
-            if e["step"] == 4
-        ]
         assert models.train(member, None, storage, Context()) == Outcome()
-        assert models.train(member, None, storage, Context(), until=4) == Outcome(max(of_rung["dev"].values()))

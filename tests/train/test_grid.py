@@ -1,11 +1,9 @@
-"""The lower-bound grid: its winner on planted scores, and its rungs."""
+"""The lower-bound grid: its winner on planted scores."""
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from raysed.train.grid import choose_bound, rungs_of
+from raysed.train.grid import choose_bound
 
 
 def test_a_planted_optimum_wins_by_its_mean_and_another_by_its_best():
@@ -26,10 +24,3 @@ def test_of_equal_bounds_the_smallest_wins_and_one_alone_has_no_margin():
     assert choose_bound({0.5: [70.0], 0.0: [70.0], 0.9: [69.0]}).lower_bound == 0.0
     choice = choose_bound({0.2: [1.0, 3.0]})
     assert (choice.score, choice.runner_up, choice.margin) == (2.0, None, None)
-
-
-@given(st.integers(1, 5000), st.integers(1, 5), st.integers(2, 4), st.integers(1, 700))
-def test_rungs_rise_to_the_end_at_evaluations(steps, number, reduction, every):
-    rungs = rungs_of(steps, number, reduction, every)
-    assert rungs == sorted(set(rungs)) and rungs[-1] == steps and 1 <= len(rungs) <= number
-    assert all(rung % every == 0 for rung in rungs[:-1])

@@ -17,6 +17,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from stopping import stop_after
 from torch import nn
 
 from raysed.config import CONFIGS, Config, find_config, load_config
@@ -129,15 +130,6 @@ def test_a_continued_run_is_the_undisturbed_run(unbroken, saved, stop_in, stop_a
     assert {**broken, **saved.seen} == unbroken.seen
 
 
-def test_a_run_in_parts_is_the_undisturbed_run(unbroken, saved):
-    """`until` ends a part at any update; the last part gives the result, those before say what they have seen."""
-    for until in (7, 7, 10, 33, None):
-        part = saved(until=until)
-        assert part.result.steps == (until or STEPS)
-        assert part.result.score_by(STEPS) == unbroken.result.score_by(until or STEPS)
-    assert_same_end(part, unbroken, 33)
-
-
 def test_a_machine_that_is_about_to_go_saves_in_time(unbroken, saved):
     """The notice comes before update 17, the end before update 33; nothing else would have been saved."""
     asked = []
@@ -231,12 +223,13 @@ def test_without_labels_the_lowest_loss_on_held_out_rows_is_kept(tmp_path):
     held_out = [SimpleNamespace(place=place, ids=range(count)) for place, count in ((10.0, 3), (18.0, 1))]
     plan = TrainingPlan(40, lambda step: 1.0, evaluate_every=4, keep="best", patience=2, held_out=held_out)
 
-    for parts in ([None], [14, None]):
-        checkpoints = Storage(str(tmp_path / str(len(parts))), "run").checkpoints("line", {})
-        for until in parts:
-            line = Valley()
-            score = lambda module: -module.weight.item()  # noqa: E731
-            found = run_of(line, plan, evaluate=score, checkpoints=checkpoints, until=until).train()
+    for stop in (None, 14):
+        checkpoints = Storage(str(tmp_path / str(stop)), "run").checkpoints("line", {})
+        named = {"evaluate": lambda module: -module.weight.item(), "checkpoints": checkpoints}
+        if stop:
+            stop_after(run_of(Valley(), plan, **named), stop)
+        line = Valley()
+        found = run_of(line, plan, **named).train()
         losses = {entry["step"]: entry["held_out"] for entry in found.history if "held_out" in entry}
         assert losses == {4: 8.0, 8: 4.0, 12: 3.0, 16: 5.0, 20: 8.0}
         assert (found.kept_step, found.held_out, found.score, found.steps) == (12, 3.0, 12.0, 20)
@@ -266,11 +259,6 @@ def test_the_untouched_weights_have_an_entry_that_nothing_is_chosen_by():
     entry = {"step": 0, "dev": {"first": 40.0, "second": 40.0}}
     assert untrained_entry(line, best, 40.0) == entry
     assert untrained_entry(line, named, 41.5) == {"step": 0, "dev": {"second": 41.5}}
-    later = {"step": 4, "dev": {"first": 30.0, "second": 31.0}}
-    assert (
-        TrainingResult(history=[entry, later]).score_by(4) == 31.0
-        and TrainingResult(history=[entry]).score_by(4) is None
-    )
 
 
 # -- updates ---------------------------------------------------------------------------------------------------------
@@ -406,12 +394,9 @@ def _as_on_a_gpu(original):
 
 
 def test_batches_are_prepared_ahead_and_are_the_same(unbroken, saved, as_on_a_gpu):
-    """Also where a training is stopped, and where it ends in between."""
     saved.path = None
     assert saved().said == unbroken.said and saved.seen == unbroken.seen
     torch.testing.assert_close(saved.engine.state_dict(), unbroken.engine.state_dict(), rtol=0, atol=0)
-    saved(until=7)
-    assert list(saved.seen) == list(range(7))
 
 
 class AtOnce:
@@ -430,15 +415,6 @@ class AtOnce:
         future = Future()
         future.set_result(function(*arguments))
         return future
-
-
-def test_a_part_saves_its_end_whatever_rests(checkpoints, monkeypatch, as_on_a_gpu):
-    monkeypatch.setattr(loop.TrainingLoop, "_may_save", lambda run: False)
-    line = Line()
-    plan = TrainingPlan(20, lambda step: 1.0, checkpoint_every=5, log_every=9, keep="first")
-    engine = TorchEngine(line, torch.optim.SGD(line.parameters()))
-    loop.TrainingLoop(line, lambda step: None, plan, engine, checkpoints=checkpoints, until=10).train()
-    assert checkpoints.newest()[0] == 10
 
 
 def test_fast_updates_save_seldom_but_before_the_machine_goes(checkpoints, monkeypatch, as_on_a_gpu):
@@ -636,11 +612,10 @@ def test_members_train_in_the_precision_of_the_settings(make_encoder, make_table
 
 def test_a_training_goes_on_in_the_precision_in_which_it_began(checkpoints):
     """Also on a machine whose default is another one."""
-    for bf16, until in ((True, 3), (False, None)):
-        run = saving(checkpoints=checkpoints, until=until)
-        run.engine.bf16 = bf16
-        run.train()
-    assert run.engine.bf16
+    first, second = (saving(checkpoints=checkpoints) for _ in range(2))
+    first.engine.bf16, second.engine.bf16 = True, False
+    stop_after(first, 3)
+    assert second.train().resumed_at == 3 and second.engine.bf16
 
 
 # -- memory ----------------------------------------------------------------------------------------------------------

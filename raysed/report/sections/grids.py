@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from raysed.report.charts import BLUE, GREY, ORANGE, Chart
+from raysed.report.charts import BLUE, ORANGE, Chart
 from raysed.report.results import RunResults
 from raysed.report.section import Block, Section
 from raysed.store.text import Table, number
@@ -25,11 +25,7 @@ def _blocks(grids: Sequence[Mapping[str, Any]], run: RunResults) -> Iterator[Blo
         words = f"`{grid['recipe']}`: the lower bound {grid['winner']:g} was chosen for the {score}"
         if grid["runner_up"] is not None:
             words += f"; that is {grid['margin']:.2f} above the next bound, {grid['runner_up']:g}{_noise(grid)}"
-        words += "."
-        if grid["scheduler"] != "none":
-            words += f" Bounds that fell behind were stopped early: the grid took {grid['updates']:,} updates instead "
-            words += f"of {grid['updates_full']:,} ({grid['updates'] / grid['updates_full']:.0%})."
-        yield words
+        yield f"{words}."
         notes = {grid["runner_up"]: "next", grid["winner"]: "chosen"}
         columns = {
             "lower bound": lambda bound: f"{bound['lower_bound']:g}",
@@ -37,11 +33,7 @@ def _blocks(grids: Sequence[Mapping[str, Any]], run: RunResults) -> Iterator[Blo
             "max": lambda bound: number(bound["max"]),
             "mean": lambda bound: number(bound["mean"]),
             "std": lambda bound: number(bound["std"] if len(bound["scores"]) > 1 else None),
-            "note": lambda bound, notes=notes: (
-                f"stopped after update {bound['stopped_at']:,}"
-                if bound["stopped_at"] is not None
-                else notes.get(bound["lower_bound"], "")
-            ),
+            "note": lambda bound, notes=notes: notes.get(bound["lower_bound"], ""),
         }
         yield Table.of(sorted(grid["bounds"], key=lambda bound: bound["lower_bound"]), columns)
 
@@ -58,19 +50,16 @@ def _noise(grid: Mapping[str, Any]) -> str:
 
 
 def grid_chart(grid: Mapping[str, Any]) -> Chart | None:
-    """Chart dev scores by lower bound: a dot per model, and a line through the means of fully trained bounds."""
+    """Chart dev scores by lower bound: a dot per model, and a line through the means."""
     bounds = sorted((bound for bound in grid["bounds"] if bound["scores"]), key=lambda bound: bound["lower_bound"])
     if len(bounds) < 2:
         return None
 
     def draw(axes: Any) -> None:
-        whole = [(bound["lower_bound"], bound["mean"]) for bound in bounds if bound["stopped_at"] is None]
-        axes.plot(*zip(*whole), color=BLUE, label="mean")
+        axes.plot(*zip(*((bound["lower_bound"], bound["mean"]) for bound in bounds)), color=BLUE, label="mean")
         for bound in bounds:
             value, scores = bound["lower_bound"], bound["scores"]
             colour, name = (ORANGE, f"chosen: {value:g}") if value == grid["winner"] else (BLUE, "a model")
-            if bound["stopped_at"] is not None:
-                colour, name = GREY, "stopped early (score of fewer steps)"
             axes.plot([value] * len(scores), scores, "o", markersize=5, color=colour, label=name)
             axes.annotate(f"{bound['mean']:.1f}", (value, max(scores)), (0, 5), textcoords="offset points", ha="center")
         axes.margins(y=0.12)

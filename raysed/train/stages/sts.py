@@ -17,12 +17,6 @@ if TYPE_CHECKING:
     from raysed.model.encoder import Encoder
 
 
-def _not_asha(scheduler: Any) -> Any:
-    if scheduler == "asha":
-        raise ValueError("use halving, which compares all bounds at the same time")
-    return scheduler
-
-
 class StsConfig(TuningConfig):
     """Regression of the cosine on graded pairs, with a grid of lower bounds (SED section 5.5)."""
 
@@ -42,12 +36,6 @@ class StsConfig(TuningConfig):
     """Score of a bound: the `mean` or `max` of its models."""
     evaluate_every: int | None = Field(None, ge=1)
     """Updates between evaluations. `null`: as `members.evaluate_every`."""
-    scheduler: Annotated[Literal["none", "halving"], BeforeValidator(_not_asha), SELECTION_ONLY] = "none"
-    """`halving`: compare the bounds at each rung and stop the worse ones. `none`: train all to the end."""
-    halving_reduction: Annotated[int, SELECTION_ONLY] = Field(3, ge=2, serialization_alias="asha_reduction")
-    """One in this many bounds continues after a rung."""
-    halving_rungs: Annotated[int, SELECTION_ONLY] = Field(3, ge=2, serialization_alias="asha_rungs")
-    """Rungs; each has `halving_reduction` times fewer updates than the next, in multiples of `sts.evaluate_every`."""
 
 
 def target_of(score: Any, lower_bound: float) -> Any:
