@@ -24,19 +24,20 @@ import argparse
 import json
 import shutil
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+import torch
 import yaml
 from ensemble_size import DEV, LEARN
 from headline import Scores, difference, embedded, score
+from torch import nn
 from transformers import AutoTokenizer
 
 from raysed.config import Config, load_config, stable_hash
-from raysed.make.scores import mean_weights
 from raysed.model.combination import side_by_side
 from raysed.model.pretrained import load_checkpoint, load_encoder, save_encoder
 from raysed.plan.check import load_evaluation
@@ -171,6 +172,18 @@ def train(
     models[WEIGHTS] = [[[averaged(paths, directory / f"weights-{seed}")]] for seed, paths in enumerate(together)]
     models |= {f"{SEEDS} {name}": [[paths]] for name, paths in trained.items()}
     return models | {ALL: [list(members.values())]}
+
+
+def mean_weights(models: Iterable[nn.Module]) -> dict[str, torch.Tensor]:
+    """Return the mean of the models' states, summed in float64 one by one; integers come from the last model."""
+    sums: dict[str, torch.Tensor] = {}
+    count = 0
+    for model in models:
+        count += 1
+        for name, value in model.state_dict().items():
+            is_float = value.is_floating_point()
+            sums[name] = value.double() + sums.get(name, 0.0) if is_float else value
+    return {name: value / count if value.is_floating_point() else value for name, value in sums.items()}
 
 
 def averaged(paths: Sequence[Path], to: Path) -> Path:

@@ -7,33 +7,25 @@ from raysed.config import Config
 from raysed.model.load import load_model
 from raysed.model.prompts import embed_in_parts
 from raysed.report.scores import display_name
-from raysed.report.sections.unlabelled import neighbours_table, unlabelled_table
 from raysed.resources import device_here
 from raysed.score.intervals import Difference, interval, resample
 from raysed.score.tasks import Evaluation, ModelScores, main_score, mean_score
-from raysed.score.unlabelled import LABELS_ADVICE, unlabelled_scores
 from raysed.store.progress import steps
 from raysed.store.text import Table, number
 
 Row = dict[str, Any]
-"""A model's name, description, layers and scores: `metrics` and `outcomes` by task, and optional `unlabelled`."""
+"""A model's name, description, layers and scores: `metrics` and `outcomes` by task."""
 
 
-def score_model(name: str, evaluation: Evaluation, sentences: Sequence[str], config: Config) -> Row:
-    """Score one model, also without labels on `sentences`; embed each sentence of the evaluation once."""
+def score_model(name: str, evaluation: Evaluation, config: Config) -> Row:
+    """Score one model; embed each sentence of the evaluation once."""
     encoder, budget, device = config.encoder, config.resources.encode_token_budget, device_here(config.resources.gpu)
     model = load_model(name, encoder.pool_layers, encoder.max_length, token_budget=budget, device=device)
     print(f"{name}: {model.description}")
-    scores = ModelScores()
-    if evaluation.tasks:
-        x_UD = embed_in_parts(model.embed, evaluation.sentences, evaluation.roles, f"embed with {name}")
-        with steps(f"score {name}", len(evaluation.tasks)) as begin:
-            scores = evaluation.score(x_UD, begin)
-    row = _row(name, model.description, [] if model.layers is None else [model.layers], scores)
-    if sentences:
-        with steps(f"score {name} without labels", 1):
-            row["unlabelled"] = unlabelled_scores(sentences, model.embed)
-    return row
+    x_UD = embed_in_parts(model.embed, evaluation.sentences, evaluation.roles, f"embed with {name}")
+    with steps(f"score {name}", len(evaluation.tasks)) as begin:
+        scores = evaluation.score(x_UD, begin)
+    return _row(name, model.description, [] if model.layers is None else [model.layers], scores)
 
 
 def score_baselines(evaluation: Evaluation) -> list[Row]:
@@ -53,15 +45,12 @@ def describe(
     baselines: Sequence[Row], models: Sequence[Row], evaluation: Evaluation, headline: Sequence[str]
 ) -> Iterator[str]:
     """Yield all tables and comparisons as text; `headline` names the tasks of the mean."""
-    if evaluation.tasks:
-        columns = {"models": lambda row: row["model"], "mean": lambda row: number(mean_score(row["metrics"], headline))}
-        for task in evaluation.tasks:
-            columns[task] = lambda row, task=task: number(main_score(row["metrics"].get(task, {})))
-        yield Table.of([*baselines, *models], columns).plain()
-        yield "\n".join(f"{name}: {task.size}; {task.measure}, x100" for name, task in evaluation.tasks.items())
-        yield "\n".join(_differences(baselines, models, evaluation, headline))
-    if unlabelled := {row["model"]: row["unlabelled"] for row in models if "unlabelled" in row}:
-        yield f"{unlabelled_table(unlabelled).plain()}\n\n{neighbours_table(unlabelled).plain()}\n\n{LABELS_ADVICE}"
+    columns = {"models": lambda row: row["model"], "mean": lambda row: number(mean_score(row["metrics"], headline))}
+    for task in evaluation.tasks:
+        columns[task] = lambda row, task=task: number(main_score(row["metrics"].get(task, {})))
+    yield Table.of([*baselines, *models], columns).plain()
+    yield "\n".join(f"{name}: {task.size}; {task.measure}, x100" for name, task in evaluation.tasks.items())
+    yield "\n".join(_differences(baselines, models, evaluation, headline))
 
 
 def _differences(

@@ -120,10 +120,10 @@ def test_a_run_without_ray_is_planned_for_this_machine(raysed, monkeypatch):
     assert code == 0 and said.startswith("plan of quickstart for 1 node")
 
 
-def test_one_sentence_without_labels_shows_nothing(raysed, tmp_path):
-    (tmp_path / "one.txt").write_text("Only one sentence is here.\n")
-    code, _, wrong = raysed("evaluate", "--models", "bundled:raw", "--task", str(tmp_path / "one.txt"))
-    assert code == 2 and "one.txt: only 1 usable sentences; at least 2 are needed" in wrong
+def test_sentences_without_labels_are_no_task(raysed, tmp_path):
+    (tmp_path / "text.txt").write_text("It rains.\nThe sun shines.\n")
+    code, _, wrong = raysed("evaluate", "--models", "bundled:raw", "--task", str(tmp_path / "text.txt"))
+    assert code == 2 and "text.txt, line 1: 1 tab-separated columns instead of 3" in wrong
 
 
 def test_an_unknown_command_is_a_users_mistake(raysed):

@@ -14,17 +14,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from started_jobs import ALONE, ONE_LAYER, artefact, digest, manifest, remade, tiny_evaluation, tiny_settings
 
 import raysed.cluster.session
 import raysed.pipeline
 from raysed import cli
 from raysed.config import EncoderConfig, load_config, make_config
-from raysed.data.tokens import read_tokens, tokenize
+from raysed.data.tokens import tokenize
 from raysed.errors import RunFailed, UserError
 from raysed.model.encoding import encode
-from raysed.model.pretrained import load_checkpoint, load_tokenizer
+from raysed.model.pretrained import load_checkpoint
 from raysed.recipe import parse_recipe
 from raysed.store.checkpoints import Checkpoints
 from raysed.store.status import describe, finished_report
@@ -53,8 +52,6 @@ def test_the_report_has_every_row_and_says_it_is_complete(finished):
     expected = {
         *((recipe, "base", 1) for recipe in ("base", "base-flow", "base-whiten")),
         ("ct", "ensemble", 1),
-        ("ct", "centred", 1),
-        ("ct", "soup", 1),
     }
     expected |= {("ct", "member", 1), ("ct-sed", "learner", 1), ("ct-sed-flow", "learner", 1)}
     assert set(kinds) == expected | {("word-overlap", "baseline", 0), ("tf-idf", "baseline", 0)}
@@ -63,7 +60,7 @@ def test_the_report_has_every_row_and_says_it_is_complete(finished):
     assert report["rows"][0]["metrics"]["generated-test"]["pairs"] == 150
     assert (finished / "report.md").read_text().startswith("# tiny")
     assert {p.name for p in (finished / "plots").iterdir()} == {
-        "scores.png", "training-ct.png", "training-ct-sed.png", "spectrum.png", "agreement.png", "edit-distance.png",
+        "scores.png", "training-ct.png", "training-ct-sed.png", "agreement.png",
     }  # fmt: skip
 
 
@@ -72,7 +69,7 @@ def test_a_finished_run_is_described_in_words_and_counts(finished):
     assert code == 0 and lines[1:] == [
         "finished: corpus, model, plots, 3 of 3 ct/members, 1 of 1 ct-sed/learners, base-flow/calibrations, "
         "base-whiten/calibrations, base/embeddings, ct-sed-flow/calibrations, ct-sed/embeddings, ct-sed/fidelity, "
-        "ct-sed/targets, 3 ct/embeddings, ct/ensemble, ct/soup"
+        "ct-sed/targets, 3 ct/embeddings, ct/ensemble"
     ]
 
 
@@ -104,40 +101,6 @@ def test_the_ensemble_is_scored_by_its_mean_embedding(finished):
     mean = np.mean([encode(member, tokens, (1,))[0] for member in members], axis=0)
     expected = evaluation.score(mean).metrics["generated-test"]["spearman"]
     assert row["metrics"]["generated-test"]["spearman"] == pytest.approx(expected, abs=0.02)
-
-
-def test_the_centred_ensemble_is_the_mean_of_members_without_what_all_sentences_share(finished):
-    """Recomputed from the members' files: each member less its mean vector of the corpus, all of which is a sample."""
-    report = json.loads((finished / "report.json").read_text())
-    (row,) = [row for row in report["rows"] if row["kind"] == "centred"]
-    evaluation, tokenizer = tiny_evaluation(), load_tokenizer(EncoderConfig(**ONE_LAYER))
-    members = [load_checkpoint(artefact(finished, f"ct/members/{i:02d}")) for i in range(3)]
-    tokens, corpus = tokenize(tokenizer, evaluation.sentences, 75), read_tokens(artefact(finished, "corpus"))
-    centred = [encode(member, tokens, (1,))[0] - encode(member, corpus, (1,))[0].mean(0) for member in members]
-    assert len(corpus) <= 2000
-    expected = evaluation.score(np.mean(centred, axis=0)).metrics["generated-test"]["spearman"]
-    assert row["metrics"]["generated-test"]["spearman"] == pytest.approx(expected, abs=0.02)
-    (raw,) = [row["metrics"]["generated-test"]["spearman"] for row in report["rows"] if row["kind"] == "ensemble"]
-    assert abs(raw - expected) > 0.05
-    assert "| centred ensemble " in (finished / "report.md").read_text()
-
-
-def test_the_soup_is_the_encoder_with_the_mean_of_the_weights(finished):
-    """Recomputed from the members' files."""
-    report = json.loads((finished / "report.json").read_text())
-    (row,) = [row for row in report["rows"] if row["kind"] == "soup"]
-    evaluation = tiny_evaluation()
-    members = [load_file(artefact(finished, f"ct/members/{i:02d}") / "model.safetensors") for i in range(3)]
-    soup = load_checkpoint(artefact(finished, "ct/members/00"))
-    for name, weight in soup.transformer.state_dict().items():
-        weight.copy_(torch.from_numpy(np.mean([member[name].double().numpy() for member in members], axis=0)))
-    tokens = tokenize(load_tokenizer(EncoderConfig(**ONE_LAYER)), evaluation.sentences, 75)
-    expected = evaluation.score(encode(soup, tokens, (1,))[0]).metrics["generated-test"]["spearman"]
-    assert row["metrics"]["generated-test"]["spearman"] == pytest.approx(expected, abs=0.02)
-    singles = [row["metrics"]["generated-test"]["spearman"] for row in report["rows"] if row["kind"] == "member"]
-    assert min(abs(expected - single) for single in singles) > 0.02, "it is none of them"
-    assert "| weight average of the members | ct " in (finished / "report.md").read_text()
-    assert "weight average of the members of ct against the full ensemble " in report["findings"]
 
 
 def test_members_differ_and_their_mean_is_the_target(finished):

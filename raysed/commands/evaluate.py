@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from raysed.cli import check_output, write_output
 from raysed.commands import add_names, add_tasks, parser_of, refuse_renamed
-from raysed.errors import UserError
 
 if TYPE_CHECKING:
     from raysed.config import Config
@@ -28,8 +27,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     result = parser_of(__doc__, "--set")
     add_names(result, "--models", "MODEL", "directories or hub ids", required=True)
-    task = "graded pairs, labelled texts, a directory in BEIR's layout, or a .txt of unlabelled sentences, "
-    add_tasks(result, f"{task}instead of the tasks of a config")
+    add_tasks(result, "graded pairs, labelled texts or a directory in BEIR's layout, instead of the tasks of a config")
     result.add_argument("--config", help="a name from raysed/configs/ or a YAML file; quickstart if no task is given")
     layers = "average this many last layers of plain transformers, or first_last"
     result.add_argument("--pool-layers", metavar="LAYERS", help=layers)
@@ -40,28 +38,22 @@ def parser() -> argparse.ArgumentParser:
 
 def job(arguments: argparse.Namespace) -> None:
     """Load the tasks, score one model after another, and print tables."""
-    config, texts = _settings(arguments)
+    config = _settings(arguments)
     if arguments.output:
         check_output(arguments.output)
 
     from raysed.process import prepare_process
 
     prepare_process()
-    from raysed.config import CorpusConfig
-    from raysed.data.corpus import CorpusReport, sentence_chunks
     from raysed.model.load import check_layers
     from raysed.plan.check import load_evaluation
     from raysed.score.tasks import Evaluation
     from raysed.side_by_side import describe, score_baselines, score_model
 
-    chunks = sentence_chunks(CorpusConfig(source=texts), 0, CorpusReport()) if texts else []
-    sentences = [sentence for _, chunk in chunks for sentence in chunk]
-    if texts and len(sentences) < 2:
-        raise UserError(f"{', '.join(texts)}: only {len(sentences)} usable sentences; at least 2 are needed")
     evaluation = Evaluation.load(config.evaluation, config.seed) if arguments.tasks else load_evaluation(config)
     for name in arguments.models:
         check_layers(name, config.encoder.pool_layers, asked_for="pool_layers" in config.encoder.model_fields_set)
-    models = [score_model(name, evaluation, sentences, config) for name in dict.fromkeys(arguments.models)]
+    models = [score_model(name, evaluation, config) for name in dict.fromkeys(arguments.models)]
     baselines, tasks = score_baselines(evaluation), config.evaluation.report_tasks()
     for text in describe(baselines, models, evaluation, tasks):
         print(f"\n{text}")
@@ -71,16 +63,15 @@ def job(arguments: argparse.Namespace) -> None:
         write_output(arguments.output, json.dumps({"tasks": tasks, **about, "models": rows}, indent=1) + "\n")
 
 
-def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
-    """Return the settings, and files of unlabelled sentences; `--task` replaces the tasks of a config."""
+def _settings(arguments: argparse.Namespace) -> "Config":
+    """Return the settings; `--task` replaces the tasks of a config."""
     from raysed.config import find_config, load_config
 
     layers = [f"encoder.pool_layers={arguments.pool_layers}"] if arguments.pool_layers else []
     path = find_config(arguments.config or "quickstart") if arguments.config or not arguments.tasks else None
     config = load_config(path, [*arguments.overrides, *layers])
     if not arguments.tasks:
-        return config, []
+        return config
     from raysed.score.tasks import with_tasks
 
-    evaluation, texts = with_tasks(config.evaluation, arguments.tasks)
-    return config.model_copy(update={"evaluation": evaluation}), texts
+    return config.model_copy(update={"evaluation": with_tasks(config.evaluation, arguments.tasks)})

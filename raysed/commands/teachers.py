@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
     result = parser_of(__doc__, "--set")
     add_names(result, "--teachers", "MODEL", "models, or .parquet files of embeddings")
     refuse_renamed(result, {"MODEL": "--teachers"})
-    add_tasks(result, "graded pairs, labelled texts, a directory in BEIR's layout, or a .txt of sentences")
+    add_tasks(result, "graded pairs, labelled texts or a directory in BEIR's layout")
     result.add_argument("--dev", metavar="TASK", help="choose the best subset on this task; default: all tasks")
     add_names(result, "--corpus", "SOURCE", "sentences without labels")
     result.add_argument("--config", help="config for the teachers, tasks and combination that are not given here")
@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
 
 def job(arguments: argparse.Namespace) -> None:
     """Embed all sentences with one teacher after another, compare, and print tables."""
-    config, texts = _settings(arguments)
+    config, texts = _settings(arguments), arguments.corpus
     if arguments.output:
         check_output(arguments.output)
 
@@ -104,8 +104,8 @@ def job(arguments: argparse.Namespace) -> None:
         write_output(arguments.output, json.dumps(comparison, indent=1) + "\n")
 
 
-def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
-    """Return the settings, and sources of unlabelled sentences; options replace a config's settings."""
+def _settings(arguments: argparse.Namespace) -> "Config":
+    """Return the settings; options replace a config's settings."""
     from raysed.config import TeacherConfig, find_config, load_config, with_unique_titles
     from raysed.plan.consistency import combination_problems
 
@@ -122,19 +122,19 @@ def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
         raise UserError(problem)
     if not (arguments.tasks or arguments.corpus or arguments.dev):
         if arguments.config:
-            return config, []
+            return config
         raise UserError(
             "teachers cannot be compared without sentences; name a --task with labels, or your own text with --corpus"
         )
     from raysed.score.tasks import with_tasks
 
-    evaluation, texts = with_tasks(config.evaluation, arguments.tasks, arguments.dev)
+    evaluation = with_tasks(config.evaluation, arguments.tasks, arguments.dev)
     for name, task in list(evaluation.tasks.items()):  # for each subset, k-means and probes would take minutes
         if task.kind == "clustering":
             del evaluation.tasks[name]
         elif task.kind == "classification":
             evaluation.tasks[name] = task.model_copy(update={"kind": "neighbours"})
-    return config.model_copy(update={"evaluation": evaluation}), [*arguments.corpus, *texts]
+    return config.model_copy(update={"evaluation": evaluation})
 
 
 def _known_to_all(evaluation: "Evaluation", teachers: Sequence["Teacher"]) -> "Evaluation":

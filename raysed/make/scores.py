@@ -8,27 +8,24 @@ twice.
 import hashlib
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
 import numpy as np
-import torch
-from torch import nn
 
 from raysed.config import CalibrationConfig, FlowConfig, Layers, Role, derive_seed
 from raysed.context import Context
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.pairs import read_pairs
-from raysed.data.targets import MEAN
 from raysed.data.tokens import Tokenizer, TokenTable, read_tokens
 from raysed.errors import RunFailed, UserError
 from raysed.graph import Artefact, ExternalInput, OutcomeMember, Short
 from raysed.make.inputs import Named, layers_file
 from raysed.model.calibration import save_calibration
 from raysed.model.encoding import encode
-from raysed.model.pretrained import load_checkpoint, load_start, text_tokenizer
+from raysed.model.pretrained import load_start, text_tokenizer
 from raysed.model.prompts import embed_in_parts
 from raysed.model.teacher import Teacher
 from raysed.recipe import Recipe
@@ -42,7 +39,6 @@ from raysed.train.flow_fit import distinct_pairs
 from raysed.train.state import seed_everything
 
 OF_TASK = "embeddings.npy"
-_CENTRED_ON = 2000  # sentences of the corpus that determine the centre
 Parts = dict[str | None, np.ndarray]
 """Rows to fit on, by task; under None if all tasks share one calibration."""
 
@@ -51,7 +47,7 @@ Parts = dict[str | None, np.ndarray]
 
 
 class EvaluationEmbeddings(Artefact):
-    """Embeddings of the evaluation's sentences by `model`, or by the mean weights of several."""
+    """Embeddings of the evaluation's sentences by `model`."""
 
     def __init__(
         self,
@@ -61,7 +57,6 @@ class EvaluationEmbeddings(Artefact):
         model: Artefact | OutcomeMember | None,
         sentences: ExternalInput,
         poolings: Sequence[Layers],
-        may_fail: bool = False,
     ):
         super().__init__(
             name,
@@ -71,19 +66,13 @@ class EvaluationEmbeddings(Artefact):
             {"encoder": encoder, "model": model, "sentences": sentences},
             {"layers": poolings},
             execution=Short(),
-            may_fail=may_fail,
         )
 
 
 def embeddings(out: Path, inputs: Named, settings: Named, context: Context) -> None:
-    """Embed sentences at every pooling with one encoder, or the mean weights of several; refuse non-finite results."""
-    sentences, config = inputs["sentences"], inputs["encoder"]
-    models = inputs["model"] if isinstance(inputs["model"], list) else [inputs["model"]]
-    loaded = (load_checkpoint(path, config.trust_remote_code) for path in models)
-    weights = mean_weights(loaded) if len(models) > 1 else None  # before the encoder, to hold at most two models
-    encoder, tokenizer = load_start(config, models[0])
-    if weights:
-        encoder.load_state_dict(weights)
+    """Embed sentences at every pooling with one encoder; refuse non-finite results."""
+    sentences, config, model = inputs["sentences"], inputs["encoder"], inputs["model"]
+    encoder, tokenizer = load_start(config, model)
     evaluation, tokens = sentences.evaluation, sentences.tokens
     if tokens is None:
         whole = Tokenizer(tokenizer, config.max_length, sentences.prompts)
@@ -91,33 +80,10 @@ def embeddings(out: Path, inputs: Named, settings: Named, context: Context) -> N
     results = encode(encoder.to(context.device), tokens, settings["layers"], context.token_budget)
     for layers, x_UD in zip(settings["layers"], results):
         if not np.isfinite(x_UD).all():
-            name = config.path if models[0] is None else "/".join(models[0].parts[-3:])
+            name = config.path if model is None else "/".join(model.parts[-3:])
             raise UserError(f"{name}: the embeddings of some evaluation sentences are not finite")
         np.save(out / layers_file(layers), x_UD)
     emit(sentences=len(tokens))
-
-
-def centre(out: Path, inputs: Named, settings: Named, context: Context) -> None:
-    """Write the mean vector [D] of some corpus sentences, averaged over members; for an ensemble without targets."""
-    table, sums = read_tokens(inputs["corpus"]), 0.0
-    rows = np.random.default_rng(len(table)).choice(len(table), min(_CENTRED_ON, len(table)), replace=False)
-    sample = table.take(np.sort(rows))
-    for path in inputs["model"]:
-        encoder = load_checkpoint(path, inputs["encoder"].trust_remote_code).to(context.device)
-        sums = sums + encode(encoder, sample, (settings["layers"],), context.token_budget)[0].mean(0, dtype=np.float64)
-    np.save(out / MEAN, sums / len(inputs["model"]))
-
-
-def mean_weights(models: Iterable[nn.Module]) -> dict[str, torch.Tensor]:
-    """Return the mean of the models' states, summed in float64 one by one; integers come from the last model."""
-    sums: dict[str, torch.Tensor] = {}
-    count = 0
-    for model in models:
-        count += 1
-        for name, value in model.state_dict().items():
-            is_float = value.is_floating_point()
-            sums[name] = value.double() + sums.get(name, 0.0) if is_float else value
-    return {name: value / count if value.is_floating_point() else value for name, value in sums.items()}
 
 
 def teacher_embeddings(out: Path, inputs: Named, settings: Named, context: Context) -> Named:

@@ -29,11 +29,6 @@ def outcome_of(node: str) -> str:
     return f"{node}/grid/choice" if last_stage(node).is_grid else f"{node}/ensemble"
 
 
-def soup_of(node: str) -> str:
-    """Return the artefact with the evaluation's sentences embedded by an ensemble's mean weights."""
-    return f"{node}/soup"
-
-
 @dataclass(frozen=True)
 class ScoredModel:
     """A model that may be scored, and where its embeddings of the evaluation's sentences are.
@@ -62,7 +57,6 @@ class Facts:
     Attributes:
         members_corpus: facts about the members' corpus, if learners read only a part of it.
         together: artefact of the combined external teachers; None if they were not combined or scored.
-        soups, centres: artefacts by ensemble, see `soup_of` and `Plan.centres`.
         worth: scores of the teachers alone and together, with their names; None if not scored.
         shares_space_of: the only teacher, if learners share its space.
     """
@@ -76,8 +70,6 @@ class Facts:
     pairs: Mapping[str, str] = field(default_factory=dict)
     views: Mapping[str, str] = field(default_factory=dict)
     together: str | None = None
-    soups: Mapping[str, str] = field(default_factory=dict)
-    centres: Mapping[str, str] = field(default_factory=dict)
     worth: Mapping[str, Any] | None = None
     shares_space_of: str | None = None
 
@@ -128,8 +120,6 @@ def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
         pairs={kind: pairs.summary() for kind, pairs in job.pairs.items()},
         views={kind: state.entry(f"views/{kind}").meta["summary"] for kind in job.views},
         together=COMBINED_EMBEDDINGS if state.entry(COMBINED_EMBEDDINGS) else None,
-        soups={n: soup_of(n) for n in outcomes if state.entry(soup_of(n))},
-        centres={n: name for n, name in plan.centres.items() if state.entry(name)},
         worth=worth and by_title(worth.meta, [teacher.title for teacher in job.teachers]),
         shares_space_of=job.teachers[0].title if shares_space else None,
     )

@@ -11,13 +11,13 @@ from raysed.graph import Artefact, ExternalInput, Graph, OutcomeMember, Short
 from raysed.make.fidelity import learner_fidelity
 from raysed.make.inputs import Sentences
 from raysed.make.models import EnsembleOutcome, GridOutcome, Learner, Member
-from raysed.make.scores import EvaluationEmbeddings, FittedCalibration, centre
+from raysed.make.scores import EvaluationEmbeddings, FittedCalibration
 from raysed.make.targets import MeanTargets, mean_of_members
 from raysed.make.text import RewrittenViews, labelled_pairs, sentence_table, small_corpus, static_start, view_table
 from raysed.model.pretrained import text_tokenizer
 from raysed.model.prompts import learner_prompts
 from raysed.model.shape import shape_of
-from raysed.plan.artefacts import ScoredModel, soup_of
+from raysed.plan.artefacts import ScoredModel
 from raysed.plan.check import Job
 from raysed.plan.consistency import combination_warnings
 from raysed.plan.requirements import CORPUS, MEMBERS_CORPUS, corpora, models_of, trainings_of, trains_on_corpus
@@ -38,13 +38,12 @@ class Plan:
         encoder, sentences, dev: inputs that most artefacts have.
         table: tables to train on, by name.
         scored: models that may be scored, by recipe.
-        centres: by ensemble, the artefact with its mean vector over the corpus, in a file `MEAN`.
     """
 
     def __init__(self, job: Job):
         config = job.config
         self.job, self.config, self.shape = job, config, shape_of(config.encoder)
-        self.graph, self.scored, self.centres = Graph(), defaultdict[str, list[ScoredModel]](list), {}
+        self.graph, self.scored = Graph(), defaultdict[str, list[ScoredModel]](list)
         self.encoder = ExternalInput(job.inputs["encoder"], config.encoder, job.watched["encoder"])
         self._poolings = tuple(dict.fromkeys([*config.evaluation.pool_layers, config.encoder.pool_layers]))
         # One of each set of recipes that differ only in calibration.
@@ -160,17 +159,9 @@ class Plan:
                 )
                 found[node] = self.graph.add(EnsembleOutcome(node, stage, list(members), least, is_used))
         for node in (node for node in nodes if node in {recipe.ensemble for recipe in self.job.recipes}):
-            count = models_of(node, config)
-            for index in range(count):
+            for index in range(models_of(node, config)):
                 member = OutcomeMember(found[node], index)
                 self._embed(node, "member", index, member, f"member {index:02d} of {node}")
-            if count > 1:
-                healthy, what = OutcomeMember(found[node], None, "healthy"), f"the mean weights of {node}"
-                name, layers = soup_of(node), [config.encoder.pool_layers]
-                soup = EvaluationEmbeddings(name, what, self.encoder, healthy, self.sentences, layers, may_fail=True)
-                self.graph.add(soup)
-                if last_stage(node).labels is None and self.job.needs_corpus:
-                    self._centre(node, healthy)
         return found
 
     def _member(
@@ -200,16 +191,6 @@ class Plan:
             memory=partial(largest_need, [node], config, self.shape),
         )
         return self.graph.add(member)
-
-    def _centre(self, node: str, members: OutcomeMember) -> None:
-        """Record which artefact has the mean vector of an ensemble: its targets, or one added here."""
-        if node in self._means():
-            self.centres[node] = f"{node}-{SED}/targets"
-            return
-        inputs = {"encoder": self.encoder, "model": members, "corpus": self.table[CORPUS]}
-        settings, name = {"layers": self.config.encoder.pool_layers}, f"{node}/centre"
-        made = Artefact(name, f"mean vector of {node}", "evaluation", centre, inputs, settings, execution=Short())
-        self.centres[node] = self.graph.add(made).name
 
     # targets and learners
 

@@ -19,7 +19,6 @@ from raysed.registry import calibrations, stages
 from raysed.report.findings import comparisons, comparisons_table, gain_sentence
 from raysed.report.results import RunResults, public_name, versions
 from raysed.report.scores import AVERAGE
-from raysed.report.sections.exported import sanity_words
 from raysed.store.text import render, sentence, size
 
 _WAYS = {
@@ -77,7 +76,6 @@ def write_card(run: RunResults, path: Path) -> None:
         trained_on=(corpus or "the pairs named below") if recipe.members or recipe.distils else "",
         ways=ways,
         worth=gain_sentence(run.scores),
-        sanity=sanity_words(run.sanity),
         scores=comparisons_table(comparisons(run.scores)),
         parameters=model.parameters / 1e6,
         weights=size(sum(file.stat().st_size for file in path.rglob("*.safetensors"))),

@@ -163,9 +163,6 @@ def _effects(scores: ScoreTable) -> Iterator[_Effect]:
         if scores.groups.get((family, "member"), {"n": 0})["n"] < 2:
             continue  # a single member is its own mean
         yield ("Averaging", f"{titled(*whole[:2])} against the best one", whole, (family, "member", "best"))
-        for kind in ("centred", "soup"):
-            other = (family, kind, "mean")
-            yield ("Averaging", f"{titled(*other[:2])} against the full ensemble", other, whole)
     yield from _labels(scores)
     yield from _calibrated(scores)
 

@@ -12,7 +12,6 @@ from raysed.report.document import Document
 from raysed.report.findings import findings, gain_sentence
 from raysed.report.results import RunResults
 from raysed.report.section import all_sections
-from raysed.report.sections.exported import sanity_words
 from raysed.report.sections.scores import headline_table, layers_table, widths_table
 from raysed.report.sections.teachers import teachers_table
 from raysed.store.progress import emit, steps
@@ -104,14 +103,14 @@ def _summarize(run: RunResults, data: Mapping[str, Any], write_line: Callable[[s
     write_line(f"\n{choice.model.recipe}: {gain_sentence(run.scores)}")
     write_line(f"report: {storage.uri('report.html')}   as text: {storage.uri('report.md')}")
     if not choice.refusal:
-        write_line(f"model: {storage.uri('model')}: {choice.words()}; {sanity_words(run.sanity)}")
+        write_line(f"model: {storage.uri('model')}: {choice.words()}")
     if choice.warning:
         write_line(f"warning: {choice.warning}")
     write_line(f"TensorBoard: tensorboard --logdir {storage.uri('logs')}")
     if choice.refusal:
         write_line(f"\n{choice.refusal}")
         return
-    found = data["analysis.unlabelled"][choice.model.recipe]
+    found = data["neighbours"][choice.model.recipe]
     example = found["neighbours"][0]
     write_line(f"\nOf {found['sentences']:,} sentences, the model places these nearest to: {example['sentence']}")
     for near in example["nearest"]:

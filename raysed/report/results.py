@@ -14,7 +14,6 @@ import numpy as np
 from raysed._version import __version__
 from raysed.config import Config, Layers, derive_seed
 from raysed.data.parquet import SentenceTable
-from raysed.data.targets import MEAN
 from raysed.data.tokens import with_prompts
 from raysed.make.scores import load_embeddings
 from raysed.model.calibration import load_calibration
@@ -27,8 +26,8 @@ from raysed.recipe import BASE, TEACHERS, parse_recipe
 from raysed.report.choice import Choice, choose
 from raysed.report.scores import Draws, Group, Row, ScoreTable, stage_labels
 from raysed.score.intervals import resample
+from raysed.score.neighbours import MOST_SENTENCES
 from raysed.score.tasks import Embeddings, Evaluation, Outcomes, mean_embeddings
-from raysed.score.unlabelled import MOST_SENTENCES, correct_triples, correct_triples_of_tf_idf, triples
 from raysed.store.storage import Storage
 
 _PACKAGES = "ray torch transformers datasets deepspeed safetensors pyarrow scipy numpy".split()
@@ -83,7 +82,7 @@ class RunResults:
 
     @cached_property
     def scores(self) -> ScoreTable:
-        """Scores of models at every pooling, of ensembles (mean embeddings, mean weights), grids and baselines."""
+        """Scores of models at every pooling, of ensembles (mean embeddings), grids and baselines."""
         model, (table, outcomes) = self.choice.model, self._scores
         table = replace(table, exported=table.row(model.recipe, model.kind, model.index))
         self.begin("intervals")
@@ -126,15 +125,9 @@ class RunResults:
                     scores = evaluation.score(self.embeddings(model, layers))
                     row = Row(recipe, model.kind, model.index, None, layers, scores.metrics, model.left_out)
                     yield row, scores.outcomes
-            soup = self.facts.soups.get(recipe)
-            combined = {"ensemble": self._combined(recipe)}
-            combined |= {"soup": load_embeddings(self.storage.fetch(soup), main)} if soup else {}
-            if (centre := self.facts.centres.get(recipe)) and combined["ensemble"] is not None:
-                combined["centred"] = combined["ensemble"] - np.load(self.storage.fetch(centre) / MEAN)
-            for kind, embeddings in combined.items():
-                if embeddings is not None:
-                    scores = evaluation.score(embeddings)
-                    yield Row(recipe, kind, 0, None, main, scores.metrics), scores.outcomes
+            if (embeddings := self._combined(recipe)) is not None:
+                scores = evaluation.score(embeddings)
+                yield Row(recipe, "ensemble", 0, None, main, scores.metrics), scores.outcomes
 
     def _grid_models(self) -> Iterator[tuple[Row, Outcomes]]:
         """Yield the grid models; they have only a dev score."""
@@ -208,12 +201,6 @@ class RunResults:
     def prompts(self) -> Prompts:
         """Prompts of the run's own models, by role."""
         return learner_prompts(self.config.search, self.config.encoder)
-
-    @cached_property
-    def sanity(self) -> dict[str, int]:
-        """Counts of sanity triples that the chosen model, the original encoder and TF-IDF answer correctly."""
-        found = {"triples": len(triples()), "exported": correct_triples(self.exported_model.embed)}
-        return found | {"base": correct_triples(self.base_model.embed), "words": correct_triples_of_tf_idf()}
 
     @cached_property
     def speed(self) -> float:

@@ -23,16 +23,14 @@ KIND_NAMES = dict(
     grid="grid models",
     member="members",
     ensemble="full ensemble",
-    centred="centred ensemble",
-    soup="weight average of the members",
     learner="learner",
 )
 UNTRAINED = ("baseline", "base")
 """Kinds that need no training."""
-_KIND_ORDER = ("baseline", "base", "member", "ensemble", "centred", "soup", "learner")
+_KIND_ORDER = ("baseline", "base", "member", "ensemble", "learner")
 _BASELINE_NAMES = {WORD_OVERLAP: "word overlap", TF_IDF: "TF-IDF", BM25: "BM25"}
 
-Kind = Literal["baseline", "base", "member", "ensemble", "centred", "soup", "grid", "learner"]
+Kind = Literal["baseline", "base", "member", "ensemble", "grid", "learner"]
 Group = tuple[str, str]
 """Recipe and kind."""
 Groups = dict[Group, dict[str, Any]]

@@ -4,8 +4,7 @@ Word overlap and TF-IDF score every kind of task, BM25 retrieval only. Document 
 texts. Scikit-learn is imported inside functions: it takes a second, and most processes never need it.
 """
 
-import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ _UNSPACED = (
 """Thai, Lao, Burmese, Khmer, Japanese and Chinese have no spaces: each character counts as a word."""
 _LETTER = rf"[^\W{_UNSPACED}]"
 _WORD = rf"[{_UNSPACED}]|{_LETTER}{{2,}}"  # others have at least two letters, as in scikit-learn and bm25s
-_SYMBOL = re.compile(rf"[{_UNSPACED}]|{_LETTER}+|[^\w\s]")
 Vectors = Callable[[Sequence[str]], csr_matrix]
 """Maps N texts to sparse unit rows [N, V]; zero for a text without words."""
 
@@ -85,25 +83,3 @@ def bm25_of(documents: Sequence[str]) -> Callable[[Sequence[str]], np.ndarray]:
     index.index(of_documents, show_progress=False)
     zeros_N = np.zeros(len(documents), np.float32)
     return lambda queries: np.stack([index.get_scores(query) if query else zeros_N for query in words(queries)])
-
-
-def edit_distance(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
-    """Return the insertions, deletions and replacements of symbols that turn `a` into `b` (Levenshtein 1966)."""
-    symbols = {symbol: i for i, symbol in enumerate({*a, *b})}
-    b_M, place_M = np.array([symbols[symbol] for symbol in b], np.int64), np.arange(len(b) + 1)
-    row_M = place_M
-    for i, symbol in enumerate(a, start=1):
-        kept_M = np.minimum(row_M[1:] + 1, row_M[:-1] + (b_M != symbols[symbol]))
-        # An insertion costs 1 per place, so the cheapest predecessor has the least cost minus place.
-        row_M = np.minimum.accumulate(np.append(i, kept_M) - place_M) + place_M
-    return int(row_M[-1])
-
-
-def word_edits(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
-    """Return the edit distance of each pair in lower-cased words, int64 [P]; punctuation marks count as words.
-
-    The gold scores of STS-B's dev pairs correlate with it at -24.0, and at -20.2 if characters are counted. BERT-flow
-    prints -24.6 (table 6), but not what it counts.
-    """
-    cut = [[_SYMBOL.findall(sentence.lower()) for sentence in side] for side in (first, second)]
-    return np.array([edit_distance(a, b) for a, b in zip(*cut)], dtype=np.int64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import statistics
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +14,6 @@ import numpy as np
 
 from raysed.config import EvaluationConfig, Layers, Role, TaskConfig, stable_hash
 from raysed.context import ignore
-from raysed.data.rows import first_filled_line
-from raysed.data.sources import ending, local_file
 from raysed.errors import UserError
 from raysed.model.prompts import Prompts
 from raysed.score.kinds import EvaluationTask, kinds
@@ -173,21 +170,11 @@ def task_name(source: str, taken: Container[str]) -> str:
     return source if not name or name in taken else name
 
 
-def without_labels(sources: Sequence[str]) -> list[str]:
-    """Return the `.txt` files among `sources` with one sentence per line, and so no labels."""
-    files = {source: os.path.expanduser(source) for source in sources if ending(source) == ".txt"}
-    found = {source: path for source, path in files.items() if os.path.isfile(path)}
-    return [source for source, path in found.items() if "\t" not in first_filled_line(local_file(path))[1]]
-
-
-def with_tasks(
-    config: EvaluationConfig, sources: Sequence[str], dev: str | None = None
-) -> tuple[EvaluationConfig, list[str]]:
-    """Return settings with the tasks in these files instead of their own, and the files of sentences without labels."""
-    texts, chosen = without_labels(sources), [dev] if dev else []
-    tasks = tasks_of([*chosen, *(source for source in sources if source not in [*texts, *chosen])], chosen)
-    update = {"tasks": tasks, "dev": next(iter(tasks)) if dev else None, "report": None}
-    return config.model_copy(update=update), texts
+def with_tasks(config: EvaluationConfig, sources: Sequence[str], dev: str | None = None) -> EvaluationConfig:
+    """Return settings with the tasks in these files instead of their own."""
+    chosen = [dev] if dev else []
+    tasks = tasks_of([*chosen, *(source for source in sources if source not in chosen)], chosen)
+    return config.model_copy(update={"tasks": tasks, "dev": next(iter(tasks)) if dev else None, "report": None})
 
 
 def tasks_of(sources: Sequence[str] | Mapping[str, str], dev: Container[str] = ()) -> dict[str, TaskConfig]:

@@ -1,6 +1,5 @@
 """Retrieval tasks and labelled texts are read from files as users write them; mistakes name file and line."""
 
-import gzip
 import json
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 
 from raysed.config import TaskConfig
 from raysed.errors import UserError
-from raysed.score.tasks import kind_of, load_any_task, without_labels
+from raysed.score.tasks import kind_of, load_any_task
 
 
 def write(path: Path, *lines: str) -> str:
@@ -109,17 +108,6 @@ def test_a_column_split_says_what_is_predicted(tmp_path):
 def test_few_texts_per_label_are_enough(tmp_path):
     task = load_any_task("t", labelled(tmp_path, [f"text {i}\t{'ab'[i % 2]}" for i in range(10)]))
     assert task.outcome(np.random.default_rng(0).normal(size=(10, 3))).shape == (10,)
-
-
-def test_text_without_tabs_has_no_labels(tmp_path):
-    plain = write(tmp_path / "plain.txt", "", "However, it rains.", "A\ttab.")
-    pairs = write(tmp_path / "pairs.txt", "5\tIt rains.\tRain falls.")
-    assert without_labels([plain, pairs]) == [plain]
-    for time in range(1, 20):  # part of the compressed bytes, which may have a tab
-        for file in (plain, pairs):
-            with gzip.GzipFile(f"{file}.gz", "wb", mtime=time) as packed:
-                packed.write(Path(file).read_bytes())
-        assert without_labels([f"{plain}.gz", f"{pairs}.gz"]) == [f"{plain}.gz"]
 
 
 def test_the_kind_of_a_task_is_seen_from_its_files(beir, tmp_path):

@@ -2,15 +2,13 @@
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 from raysed.config import EncoderConfig, TeacherConfig
 from raysed.context import Context
 from raysed.data.tokens import tokenize
 from raysed.graph import Ref, Task
 from raysed.make.inputs import Sentences
-from raysed.make.scores import embeddings, mean_weights, teacher_embeddings
+from raysed.make.scores import embeddings, teacher_embeddings
 from raysed.model.pretrained import load_encoder, save_encoder
 from raysed.model.teacher import load_teacher
 from raysed.score.kinds.neighbours import Neighbours
@@ -27,7 +25,7 @@ def run(tiny_encoder_dir, tmp_path, tiny_tokenizer, make_sentences):
     return encoder, Storage(str(tmp_path), "run"), Sentences(evaluation, tokenize(tiny_tokenizer, texts, 20))
 
 
-def embed(name: str, model: Ref | list[Ref] | None, encoder: EncoderConfig, sentences: Sentences) -> Task:
+def embed(name: str, model: Ref | None, encoder: EncoderConfig, sentences: Sentences) -> Task:
     inputs = {"model": model, "encoder": encoder, "sentences": sentences}
     return Task(name, "", embeddings, {"of": name}, {"layers": [1]}, inputs)
 
@@ -43,10 +41,6 @@ def test_this_process_holds_one_member_at_a_time(run, request):
         embed(name.replace("members", "embeddings"), Ref(name), encoder, sentences).run(storage, Context())
     assert most_alive() == 1
     assert all(np.load(storage.fetch(f"ct/embeddings/0{i}") / "layers-1.npy").shape == (30, 16) for i in range(4))
-    embed("ct/soup", [Ref(name) for name in names], encoder, sentences).run(storage, Context())
-    assert most_alive() == 2, "one is still there while the next one is loaded"
-    of_one = np.load(storage.fetch("ct/embeddings/00") / "layers-1.npy")
-    np.testing.assert_array_equal(np.load(storage.fetch("ct/soup") / "layers-1.npy"), of_one, "they are all the same")
 
 
 def test_this_process_holds_one_teacher_at_a_time(run, tiny_encoder_dir, most_alive):
@@ -77,18 +71,3 @@ def test_texts_have_the_prompts_of_their_roles(run, tiny_encoder_dir):
     ):
         x_UD = np.load(storage.fetch(name) / "layers-1.npy")
         np.testing.assert_allclose(x_UD, plain.embed(texts), atol=1e-5, err_msg=name)
-
-
-def test_mean_weights_are_the_plain_mean():
-    """In float64: of many equal numbers it is the number itself; what is no float is taken as it is."""
-    models = [nn.BatchNorm1d(5) for _ in range(10)]
-    for seed, model in enumerate(models):
-        for value in model.state_dict().values():
-            value.copy_(torch.randn(value.shape, generator=torch.manual_seed(seed)) if value.ndim else torch.tensor(3))
-    found = mean_weights(iter(models))
-    for name, value in models[0].state_dict().items():
-        values = np.array([model.state_dict()[name].numpy() for model in models], np.float64)
-        np.testing.assert_array_equal(value.new_tensor(values.mean(0)), found[name].to(value.dtype), name)
-    model = nn.Linear(3, 2)
-    model.weight.data.fill_(0.1)
-    assert torch.equal(mean_weights([model] * 7)["weight"].float(), model.weight)

@@ -5,7 +5,6 @@ import json
 import math
 import re
 from itertools import pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,17 +12,13 @@ from made_up import full_run, grid, judged, report_of, row, scored, trainings
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from raysed.report.scores import ScoreTable
-from raysed.report.section import all_sections
 from raysed.report.sections.grids import grid_chart
-from raysed.report.sections.pairs import agreement_chart, edit_distance_chart
+from raysed.report.sections.pairs import agreement_chart
 from raysed.report.sections.scores import scores_chart
-from raysed.report.sections.space import spectrum_chart
 from raysed.report.sections.training import training_chart
-from raysed.score.unlabelled import singular_values
 
 RNG = np.random.default_rng(0)
 COSINES, GRADED = RNG.normal(size=50), RNG.integers(0, 6, 50).astype(float)
-FOUR = np.array([5.0, 4.0, 3.0, 1.0])
 ODD = {
     "diverged": [{"step": 1, "loss": 0.5}, {"step": 2, "loss": math.nan}],
     "silent": [{"step": 1}],
@@ -31,10 +26,6 @@ ODD = {
 }
 LONG = "mlm-nli-ct-bsl-contrastive-sed-sn-natsv"
 LONG_TASK = "support-tickets-german-2025-$graded$-by-$hand"
-
-
-def spectra(*names):
-    return {name: singular_values(RNG.normal(size=(30, 8))) for name in names}
 
 
 CHARTS = {
@@ -49,10 +40,7 @@ CHARTS = {
     ),
     "long agreement": agreement_chart(judged(GRADED, COSINES, f"{LONG} (exported)", LONG_TASK)),
     "long training": training_chart(LONG, trainings(9), {"base": 55.0, "members, mean": 61.0}),
-    "long spectrum": spectrum_chart(spectra("base", "base-sn-natsv", LONG, f"{LONG}-flow")),
     "long grid": grid_chart(grid({0.05 * i: [79.0, 79.4] for i in range(9)}, LONG, task=LONG_TASK)),
-    "edit distance": edit_distance_chart("dev", np.array([0, 4, 5, 30]), FOUR, {"base": FOUR / 9, "ct-flow": -FOUR}),
-    "long edit distance": edit_distance_chart(LONG_TASK, np.arange(50), GRADED, {"base": COSINES, LONG: COSINES}),
     "formula": scores_chart(scored([row(r"$\frac{$", "member", 60.0), row("$x$ & $y", "learner", 61.0)])),
 }
 
@@ -91,8 +79,6 @@ def test_titles_say_what_there_is_to_see():
         "scores": "Best: base + flow 73.0, base encoder 66.0",
         "training": "Training of ct, on average: loss 1 to 0.0244, dev 61 to 65",
         "grid": "sts: lower bound 0.5 wins, mean 80.10",
-        "edit distance": "Edit distance and similarity of 4 pairs of dev; "
-        "Spearman: gold score -100.0, base -100.0, ct-flow 100.0",
         "disagreement": "Cosines and graded scores on dev; Spearman: base -100.0, ct (exported) -100.0",
     }
     assert {name: CHARTS[name].title for name in titles} == titles
@@ -100,30 +86,9 @@ def test_titles_say_what_there_is_to_see():
     assert scores_chart(scored(three)).title == "Best: members (3) of ct 61.0"
 
 
-def test_near_pairs_have_a_colour_of_their_own_in_panels_alike():
-    """BERT-flow figure 2: similarity across, edit distance up; dots are moved by less than half a word."""
-    with CHARTS["edit distance"].figure() as figure:
-        assert [axes.get_title() for axes in figure.axes] == ["gold score", "base", "ct-flow"]
-        assert len({axes.get_ylim() for axes in figure.axes}) == 1
-        for axes, similarity_P in zip(figure.axes, (FOUR, FOUR / 9, -FOUR)):
-            far, near, _ = (np.asarray(dots.get_offsets()) for dots in axes.collections)
-            assert near[:, 0] == pytest.approx(similarity_P[:2], abs=0.06)
-            assert far[:, 0] == pytest.approx(similarity_P[2:], abs=0.06)
-            assert near[:, 1].round().tolist() == [0, 4] and far[:, 1].round().tolist() == [5, 30]
-
-
-@pytest.mark.parametrize(("recipe", "count"), [("ct-flow", 1), ("ct", 0)])
-def test_edit_distance_is_charted_for_calibrated_models_alone_and_for_so_many_pairs(recipe, count):
-    (section,) = [section for section in all_sections() if section.name == "edit-distance"]
-    choice = SimpleNamespace(model=SimpleNamespace(recipe=recipe))
-    run = SimpleNamespace(pair_comparison=judged(GRADED.repeat(50), COSINES.repeat(50)), choice=choice)
-    charts = list(section.blocks(None, run))
-    assert [" of 2,000 pairs " in chart.title for chart in charts] == [True] * count
-
-
 def test_without_numbers_there_is_no_chart():
     broken = np.array([math.nan, 0.5, 0.1])
-    assert agreement_chart(judged(np.array([1.0, 2.0, 3.0]), broken)) is spectrum_chart({}) is None
+    assert agreement_chart(judged(np.array([1.0, 2.0, 3.0]), broken)) is None
     assert scores_chart(scored([])) is training_chart("ct", {"silent": [{"step": 1}]}) is None
     assert grid_chart(grid({0.0: [79.0, 80.0]})) is None, "one bound alone"
 

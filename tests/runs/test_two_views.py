@@ -152,11 +152,11 @@ def test_a_collapsed_member_is_named_and_left_out_of_the_mean(copied):
     found = report(copied)
     assert found["members"] == [{"recipe": "bsl", "index": 0, "reason": "collapsed: as a test"}]
     rows = {(row["kind"], row["index"]): row for row in found["rows"] if row["recipe"] == "bsl"}
-    assert set(rows) == {("member", 0), ("member", 1), ("ensemble", 0), ("centred", 0), ("soup", 0)}
-    assert rows["ensemble", 0]["metrics"] == rows["soup", 0]["metrics"] == rows["member", 1]["metrics"]
+    assert set(rows) == {("member", 0), ("member", 1), ("ensemble", 0)}
+    assert rows["ensemble", 0]["metrics"] == rows["member", 1]["metrics"]
     assert [rows["member", index]["left_out"] for index in range(2)] == [True, False]
     counts = {(entry["kind"], entry["n"]) for entry in found["summary"] if entry["recipe"] == "bsl"}
-    assert counts == {("member", 1), ("ensemble", 1), ("centred", 1), ("soup", 1)}
+    assert counts == {("member", 1), ("ensemble", 1)}
     assert not (copied / "views/bsl-whiten/calibrations/00").exists()
     assert (copied / "views/bsl-whiten/calibrations/01").exists()
     assert "1 of bsl" in found["findings"]

@@ -5,10 +5,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from raysed.score.lexical import bm25_of, count_vectors, edit_distance, tf_idf_vectors, word_cosines, word_edits
+from raysed.score.lexical import bm25_of, count_vectors, tf_idf_vectors, word_cosines
 
 WORDS = "the a dog cat sun rain sings sleeps runs on in house".split()
 
@@ -50,23 +48,3 @@ def test_tf_idf_equals_plain_counting(seed):
     rng = np.random.default_rng(seed)
     first, second = ([" ".join(rng.choice(WORDS, rng.integers(1, 9))) for _ in range(30)] for _ in range(2))
     np.testing.assert_allclose(word_cosines(tf_idf_vectors, first, second), plain_tf_idf(first, second), atol=1e-12)
-
-
-def slow_edit_distance(a, b):
-    """The table of Wagner and Fischer, cell by cell."""
-    table = [[i + j for j in range(len(b) + 1)] for i in range(len(a) + 1)]
-    for i in range(1, len(a) + 1):
-        for j in range(1, len(b) + 1):
-            table[i][j] = min(table[i - 1][j] + 1, table[i][j - 1] + 1, table[i - 1][j - 1] + (a[i - 1] != b[j - 1]))
-    return table[-1][-1]
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.text("abc", max_size=90), st.text("abcd", max_size=90))
-def test_edit_distance_equals_the_table(a, b):
-    assert edit_distance(a, b) == slow_edit_distance(a, b)
-
-
-def test_word_edits_ignore_case_and_count_punctuation():
-    assert word_edits(["I like it.", "", "A b"], ["i dislike it", "x", "a b"]).tolist() == [2, 1, 0]
-    assert word_edits(["今天天气很好。"], ["今天天气不错。"]).tolist() == [2], "characters, where there are no spaces"

@@ -107,7 +107,7 @@ def test_queries_and_documents_have_their_prompts(call, exports, sentences, tmp_
 
 
 def test_files_need_no_config(call, tmp_path):
-    """Pairs of any range, labelled texts, retrieval and sentences alone; each is known by its files."""
+    """Pairs of any range, labelled texts and retrieval; each is known by its files."""
     pairs = tmp_path / "mine.csv"
     rows = [(round(score / 5, 2), a, b) for score, a, b in bundled.pairs("dev")[:40]]
     pairs.write_text("score,text1,text2\n" + "".join(f'{s},"{a}","{b}"\n' for s, a, b in rows))
@@ -122,9 +122,7 @@ def test_files_need_no_config(call, tmp_path):
     (found / "qrels" / "test.tsv").write_text(
         "query-id\tcorpus-id\tscore\n" + "".join(f"{i}\t{i}\t1\n" for i in range(10))
     )
-    (tmp_path / "alone.txt").write_text("\n".join(texts))
-    sources = [pairs, topics, found, tmp_path / "alone.txt"]
-    words = [word for source in sources for word in ("--task", source)]
+    words = [word for source in (pairs, topics, found) for word in ("--task", source)]
     out = call("--models", "bundled:encoder", *words, "--output", tmp_path / "o.json")
     scores = out[out.index("models ") :]
     header = scores.splitlines()[0].split()
@@ -133,7 +131,5 @@ def test_files_need_no_config(call, tmp_path):
     assert list(by_name) == ["word overlap", "TF-IDF", "BM25", "bundled:encoder"]
     assert by_name["bundled:encoder"][-1] == by_name["BM25"][-1] == "100.00"
     assert "the best lexical baseline" in out and "95 % intervals" in out
-    assert "near-duplicates found" in out and "Without labels, nothing shows" in out
     document = json.loads((tmp_path / "o.json").read_text())
-    assert document["models"][-1]["unlabelled"]["sentences"] == 40
     assert "outcomes" not in document["models"][-1]

@@ -15,18 +15,6 @@ model = SentenceTransformer({place!r}{trust})
 embeddings = model.encode(["A man plays the guitar.", "Someone is making music."])"""
 
 
-def sanity_words(sanity: Mapping[str, int]) -> str:
-    """Describe the exported model's result on the sanity list.
-
-    >>> sanity_words({"triples": 50, "exported": 48, "base": 40, "words": 23})
-    'it finds the closer sentence in 48 of 50 generated triples (original encoder 40, TF-IDF 23, chance 25)'
-    """
-    return (
-        f"it finds the closer sentence in {sanity['exported']} of {sanity['triples']} generated triples "
-        f"(original encoder {sanity['base']}, TF-IDF {sanity['words']}, chance {sanity['triples'] // 2})"
-    )
-
-
 def _refused(run: RunResults) -> dict[str, Any]:
     if not run.choice.refusal:
         return {}
@@ -80,12 +68,4 @@ def _exported_blocks(exported: Mapping[str, Any], run: RunResults) -> Iterator[B
 SECTIONS = [
     Section("exported", "The model", 5, _exported, blocks=_exported_blocks),
     Section("refused", "", 6, _refused, blocks=_refused_blocks, is_part=True),
-    Section(
-        "sanity",
-        "",
-        7,
-        lambda run: run.sanity,
-        blocks=lambda sanity, run: [f"Sanity check: {sanity_words(sanity)}."],
-        is_part=True,
-    ),
 ]

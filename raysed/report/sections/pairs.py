@@ -9,20 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from raysed.recipe import BASE, parse_recipe
-from raysed.report.charts import BLUE, GREEN, ORANGE, Chart
+from raysed.recipe import BASE
+from raysed.report.charts import BLUE, ORANGE, Chart
 from raysed.report.results import PairComparison, RunResults
 from raysed.report.section import Block, Section
-from raysed.score.lexical import word_edits
 from raysed.score.metrics import ranks, spearman
 from raysed.store.text import Table, shortened
 
 _LONGEST = 80
 """Characters shown of a sentence."""
-_NEAR = 4
-"""BERT-flow figure 2 marks pairs up to this edit distance."""
-_MOST_EDITED = 2000
-"""Pairs whose edit distance a report computes."""
 
 
 def worst_pairs(comparison: PairComparison, count: int = 10) -> list[dict[str, Any]]:
@@ -126,41 +121,6 @@ def agreement_chart(comparison: PairComparison) -> Chart | None:
     return Chart("agreement", title, [partial(draw, model=model, cosine_P=x_P) for model, x_P in cosines.items()])
 
 
-def edit_distance_chart(task: str, edits_P: np.ndarray, gold_P: np.ndarray, cosines: Mapping[str, np.ndarray]) -> Chart:
-    """Chart edit distance in words against the gold score and each model's cosine, as BERT-flow's figure 2."""
-    tenths = np.array_split(np.argsort(edits_P, kind="stable"), min(10, len(edits_P)))
-    # Jitter: distances are whole numbers, and gold scores have few values.
-    jitter_2P = np.random.default_rng(0).uniform(-1, 1, (2, len(edits_P)))
-    moved_P, moved_gold_P = edits_P + 0.4 * jitter_2P[0], gold_P + 0.015 * np.ptp(gold_P) * jitter_2P[1]
-    is_near_P = edits_P <= _NEAR
-    alpha = min(0.5, 600 / len(edits_P))
-
-    def draw(axes: Any, title: str, label: str, x_P: np.ndarray) -> None:
-        for drawn_P, colour in ((~is_near_P, BLUE), (is_near_P, GREEN)):
-            axes.scatter(x_P[drawn_P], moved_P[drawn_P], s=8, alpha=alpha, color=colour, linewidths=0, rasterized=True)
-        axes.scatter([], [], s=16, color=GREEN, label=f"edit distance of at most {_NEAR}")
-        means = ([values_P[rows].mean() for rows in tenths] for values_P in (x_P, edits_P))
-        axes.plot(*means, "o-", markersize=4, color=ORANGE, label="mean of a tenth of the pairs, by edit distance")
-        axes.set(title=title, xlabel=label, ylabel="edit distance, words")
-
-    panels = [partial(draw, title="gold score", label=f"graded score of {task}", x_P=moved_gold_P)]
-    panels += [partial(draw, title=model, label="cosine", x_P=cosine_P) for model, cosine_P in cosines.items()]
-    similarities = {"gold score": gold_P, **cosines}
-    correlations = ", ".join(f"{name} {100 * spearman(x_P, edits_P):.1f}" for name, x_P in similarities.items())
-    title = f"Edit distance and similarity of {len(gold_P):,} pairs of {task}; Spearman: {correlations}"
-    return Chart("edit-distance", title, panels)
-
-
-def _edit_distance_blocks(data: None, run: RunResults) -> Iterator[Block]:
-    comparison = run.pair_comparison
-    if comparison is None or not parse_recipe(run.choice.model.recipe).calibration:
-        return
-    drawn = np.random.default_rng(0).permutation(len(comparison.gold_P))[:_MOST_EDITED]
-    edits_P = word_edits(*([side[row] for row in drawn] for side in (comparison.first, comparison.second)))
-    cosines = {BASE: comparison.before_P[drawn], comparison.model: comparison.after_P[drawn]}
-    yield edit_distance_chart(comparison.task, edits_P, comparison.gold_P[drawn], cosines)
-
-
 SECTIONS = [
     Section(
         "pairs",
@@ -179,14 +139,6 @@ SECTIONS = [
             f"The pairs that {found['model']} on {found['task']} ranks farthest from the graded order.",
             pairs_table(found["pairs"]),
         ],
-        is_part=True,
-    ),
-    Section(
-        "edit-distance",
-        "Wording and meaning",
-        53,
-        words="If cosines correlate with edit distance more than graded scores do, the model compares wording.",
-        blocks=_edit_distance_blocks,
         is_part=True,
     ),
 ]

@@ -16,7 +16,7 @@ from raysed.report.section import Block, Section
 from raysed.score.tasks import main_score
 from raysed.store.text import Table, number
 
-_COLOURS = {"member": BLUE, **dict.fromkeys(("ensemble", "centred", "soup"), ORANGE), "learner": GREEN}
+_COLOURS = {"member": BLUE, "ensemble": ORANGE, "learner": GREEN}
 
 _FITTED_ON = {
     "tasks": "the sentences of the tasks (without gold scores): expect less on other text",
