@@ -1,11 +1,11 @@
-"""Let a language model write search queries for your texts, for `raysed distill --search` to learn from.
+"""Let a language model write search queries for your texts, for `raysed distill --queries`.
 
     python examples/write_queries.py docs.jsonl --url http://localhost:8000/v1 --model qwen3-4b
 
 Any server with OpenAI's API works: vLLM, Ollama, llama.cpp, a hosted service. It gets your texts, and the key in
 OPENAI_API_KEY. The corpus is .txt with a text per line, or .jsonl, .csv, .tsv or .parquet with a column `sentence` or
-`text`. The output, docs.queries.jsonl, has the same rows with a list `queries`. docs.queries.answers keeps the answers:
-after a stop, the same command asks only for missing ones.
+`text`. The output, queries.txt, has a query per line. queries.answers keeps the answers: after a stop, the same command
+asks only for missing ones.
 """
 
 import argparse
@@ -157,31 +157,28 @@ def main() -> None:
         sys.exit(f"{args.corpus} cannot be read: {error}")
     names = [args.column] if args.column else ["sentence", "text"]
     column = next((name for name in names if rows and name in rows[0]), None)
-    if column is None or "queries" in rows[0]:
-        sys.exit(f"{args.corpus} needs a column {' or '.join(names)}, and none called queries.")
+    if column is None:
+        sys.exit(f"{args.corpus} needs a column {' or '.join(names)}.")
 
     texts = [" ".join(str(row.get(column) or "").split()) for row in rows]
-    keys = [hashlib.sha256(json.dumps([args.model, PROMPT, text]).encode()).hexdigest() for text in texts]
-    by_key = {key: text for key, text in zip(keys, texts) if text}
+    by_key = {
+        hashlib.sha256(json.dumps([args.model, PROMPT, text]).encode()).hexdigest(): text for text in texts if text
+    }
     drawn = sorted(by_key)[: args.texts]  # hashes order at random, and a larger draw extends a smaller one
-    output = Path(f"{args.corpus.stem}.queries.jsonl")
-    kept, part = output.with_suffix(".answers"), output.with_suffix(".part")
+    output, kept, part = Path("queries.txt"), Path("queries.answers"), Path("queries.part")
     known = read_answers(kept)
     if missing := {key: by_key[key] for key in drawn if key not in known}:
         confirm(list(missing.values()), args.url, args.yes)
         ask_all(args.url, args.model, missing, kept)
         known = read_answers(kept)
 
-    queries = {key: known[key] for key in drawn if key in known}
+    queries = [known[key] for key in drawn if key in known]
     if not queries:
         sys.exit("No text has queries.")
     print(f"{len(queries):,} of {len(drawn):,} texts have queries. Run the same command again to ask for others.")
-    with open(part, "w", encoding="utf-8") as file:
-        for key, row in zip(keys, rows):  # of equal texts, the first gets them
-            file.write(json.dumps({**row, "queries": queries.pop(key, [])}, default=str) + "\n")
+    part.write_text("".join(f"{query}\n" for of_text in queries for query in of_text), encoding="utf-8")
     os.replace(part, output)
-    command = ["raysed", "distill", "--search", "--teachers", "MODEL", "--corpus", str(output)]
-    command += ["--set", "search.column=queries"]
+    command = ["raysed", "distill", "--teachers", "MODEL", "--corpus", str(args.corpus), "--queries", str(output)]
     command += ["--set", f"corpus.column={column}"] if args.column else []
     print(f"{output} is written. Train with: {shlex.join(command)}")
 

@@ -14,10 +14,10 @@ from inspect import signature
 from operator import itemgetter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from raysed.config import PYTHON, Config, QueryKind, check_task_name, find_config, load_config, make_config
+from raysed.config import PYTHON, Config, check_task_name, find_config, load_config, make_config
 from raysed.config_text import merge
 from raysed.errors import UserError
 from raysed.recipe import TEACHERS
@@ -211,7 +211,6 @@ def distill(
     *,
     keep_layers: int | Sequence[int] | None = None,
     static: bool = False,
-    search: bool = False,
     queries: Any = None,
     dev: Any = None,
     tasks: Any = (),
@@ -240,9 +239,8 @@ def distill(
             learner is a teacher (1: the last); otherwise it keeps the first ones. None: all of a named `learner`.
         static: train a static model, one vector per token, starting from the learner's output for each token alone.
             Defaults: learning rate 1e-2, batch size 256. Excludes `keep_layers`.
-        search: train for search among the sentences, which may be passages: raysed makes queries from them, and the
-            learner ranks texts as its teachers do (docs/search.md).
-        queries: your own queries, passed like `corpus`; they turn `search` on.
+        queries: queries for the sentences, passed like one of `corpus`. Models embed queries and sentences with their
+            own prompts for these roles, which the exported model keeps (docs/distill.md#search).
         dev: task that chooses the learner's checkpoint and refuses a worse model, passed like one of `tasks`. None:
             held-out sentences choose the checkpoint, and raysed only warns of a worse model.
         tasks: tasks to report: files, directories, lists of (sentence, sentence, score) or (text, label), datasets,
@@ -295,13 +293,11 @@ def distillation(*arguments: Any, **named: Any) -> Config:
     directory = f"{os.path.expanduser(options.storage)}/{options.run}/given"
     if options.corpus is not None:
         settings["corpus"] = {"source": source_of(options.corpus, f"{directory}/sentences.parquet", "corpus")}
-    if options.search or options.queries is not None:
-        place = f"{directory}/queries.parquet"
-        sources = [] if options.queries is None else source_of(options.queries, place, "queries")
-        if len(sources) > 1:
+    if options.queries is not None:
+        sources = source_of(options.queries, f"{directory}/queries.parquet", "queries")
+        if len(sources) != 1:
             raise UserError("queries: pass one file of queries, or the queries themselves")
-        settings["search"] = {"queries": list(get_args(QueryKind)), "source": sources[0] if sources else None}
-        settings["sed"] |= {"loss": ["unit_mse", "scores"]}
+        settings.setdefault("corpus", {})["queries"] = sources[0]
     if tasks := _sources(options.dev, options.tasks, f"{directory}/tasks"):
         settings["evaluation"] = _on_tasks(tasks, has_dev)
     if options.static:

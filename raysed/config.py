@@ -42,6 +42,8 @@ TargetPrecision = Literal["fp32", "fp16"]
 Role = Literal["", "query", "document", "prompted query", "prompted document"]
 """A text's role in a search, which decides its prompt; empty: none; `prompted`: its task has added the prompt."""
 Rate = Annotated[float, Field(gt=0)]
+PROMPTS = ("query_prompt", "document_prompt")
+"""Settings of a model's prompts, which decide tokens but not weights."""
 PACKAGE = "package:"
 MEMBERS = "members"
 """Stands for the run's own members in `teachers`."""
@@ -190,6 +192,11 @@ class EncoderConfig(Block):
     pool_layers: Layers = Field(2, serialization_alias="layers")
     """Layers to average in scores, choices and exports: how many of the last, or `first_last` for the first and the
     last (docs/methods.md#pooling). Training uses the last (SED section 5.1)."""
+    query_prompt: str | None = None
+    """With `corpus.queries`: the prefix for each query, saved in the exported model. `null`: that of the model at
+    `path`."""
+    document_prompt: str | None = None
+    """With `corpus.queries`: the prefix for each document, with the same default."""
     static: StaticConfig | None = None
     """Distil `teachers` into a static model, one vector per token: `{}`, or the settings below. See
     docs/distill.md#static-models."""
@@ -227,6 +234,9 @@ class CorpusConfig(Block):
     """Split of a hub dataset."""
     config_name: str | None = Field(None, serialization_alias="name")
     """Configuration of a hub dataset."""
+    queries: Source | None = None
+    """File of queries, one per line or in a column `query` or `text`, for recipes of `teachers`. The sentences then
+    count as documents, and models embed each text with the prompt of its role (docs/distill.md#search)."""
     sentences: int | None = Field(None, ge=1)
     """Sentences to draw at random. `null`: all."""
     min_characters: int = Field(2, ge=1)
@@ -253,7 +263,7 @@ class CorpusConfig(Block):
 
     def identity(self) -> dict[str, Any]:
         """Return what sentences depend on besides the files."""
-        return self.model_dump(mode="json", exclude={"source"}, by_alias=True)
+        return self.model_dump(mode="json", exclude={"source", "queries"}, by_alias=True)
 
 
 class TaskColumns(Block):
@@ -514,34 +524,6 @@ def with_unique_titles(teachers: list[TeacherConfig]) -> list[TeacherConfig]:
     ]
 
 
-QueryKind = Literal["titles", "crops"]
-
-
-class SearchConfig(Block):
-    """Queries that train a learner of `teachers` for search in the corpus. See docs/search.md."""
-
-    queries: Annotated[list[QueryKind], AfterValidator(each_once)] = []
-    """Queries to make from each text: its `titles` (column `title`, or Markdown headings), and `crops` of 4 to 12
-    words."""
-    column: str | None = None
-    """Corpus column with users' queries that the text answers: one query, or a list."""
-    source: Source | None = None
-    """File of users' queries without known answers: a column `query` or `text`, or one query per line."""
-    negatives: int = Field(2, ge=0, le=64)
-    """Hard negatives per query: texts near the query that answer it worse than its own text."""
-    margin: float = Field(0.1, ge=0, lt=1)
-    """Do not use a text as a negative if the combined teachers put its cosine above 1 - `margin` times that of the
-    query's own text."""
-    query_prompt: str | None = None
-    """The learner's prefix for queries, saved in the exported model. `null`: that of the model it starts from."""
-    document_prompt: str | None = None
-    """The learner's prefix for documents, with the same default."""
-
-    @property
-    def enabled(self) -> bool:
-        return bool(self.queries or self.column or self.source)
-
-
 class CombinationConfig(Block):
     """How the embeddings of several `teachers` become one target."""
 
@@ -709,7 +691,6 @@ class _Common(Block):
     evaluation: EvaluationConfig = EvaluationConfig()
     members: MembersConfig = MembersConfig()
     views: ViewsConfig = ViewsConfig()
-    search: SearchConfig = SearchConfig()
     combination: CombinationConfig = CombinationConfig()
     flow: FlowConfig = FlowConfig()
     calibration: CalibrationConfig = CalibrationConfig()

@@ -109,7 +109,7 @@ def test_objects_are_written_where_the_run_is(distillation, monkeypatch, tmp_pat
 def test_a_refused_call_leaves_the_text_of_the_one_at_work(distillation):
     """Its sentences, queries and tasks."""
     config = distillation("A", ["One sentence."], queries=["One query?"], dev=PAIRS)
-    sources = [*config.corpus.source, config.search.source, config.evaluation.tasks["dev"].source]
+    sources = [*config.corpus.source, config.corpus.queries, config.evaluation.tasks["dev"].source]
     before = [Path(source).read_bytes() for source in sources]
     options = {"queries": ["Another query?"], "dev": PAIRS[:1], "settings": {"encoder": {"max_length": 32}}}
     with Storage("runs", "distilled").lock(), pytest.raises(UserError, match="in use by another process"):
@@ -162,7 +162,7 @@ def test_a_task_may_have_any_name(distillation, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"mine.tsv", "runs"}
     labelled = [("It rains.", "weather"), ("A cat.", "pets"), ("A storm.", "weather"), ("A dog.", "pets")]
     config = distillation("A", ["One sentence."], queries=["Rain?"], tasks={"sentences": labelled, "queries": labelled})
-    sources = [*config.corpus.source, config.search.source]
+    sources = [*config.corpus.source, config.corpus.queries]
     assert not {task.source for task in config.evaluation.tasks.values()} & set(sources)
 
 
@@ -235,16 +235,11 @@ def test_objects_are_as_good_as_files(distillation):
         check_corpus(distillation("A", ["mine.tsv", "misspelt.txt"]).corpus)
 
 
-def test_queries_of_your_own_turn_the_search_on(distillation):
-    """Held-out queries choose the weights, unless there is a task to choose on; a table has its own rate as well."""
-    config = distillation("A", "c.txt", queries=["why?", "how?"], static=True)
+def test_queries_of_your_own(distillation):
+    config = distillation("A", "c.txt", queries=["why?", "how?"])
     check_settings(config)
-    assert Path(config.search.source).match("runs/distilled/given/*/queries.parquet")
-    assert config.search.queries == ["titles", "crops"]
-    assert (config.sed.losses, config.sed.checkpoint) == (["unit_mse", "scores"], "best_on_held_out")
-    assert config.sed.learning_rate == 0.01
-    assert distillation("A", "c.txt", search=True, dev=PAIRS).sed.checkpoint == "best_on_dev"
-    assert not distillation("A", "c.txt").search.enabled
+    assert Path(config.corpus.queries).match("runs/distilled/given/*/queries.parquet")
+    assert config.corpus.source == ["c.txt"] and distillation("A", "c.txt").corpus.queries is None
     with pytest.raises(UserError, match="queries: pass one file"):
         distillation("A", "c.txt", queries=[Path("mine.tsv"), Path("mine.tsv")])
 

@@ -23,8 +23,8 @@ from started_jobs import small_tasks
 
 import raysed
 from raysed import bundled, cli
-from raysed.config import CorpusConfig, SearchConfig
-from raysed.data.corpus import CorpusReport, text_chunks
+from raysed.config import CorpusConfig
+from raysed.data.corpus import CorpusReport, query_chunks
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 ASKS = EXAMPLES / "write_queries.py"
@@ -178,10 +178,6 @@ def write(server, monkeypatch, capsys):
     return write
 
 
-def rows_of(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def save(path: Path, texts: list[str]) -> Path:
     rows = [{"id": number, "body": text} for number, text in enumerate(texts)]
     if path.suffix == ".parquet":
@@ -199,8 +195,7 @@ def save(path: Path, texts: list[str]) -> Path:
 
 
 @pytest.mark.parametrize("ending", [".txt", ".jsonl", ".csv", ".tsv", ".parquet"])
-def test_written_queries_are_a_column_that_search_reads(write, server, ending):
-    """Each with its text, whatever the file of texts is."""
+def test_written_queries_are_a_file_that_a_run_reads(write, server, ending):
     texts = ["cats, and mats", "dogs", "", "dogs", "birds"]
     words = [] if ending == ".txt" else ["--column", "body"]
     printed = write(save(Path(f"a{ending}"), texts), *words)
@@ -211,13 +206,13 @@ def test_written_queries_are_a_column_that_search_reads(write, server, ending):
     ]
     (line,) = (line for line in printed.splitlines() if "raysed distill" in line)
     given = shlex.split(line.partition("Train with: ")[2])
-    corpus, settings = given[given.index("--corpus") + 1], [word for word in given if "=" in word]
-    assert settings == ["search.column=queries", *(["corpus.column=body"] if words else [])]
-    config = CorpusConfig(source=corpus, column="body" if words else None)
-    chunks = list(text_chunks(config, 0, CorpusReport(), SearchConfig(column="queries")))
-    rows = [(text, of) for _, some, ofs in chunks for text, of in zip(some, ofs.tolist())]
-    assert [text for text, _ in rows[:3]] == ["cats, and mats", "dogs", "birds"]
-    assert rows[3:] == [(f"{word} is {rows[of][0]}", of) for of in range(3) for word in ("what", "where")]
+    settings = [word for word in given if "=" in word]
+    assert given[given.index("--corpus") + 1] == f"a{ending}" and settings == ["corpus.column=body"] * bool(words)
+    config = CorpusConfig(queries=given[given.index("--queries") + 1])
+    (queries,) = query_chunks(config, CorpusReport())
+    assert sorted(queries) == sorted(
+        f"{word} is {text}" for text in ("cats, and mats", "dogs", "birds") for word in ("what", "where")
+    )
 
 
 @pytest.mark.slow
@@ -231,8 +226,7 @@ def test_the_printed_command_trains_on_written_queries(write, server, monkeypatc
     assert cli.main() == 0
     (table,) = Path("runs/distilled/corpus").rglob("part-00000.parquet")
     rows = pq.read_table(table).to_pylist()
-    asked = [row for row in rows if row["sentence"].startswith("what is")]
-    assert len(asked) == 40 and all(row["sentence"] == f"what is {rows[row['of']]['sentence']}" for row in asked)
+    assert len([row for row in rows if row["role"] == "query" and row["sentence"].startswith("what is")]) == 40
     assert Path("runs/distilled/model/README.md").exists()
 
 
@@ -242,7 +236,7 @@ def test_what_may_pass_is_tried_again_and_the_key_goes_nowhere_else(write, serve
     monkeypatch.setattr(write.module.time, "sleep", pauses.append)
     assert "1 of 1 texts have queries" in write(save(Path("a.txt"), ["cats"]))
     assert server.asked == [("cats", f"Bearer {KEY}", "/v1/chat/completions")] * 4 and pauses == [7, 7, 7]
-    assert rows_of(Path("a.queries.jsonl")) == [{"text": "cats", "queries": ["what is cats", "where is cats"]}]
+    assert Path("queries.txt").read_text() == "what is cats\nwhere is cats\n"
     assert not [path for path in Path().rglob("*") if KEY.encode() in path.read_bytes()]
 
 
@@ -271,13 +265,13 @@ def test_what_lasts_ends_the_job_and_keeps_what_is_there(write, server, capsys, 
     texts = {text for text, *_ in server.asked}
     assert requests <= len(server.asked) and len(texts) < 27  # some were on their way, but not all that are left
     assert {path for *_, path in server.asked} <= {"/v1/chat/completions"}
-    assert len(write.module.read_answers(Path("a.queries.answers"))) == 3
+    assert len(write.module.read_answers(Path("queries.answers"))) == 3
 
 
 def test_one_text_that_is_refused_does_not_end_the_job(write, server):
     server.answers = lambda text: (400, "too long") if text == "dogs" else good(text)
     assert "2 of 3 texts have queries" in write(save(Path("a.txt"), ["cats", "dogs", "birds"]))
-    assert [len(row["queries"]) for row in rows_of(Path("a.queries.jsonl"))] == [2, 0, 2]
+    assert "dogs" not in Path("queries.txt").read_text()
     server.answers = good
     assert "3 of 3 texts have queries" in write(Path("a.txt"))
     assert Counter(text for text, *_ in server.asked) == {"cats": 1, "birds": 1, "dogs": 2}
@@ -329,7 +323,7 @@ def test_nothing_is_sent_before_somebody_agrees(server, started):
 def test_a_stopped_job_continues_and_asks_nothing_twice(server, started, by):
     """It stops at once, though eight requests wait for answers."""
     words = command(server, save(Path("a.txt"), [f"text {number}" for number in range(40)]))
-    kept, waiting = Path("a.queries.answers"), set()
+    kept, waiting = Path("queries.answers"), set()
 
     def some(text: str) -> tuple[int, str]:
         if len(server.asked) > 20:
@@ -343,7 +337,7 @@ def test_a_stopped_job_continues_and_asks_nothing_twice(server, started, by):
     begun = time.monotonic()
     job.send_signal(by)
     _, problem = job.communicate(timeout=30)
-    assert time.monotonic() - begun < 2 and not Path("a.queries.jsonl").exists()
+    assert time.monotonic() - begun < 2 and not Path("queries.txt").exists()
     if by == signal.SIGINT:
         assert job.returncode == 1 and problem.endswith("Stopped. Run the same command again to continue.\n")
     kept.write_bytes(kept.read_bytes() + b'["cut", ["wh')  # as a write that was cut off leaves it
@@ -352,4 +346,4 @@ def test_a_stopped_job_continues_and_asks_nothing_twice(server, started, by):
     assert "40 of 40 texts have queries" in said, problem
     counts = Counter(text for text, *_ in server.asked)
     assert len(counts) == 40 and {text for text, count in counts.items() if count > 1} <= waiting
-    assert all(len(row["queries"]) == 2 for row in rows_of(Path("a.queries.jsonl")))
+    assert len(Path("queries.txt").read_text().splitlines()) == 80

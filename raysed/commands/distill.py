@@ -22,14 +22,15 @@ def parser() -> argparse.ArgumentParser:
     group = result.add_argument_group("input")
     add_names(group, "--teachers", "MODEL", "models, or files of embeddings", required=True)
     add_names(group, "--corpus", "SOURCE", "sentences without labels", required=True)
-    group.add_argument("--queries", metavar="SOURCE", help="train for search with your own queries, one per line")
+    group.add_argument(
+        "--queries", metavar="SOURCE", help="queries for the sentences, one per line, with prompts of their own"
+    )
     group = result.add_argument_group("learner")
     group.add_argument("--learner", metavar="MODEL", help="model to train; default: half of the first teacher's layers")
     group.add_argument(
         "--keep-layers", metavar="LAYERS", type=_layers, help="keep N layers of the learner, or these: 0,2,5"
     )
     group.add_argument("--static", action="store_true", help="train a static model: one vector per token")
-    group.add_argument("--search", action="store_true", help="train for search, with queries made from the corpus")
     group = result.add_argument_group("evaluation")
     group.add_argument("--dev", metavar="TASK", help="choose the checkpoint and check the export on this task")
     add_tasks(group, "report this task, too")

@@ -104,7 +104,7 @@ class SentenceTable:
         return self._readers[group](columns=list(columns))
 
     def column(self, name: str) -> np.ndarray | None:
-        """Return a whole column of numbers, or None."""
+        """Return a whole column of numbers or texts, or None."""
         parts = [read(columns=[name]) for read in self._readers]
         if name not in parts[0].column_names:
             return None

@@ -37,23 +37,16 @@ class TargetBatch:
     Attributes:
         weight: its number of sentences over the workers' mean; the mean of weighted losses is the batch's loss.
         of_all: targets of all workers' sentences, [G, D]; None with a single worker.
-        queries: this many first sentences search the others; 0: each searches all others.
     """
 
     tokens: PackedTokens
     targets: torch.Tensor
     weight: float = 1.0
     of_all: torch.Tensor | None = None
-    queries: int = 0
 
     @property
     def ids(self) -> np.ndarray:
         return self.tokens.ids
-
-    @property
-    def same_QP(self) -> np.ndarray:
-        """Which text is the query itself, bool [Q, P]; without queries, each sentence is both."""
-        return self.ids[: self.queries or None, None] == self.ids[None, self.queries :]
 
 
 class _Window(NamedTuple):

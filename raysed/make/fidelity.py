@@ -8,7 +8,7 @@ import pyarrow as pa
 from raysed.context import Context
 from raysed.data.parquet import SentenceTable
 from raysed.data.targets import matrix
-from raysed.data.tokens import TokenTable
+from raysed.data.tokens import ROLE, TokenTable
 from raysed.make.inputs import Named
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_start
@@ -26,8 +26,8 @@ def learner_fidelity(out: Path, inputs: Named, settings: Named, context: Context
     Without queries in the corpus, texts search the other texts. A corpus that is too small gives no facts.
     """
     targets, corpus = SentenceTable(inputs["targets"]), SentenceTable(inputs["corpus"])
-    of_N = corpus.column("of")
-    count = len(corpus) if of_N is None else int((of_N == np.arange(len(of_N))).sum())  # texts come before queries
+    role_N = corpus.column(ROLE.name)
+    count = len(corpus) if role_N is None else int((role_N == "document").sum())  # texts come before queries
     if count < _FEWEST:
         return {}
     from raysed.model.library import stored_smaller  # takes seconds

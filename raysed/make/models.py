@@ -294,7 +294,6 @@ class Learner(Artefact):
     Args:
         stage: of the run; all its learners train at the same time.
         sed: settings, with `checkpoint` and `target` as this recipe resolves them.
-        search: the corpus and the `candidates` for its queries; empty without `search`.
         base: embeddings of the evaluation by the untrained encoder, if training starts from that.
     """
 
@@ -308,7 +307,6 @@ class Learner(Artefact):
         encoder: ExternalInput,
         start: Artefact | OutcomeMember | None,
         targets: Artefact,
-        search: Mapping[str, Artefact],
         dev: ExternalInput | None,
         base: Artefact | None,
         memory: Callable[..., Any],
@@ -316,7 +314,7 @@ class Learner(Artefact):
         # Both are already part of the fingerprint, through the inputs.
         block = sed.model_copy(update={"target_precision": "fp32", "start": "encoder"})
         settings = {"sed": block, "keep": sed.checkpoint, "seed": seed}
-        inputs = {"encoder": encoder, "start": start, "targets": targets, **search}
+        inputs = {"encoder": encoder, "start": start, "targets": targets}
         untracked: dict[str, Any] = {"options": sed}
         if base:
             untracked["base"] = base

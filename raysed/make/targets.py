@@ -16,9 +16,8 @@ import pyarrow as pa
 from raysed.config import CombinationConfig, Precision, Role, TargetPrecision, TeacherConfig
 from raysed.context import Context
 from raysed.data.parquet import ROWS_PER_GROUP, BlockFiles, SentenceTable, Source
-from raysed.data.queries import roles_in
 from raysed.data.targets import MEAN, matrix, with_column, with_targets, write_targets
-from raysed.data.tokens import TokenTable
+from raysed.data.tokens import ROLE, TokenTable, roles_in
 from raysed.errors import UserError
 from raysed.graph import Artefact, Blocks, ExternalInput, OutcomeMember
 from raysed.make.inputs import Named, layers_file
@@ -300,7 +299,7 @@ class Embedder:
 class TeacherBlocks(Embedder):
     """Embed blocks of sentences with one external teacher."""
 
-    columns, kept = ("id", "sentence", "of"), ("id", "target")
+    columns, kept = ("id", "sentence", ROLE.name), ("id", "target")
 
     def __init__(self, inputs: Named, settings: Named, context: Context):
         about = context.token_budget, context.device, context.precision

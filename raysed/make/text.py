@@ -4,19 +4,20 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raysed.config import ViewsConfig
+from raysed.config import Role, ViewsConfig
 from raysed.context import Context
-from raysed.data.corpus import CorpusReport, text_chunks
+from raysed.data.corpus import CorpusReport, query_chunks, sentence_chunks
 from raysed.data.pairs import usable, write_pairs
 from raysed.data.parquet import BlockFiles, SentenceTable, directory_of, open_table
-from raysed.data.queries import roles_of
-from raysed.data.tokens import SENTENCE_SCHEMA, FlatTokens, LengthReport
+from raysed.data.tokens import ROLE, SENTENCE_SCHEMA, FlatTokens, LengthReport
 from raysed.graph import Artefact, Blocks, ExternalInput
 from raysed.make.inputs import Named
 from raysed.model.pretrained import text_tokenizer
@@ -36,22 +37,30 @@ def static_start(out: Path, inputs: Named, settings: Named, context: Context) ->
 def sentence_table(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Clean, draw and tokenise the corpus, a few thousand sentences at a time.
 
-    With `search`, also write queries, and a column `of`: the id of the text that a query is for or `UNKNOWN`; for a
-    text, its own id.
+    With `corpus.queries`, queries follow all sentences, so other queries leave the sentences' blocks unchanged. The
+    table then has the column `ROLE`.
     """
-    block, search = settings["corpus"], settings.get("search")
+    block = settings["corpus"]
     tokenizer = text_tokenizer(inputs["encoder"], inputs["start"], settings.get("prompts", {}))
-    report, lengths = CorpusReport(), LengthReport(tokenizer.max_length)
+    report, queries, lengths = CorpusReport(), CorpusReport(), LengthReport(tokenizer.max_length)
+
+    def texts_by_role() -> Iterator[tuple[Role, list[str]]]:
+        for _, sentences in sentence_chunks(block, settings["seed"], report):
+            yield "document" if block.queries else "", sentences
+        for lines in query_chunks(block, queries) if block.queries else ():
+            yield "query", lines
+
     progress = Progress("read corpus", block.sentences or 0)
-    schema = SENTENCE_SCHEMA.append(pa.field("of", pa.int64())) if search else SENTENCE_SCHEMA
+    schema = SENTENCE_SCHEMA.append(ROLE) if block.queries else SENTENCE_SCHEMA
     with pq.ParquetWriter(out / "part-00000.parquet", schema) as writer, closing(FlatTokens(out)) as flat:
-        for ids, sentences, of in text_chunks(block, settings["seed"], report, search):
-            table = tokenizer(sentences, roles_of(ids, of), ids, lengths)
+        for role, texts in texts_by_role():
+            ids = np.arange(lengths.sentences, lengths.sentences + len(texts))
+            table = tokenizer(texts, repeat(role), ids, lengths)
             tokens = pa.ListArray.from_arrays(pa.array(table.offsets, pa.int32()), pa.array(table.input_ids))
-            columns = [pa.array(table.ids), pa.array(sentences, pa.string()), tokens, pa.array(of)]
+            columns = [pa.array(ids), pa.array(texts, pa.string()), tokens, pa.repeat(role, len(texts))]
             writer.write_table(pa.Table.from_arrays(columns[: len(schema)], schema=schema))
             flat.add(table)
-            progress.update(report.kept)
+            progress.update(lengths.sentences)
     emit(sentences=lengths.sentences)
     return {
         "report": asdict(report),
@@ -59,6 +68,7 @@ def sentence_table(out: Path, inputs: Named, settings: Named, context: Context) 
         "rows": lengths.sentences,
         "summary": report.summary(),
         "length_summary": str(lengths),
+        "query_summary": queries.summary() if block.queries else "",
     }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from raysed.config import EncoderConfig, Role, SearchConfig
+from raysed.config import CorpusConfig, EncoderConfig, Role
 from raysed.errors import UserError, first_line
 from raysed.store.hub import model_directory
 from raysed.store.progress import Progress
@@ -43,11 +43,11 @@ def read_settings(file: Path) -> dict[str, Any]:
         raise UserError(f"it cannot be read as a JSON object: {first_line(error)}", file=file) from None
 
 
-def learner_prompts(search: SearchConfig, encoder: EncoderConfig) -> dict[Role, str]:
-    """Return a learner's prompts, both or none: from settings, else from its original model."""
-    if not search.enabled:
+def learner_prompts(corpus: CorpusConfig, encoder: EncoderConfig) -> dict[Role, str]:
+    """Return a learner's prompts, both or none: from settings, else from its original model; none without queries."""
+    if corpus.queries is None:
         return {}
-    given: dict[Role, str | None] = {"query": search.query_prompt, "document": search.document_prompt}
+    given: dict[Role, str | None] = {"query": encoder.query_prompt, "document": encoder.document_prompt}
     found = {}
     if None in given.values():
         directory = model_directory(encoder.path, "encoder.path")

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from raysed.config import Config, CorpusConfig, EncoderConfig, fitted_on, stable_hash, with_absolute_paths
-from raysed.data.corpus import check_corpus, corpus_fingerprint
+from raysed.config import PROMPTS, Config, CorpusConfig, EncoderConfig, fitted_on, stable_hash, with_absolute_paths
+from raysed.data.corpus import check_corpus, corpus_fingerprint, queries_fingerprint
 from raysed.data.pairs import PairRows, entailment, load_nli, load_views
-from raysed.data.queries import queries_fingerprint
 from raysed.errors import UserError, public
 from raysed.model.pretrained import check_encoder, load_encoder, load_tokenizer, width_of
 from raysed.model.teacher import Teacher, load_teacher
@@ -66,11 +65,12 @@ def check(config: Config) -> Job:
         check_width(config, width_of(config.encoder))
     corpus, watched = None, defaultdict(list)
     if config.encoder.static or any(reads_corpus(recipe, config) for recipe in recipes):
-        check_corpus(config.corpus, config.search)
+        check_corpus(config.corpus)
         sources = _look(watched["corpus"], "corpus.source", corpus_fingerprint, config.corpus)
         corpus = {**sources, **config.corpus.identity(), "seed": config.seed}
-        corpus |= _look(watched["corpus"], "search.source", queries_fingerprint, config.search)
-    settings = config.encoder.model_dump(mode="json", exclude={"path", "pool_layers", "trust_remote_code"})
+        if config.corpus.queries:
+            corpus |= _look(watched["corpus"], "corpus.queries", queries_fingerprint, config.corpus)
+    settings = config.encoder.model_dump(mode="json", exclude={"path", "pool_layers", "trust_remote_code", *PROMPTS})
     encoder = {**_look(watched["encoder"], "encoder.path", model_identity, config.encoder), **settings}
     if config.encoder.static:  # its vectors depend on the text, but not on queries
         encoder["corpus"] = {key: value for key, value in corpus.items() if key != "queries"}
@@ -88,12 +88,6 @@ def check(config: Config) -> Job:
         except UserError as error:
             raise (error.at("flow.fit_on") if error.setting else error) from None
     inputs["teachers"] = [teacher.identity for teacher in teachers]
-    if made := config.search.queries:
-        for teacher in (teacher for teacher in teachers if teacher.is_stored):
-            raise UserError(
-                f"search makes queries ({made[0]}), but {teacher.title} is a file of embeddings without their vectors; "
-                "use a model, or set search.source or search.column to queries that are in the file"
-            )
     unscored = frozenset(i for i, teacher in enumerate(teachers) if not teacher.knows(evaluation.sentences))
     if config.combination.leave_out and unscored:
         raise UserError(
@@ -199,6 +193,7 @@ def _views_identity(
 
 
 def _look(watched: list[Watched], setting: str, look: Callable[[Any], Any], config: Any) -> Any:
-    what = public(f"{setting} {config.path if isinstance(config, EncoderConfig) else config.source}")
+    name = "path" if isinstance(config, EncoderConfig) else setting.rpartition(".")[2]
+    what = public(f"{setting} {getattr(config, name if hasattr(config, name) else 'source')}")
     watched.append(found := Watched(what, partial(look, config), look(config)))
     return found.known

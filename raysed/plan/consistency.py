@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import TYPE_CHECKING
 
-from raysed.config import MEMBERS, PYTHON
+from raysed.config import PROMPTS, PYTHON
 from raysed.errors import UserError, need
 from raysed.recipe import SED, TEACHERS, Recipe, node_of, parse_recipe, parse_recipes
 from raysed.registry import stages, stages_of_pairs
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def check_settings(config: Config) -> list[Recipe]:
     """Parse the recipes, and refuse settings that contradict each other or lack what a stage needs."""
     recipes = parse_recipes(config.recipes)
-    for rules in (_of_export, _of_dev, _of_teachers, _of_stages, _of_learners, _of_search, _of_fit, _of_engine):
+    for rules in (_of_export, _of_dev, _of_teachers, _of_stages, _of_learners, _of_queries, _of_fit, _of_engine):
         for problem in rules(config, recipes):
             raise UserError(problem)
     return recipes
@@ -138,16 +138,14 @@ def _of_learners(config: Config, recipes: list[Recipe]) -> Iterator[str]:
             yield from _of_variances(config, recipe)
 
 
-def _of_search(config: Config, recipes: list[Recipe]) -> Iterator[str]:
-    search = config.search
-    for name in ("query_prompt", "document_prompt"):
-        if getattr(search, name) is not None and not search.enabled:
-            yield f"search.{name} is set, but there are no queries; list kinds in search.queries, or remove it"
-    for recipe in recipes if search.enabled else ():
+def _of_queries(config: Config, recipes: list[Recipe]) -> Iterator[str]:
+    for name in PROMPTS:
+        if getattr(config.encoder, name) is not None and config.corpus.queries is None:
+            yield f"encoder.{name} is set, but there are no queries; name a file in corpus.queries, or remove it"
+    for recipe in recipes if config.corpus.queries else ():
         if recipe.ensemble != TEACHERS or not recipe.distils:
-            yield f"search works only with {TEACHERS}-sed; remove {recipe.text} from recipes, or remove search"
-    if search.enabled and any(teacher.is_members for teacher in config.teachers):
-        yield f"search needs external teachers; remove {MEMBERS} from teachers, or remove search"
+            problem = f"which recipe {recipe.text!r} cannot use"
+            yield f"corpus.queries has queries for {TEACHERS}-sed, {problem}; remove one of them"
 
 
 def _of_widths(config: Config, recipe: Recipe) -> Iterator[str]:

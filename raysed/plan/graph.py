@@ -68,7 +68,7 @@ class Plan:
     def _prepare_evaluation(self) -> None:
         """Tokenise the sentences of all tasks, and of the dev task."""
         config, evaluation = self.config, self.job.evaluation
-        self._prompts = learner_prompts(config.search, config.encoder)
+        self._prompts = learner_prompts(config.corpus, config.encoder)
         tokens, self.dev = None, None
         if not config.encoder.static:  # otherwise the run makes the tokenizer
             tokenizer = text_tokenizer(config.encoder, prompts=self._prompts)
@@ -97,9 +97,8 @@ class Plan:
         if job.needs_corpus:
             for name, block in corpora(config, job.recipes).items():
                 own, lines = {**settings, "corpus": block}, partial(self._corpus_lines, name)
-                if config.search.enabled:
-                    queries = config.search.only("queries", "column", "source")
-                    own |= {"search": queries, "prompts": self._prompts}
+                if block.queries:
+                    own["prompts"] = self._prompts
                 given = {**inputs, "start": start}
                 made = Artefact(name, name.replace("-", " "), "corpus", sentence_table, given, own, lines=lines)
                 self.table[name] = add(made)
@@ -121,11 +120,13 @@ class Plan:
 
     def _corpus_lines(self, name: str, entry: Entry) -> Iterator[str]:
         yield f"{name.replace('-', ' ')}: {entry.meta['summary']}"
+        if self.config.corpus.queries:
+            yield f"queries: {entry.meta['query_summary']}"
         yield f"tokens: {entry.meta['length_summary']}"
         if name != CORPUS:
             return
         is_trained_on = any(trains_on_corpus(recipe, self.config) for recipe in self.job.recipes)
-        sed = self.config.sed if self._distilling and not self.config.search.enabled else None
+        sed = self.config.sed if self._distilling else None
         small = small_corpus(entry.meta["report"]["kept"], is_trained_on, sed)
         for warning in [*small, *combination_warnings(self.config)]:
             log.warning(warning)
@@ -227,11 +228,9 @@ class Plan:
         return found
 
     def _learners(self, targets: Mapping[str, Artefact], start: Any) -> None:
-        config, sed, search, learners = self.config, self.config.sed, {}, {}
+        config, sed, learners = self.config, self.config.sed, {}
         stage = "+".join(recipe.uncalibrated for recipe in self._distilling)
         memory = partial(largest_need, [SED], config, self.shape)
-        if config.search.enabled:
-            search = {name: self.table[name] for name in (CORPUS, "candidates")}
         base = self._base if self.dev and sed.start == "encoder" and sed.head in (None, "drop") else None
         for recipe, index in ((recipe, index) for recipe in self._distilling for index in range(sed.learners)):
             is_grid = any(stages()[name].is_grid for name in recipe.members)
@@ -246,7 +245,6 @@ class Plan:
                 encoder=self.encoder,
                 start=start,
                 targets=targets[recipe.ensemble],
-                search=search,
                 dev=self.dev,
                 base=base,
                 memory=memory,

@@ -4,9 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from raysed.config import Config
-from raysed.data.candidates import held_out_queries
-from raysed.data.corpus import CorpusReport, sentence_chunks, text_chunks
-from raysed.data.queries import UNKNOWN
+from raysed.data.corpus import CorpusReport, query_chunks, sentence_chunks
 from raysed.data.targets import TARGET_TYPES, rows_to_learn
 from raysed.errors import UserError
 from raysed.model.shape import Shape, shape_of
@@ -19,7 +17,6 @@ from raysed.store.text import Table, size
 from raysed.train.memory import checkpoint_bytes, training_need
 from raysed.train.stage import BEST_ON_HELD_OUT
 
-QUERIES, CANDIDATES = "queries", "candidates"
 _TOKENS = 24  # assumed for a sentence
 _LONG_BATCH = 1.5  # tokens of the largest of many batches, relative to the mean
 
@@ -45,7 +42,7 @@ class TrainingEstimate:
 def show_plan(config: Config, cluster: Cluster) -> str:
     """Check a configuration as a run does, and describe what it needs of a cluster; train and write nothing.
 
-    Reads the whole corpus to count sentences and queries, unless `corpus.sentences` is set without `search`.
+    Reads the whole corpus to count sentences and queries, unless `corpus.sentences` is set.
     """
     if missing := unmet_requirement(cluster, config.resources, config.sed.workers):  # such as GPUs yet to join
         raise UserError(missing)
@@ -54,7 +51,9 @@ def show_plan(config: Config, cluster: Cluster) -> str:
     if job.needs_corpus and not config.corpus.sentences:
         for _ in sentence_chunks(config.corpus, config.seed, report):
             pass
-    rows = known_rows(job, report.kept) | (_search_rows(job) if config.search.enabled else {})
+    rows = known_rows(job, report.kept)
+    if config.corpus.queries:
+        rows[CORPUS] += sum(map(len, query_chunks(config.corpus, CorpusReport())))
     steps, storage = plan_run(config, job.recipes, shape, rows, cluster, job.widths)
     columns: dict[str, Callable[[TrainingEstimate], str]] = {
         "trains": lambda step: step.node,
@@ -77,18 +76,6 @@ encoder: {shape.parameters:,} parameters, {shape.layers} layers, width {shape.wi
 
 storage: about {size(sum(storage.values()))}: {parts}
 assuming {tokens_of_sentence(config)} tokens per sentence; memory is per worker, storage for all trainings of a row"""
-
-
-def _search_rows(job: Job) -> dict[str, int]:
-    """Count the queries for the corpus, and the rows that learners train on."""
-    config, answered, texts, queries = job.config, set(), 0, 0
-    text = corpora(config, job.recipes)[CORPUS]
-    for ids, _, text_ids in text_chunks(text, config.seed, CorpusReport(), config.search):
-        is_query = text_ids != ids
-        texts, queries = texts + int((~is_query).sum()), queries + int(is_query.sum())
-        answered.update(text_ids[is_query & (text_ids != UNKNOWN)].tolist())
-    # A text without queries counts as one itself, see `make.candidates`.
-    return {QUERIES: queries, CANDIDATES: queries + texts - len(answered)}
 
 
 def check_room(job: Job, storage: Storage, cluster: Cluster, corpus: int | None) -> None:
@@ -114,8 +101,7 @@ def plan_run(
 ) -> tuple[list[TrainingEstimate], dict[str, float]]:
     """Return a run's trainings in order, and the bytes of its directory at its fullest, by kind.
 
-    `rows` has the sizes of the training tables by artefact: `corpus`, `pairs/nli`, `views/mlm`, …. If known, it also
-    has the numbers of queries and of the rows to train on with them.
+    `rows` has the sizes of the training tables by artefact: `corpus`, `pairs/nli`, `views/mlm`, ….
     """
     nodes = [{node: trainings_of(node, config) for node in depth} for depth in member_nodes(list(recipes))]
     nodes.append({recipe.uncalibrated: config.sed.learners for recipe in recipes if recipe.distils})
@@ -124,13 +110,12 @@ def plan_run(
     corpus, ensembles = rows.get("corpus", 0), {recipe.ensemble for recipe in recipes if recipe.distils}
     of_teachers = sum(widths) - shape.width if TEACHERS in ensembles and config.sed.head else 0
     bytes_ = TARGET_TYPES[config.sed.target_precision].itemsize
-    embedded = corpus + rows.get(QUERIES, 0)
     storage = {
         "models": sum(models.values()) + 4 * shape.parameters,
         "checkpoints": max((step.storage - models[step.node] for step in steps), default=0),
-        "sentences and tokens": 4.0 * (sum(rows.values()) - rows.get(CANDIDATES, 0)) * (2 * tokens_of_sentence(config)),
-        "targets": bytes_ * embedded * (len(ensembles) * shape.width + of_teachers) * (1 + config.search.enabled),
-        "teachers' embeddings": 4.0 * embedded * sum(widths),
+        "sentences and tokens": 4.0 * sum(rows.values()) * (2 * tokens_of_sentence(config)),
+        "targets": bytes_ * corpus * (len(ensembles) * shape.width + of_teachers),
+        "teachers' embeddings": 4.0 * corpus * sum(widths),
     }
     return steps, storage
 
@@ -157,13 +142,7 @@ def _steps(
             part, sizes = config.members.share, {**rows, CORPUS: rows.get(MEMBERS_CORPUS, rows.get(CORPUS, 0))}
         read = stage.rows_read(settings, part, sizes)
         holds_out = getattr(settings, "checkpoint", "") == BEST_ON_HELD_OUT
-        if node == f"{TEACHERS}-{SED}" and CANDIDATES in rows:  # see `CandidateBatches`
-            per_query = 2 + config.search.negatives
-            held = int(held_out_queries(rows[CANDIDATES]).sum()) if holds_out else 0
-            queries = max(rows[CANDIDATES] - held, 1)
-            read, batch = queries * per_query, max(1, settings.batch_size // per_query) * per_query
-            settings = settings.model_copy(update={"batch_size": batch})
-        elif holds_out:
+        if holds_out:
             read = max(rows_to_learn(read), 1)  # an unknown corpus counts as one sentence
         updates = stage.steps(settings, read)
         what = "grid model" if stage.is_grid and len(settings.lower_bounds) > 1 else "member"

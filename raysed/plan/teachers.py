@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from raysed.data.candidates import candidates_summary
 from raysed.graph import Artefact, ExternalInput, Short
-from raysed.make.candidates import candidates
 from raysed.make.scores import teacher_embeddings
 from raysed.make.targets import (
     TeacherRows,
@@ -72,13 +70,6 @@ def combine_teachers(plan: Plan, embedded: tuple[Artefact, ...], means: Mapping[
     about = {"execution": Short(on_cpus=True), "is_intermediate": True}
     name, title = f"{TEACHERS}-{SED}/targets", "targets of the teachers"
     targets = add(Artefact(name, title, stage, combined_targets, inputs, settings, **about))
-    if config.search.enabled:
-        settings = {"search": config.search.only("negatives", "margin"), "target_precision": sed.target_precision}
-        lines = lambda entry: [f"search: {candidates_summary(entry.meta)}"]  # noqa: E731
-        given = {"corpus": plan.table[CORPUS], "targets": targets}
-        name, title = f"{TEACHERS}-{SED}/candidates", "candidates for the queries"
-        made = Artefact(name, title, stage, candidates, given, settings, **about, lines=lines)
-        plan.table["candidates"] = add(made)
     if not job.unscored:
         inputs, settings = {"targets": targets, "embeddings": embedded}, {"layers": config.encoder.pool_layers}
         title = "embeddings by all teachers together"

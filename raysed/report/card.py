@@ -35,7 +35,7 @@ def write_card(run: RunResults, path: Path) -> None:
     recipe, base = parse_recipe(chosen.recipe), public_name(config.encoder.path)
     is_cut = config.encoder.keep_layers is not None or "num_hidden_layers" in config.encoder.model_kwargs
     # Paths of texts are private; the card describes the content.
-    texts = {"nli": {"train"}, "sts": {"train"}, "views": {"files"}, "search": {"source"}}
+    texts = {"nli": {"train"}, "sts": {"train"}, "views": {"files"}}
     blocks, known = (settings.model_dump(mode="json", exclude=texts) for settings in (config, Config()))
     settings, defaults = _settings(blocks, recipe), _settings(known, recipe)
     record = {"recipe": recipe.text, "settings": settings, "versions": versions(), "measure": run.scores.measure}
@@ -138,7 +138,7 @@ def story(recipe: Recipe, base: str, members: int, teachers: str = "", is_static
 
 def _settings(blocks: Mapping[str, Mapping[str, Any]], recipe: Recipe) -> dict[str, Any]:
     names = [*(["views"] if recipe.two_view_stages else []), *recipe.members]
-    names += ["combination", "search"] if recipe.ensemble == TEACHERS else []
+    names += ["combination"] if recipe.ensemble == TEACHERS else []
     names += ["sed"] if recipe.distils else []
     names += ["flow", "calibration"] if recipe.calibration else []
     settings = {f"{name}.{key}": value for name in names for key, value in blocks[name].items()}

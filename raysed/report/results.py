@@ -200,7 +200,7 @@ class RunResults:
     @cached_property
     def prompts(self) -> Prompts:
         """Prompts of the run's own models, by role."""
-        return learner_prompts(self.config.search, self.config.encoder)
+        return learner_prompts(self.config.corpus, self.config.encoder)
 
     @cached_property
     def speed(self) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from raysed.config import EncoderConfig, SearchConfig, TeacherConfig
+from raysed.config import CorpusConfig, EncoderConfig, TeacherConfig
 from raysed.errors import UserError
 from raysed.model.load import LibraryModel, NativeModel, load_model
 from raysed.model.prompts import embed_by_role, learner_prompts
@@ -99,7 +99,7 @@ def test_prompts_that_cannot_be_read_are_one_sentence(model, text):
             load()
 
 
-def test_a_learner_has_prompts_if_it_learns_to_search(model):
+def test_a_learner_has_prompts_if_its_corpus_has_queries(model):
     path = model(prompts=BOTH)
     inner = path / "0_Transformer"
     inner.mkdir()
@@ -108,11 +108,11 @@ def test_a_learner_has_prompts_if_it_learns_to_search(model):
         (inner, {}, BOTH),
         (path, {"query_prompt": "a "}, {**BOTH, "query": "a "}),
         (path, {"query_prompt": "", "document_prompt": ""}, {}),
-        (path, {"queries": []}, {}),
         (model(name="plain"), {"document_prompt": "a "}, {"query": "", "document": "a "}),
     ):
-        found = learner_prompts(SearchConfig(**{"queries": ["crops"], **settings}), EncoderConfig(path=str(start)))
-        assert found == expected, settings
+        encoder = EncoderConfig(path=str(start), **settings)
+        assert learner_prompts(CorpusConfig(queries="queries.txt"), encoder) == expected, settings
+        assert learner_prompts(CorpusConfig(), encoder) == {}
 
 
 def test_rows_come_back_in_the_order_of_the_texts():

@@ -155,7 +155,7 @@ READ_LATER = [
     ("corpus.txt", "corpus", "", {"recipes": ["ct"]}),
     ("corpus.txt", "encoder/start", "", STATIC),
     ("texts/new.txt", "corpus", "", {"recipes": ["ct"], "corpus": {"source": "texts"}}),
-    ("queries.txt", "corpus", "", {**DISTILLED, "search": {"source": "queries.txt", "queries": []}}),
+    ("queries.txt", "corpus", "", {**DISTILLED, "corpus": {"source": "corpus.txt", "queries": "queries.txt"}}),
     (
         "other.txt",
         "base-sn/calibrations/00",
@@ -270,17 +270,6 @@ def test_a_run_does_not_depend_on_where_it_lies_or_on_machines(inputs):
     assert check(config(members={"count": 3})).depends != before
     assert check(config(resources={"encode_precision": "fp32"})).depends != before
     assert check(config(seed=1)).depends != before
-
-
-def test_made_queries_need_teachers_that_can_embed_them(inputs):
-    """A file of embeddings has only what it has; queries of users may be in it."""
-    rows = {"sentence": ["A cat sat.", "A dog ran.", "cat?"], "embedding": [[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]}
-    pq.write_table(pa.table(rows), "v.parquet")
-    (inputs / "asked.txt").write_text("cat?\n")
-    settings = {"recipes": ["teachers-sed"], "teachers": ["v.parquet"], "sed": {"head": "drop"}}
-    with pytest.raises(UserError, match=r"search makes queries \(crops\), but v is a file of embeddings"):
-        check(config(**settings, search={"queries": ["crops"]}))
-    assert check(config(**settings, search={"source": "asked.txt"})).inputs["corpus"]["queries"]
 
 
 # -- the learner that a teacher gives by default ---------------------------------------------------------------------

@@ -189,16 +189,15 @@ def test_teachers_from_outside_take_room():
     assert storage["targets"] == 4 * rows * sum(widths), "heads lead to all that teachers say"
 
 
-def test_the_queries_made_from_the_corpus_are_counted(tmp_path):
-    long = "says that nothing works. The printer is out of paper. Who can help me today?"
-    lines = [f"Ticket {n} {long if n % 2 else 'is open.'}" for n in range(80)]
-    (tmp_path / "tickets.txt").write_text("\n".join(lines))
-    given = [f"corpus.source={tmp_path}/tickets.txt", "sed.epochs=3", "sed.batch_size=10", "sed.checkpoint=last"]
-    for texts, queries in (("null", 80), (20, 20)):  # a text that gives none is a query itself
-        some = [*given, "search.queries=[titles, crops]", f"sed.sentences={texts}"]
-        shown = show_plan(load_config(find_config("distill"), some), HERE)
+def test_queries_are_counted_with_the_corpus(tmp_path):
+    (tmp_path / "tickets.txt").write_text("".join(f"Ticket {n} is open.\n" for n in range(80)))
+    (tmp_path / "queries.txt").write_text("".join(f"what of {n}\n" for n in range(40)))
+    given = [f"corpus.source={tmp_path}/tickets.txt", f"corpus.queries={tmp_path}/queries.txt"]
+    given += ["sed.epochs=3", "sed.batch_size=10", "sed.checkpoint=last"]
+    for texts, rows in (("null", 120), (20, 60)):
+        shown = show_plan(load_config(find_config("distill"), [*given, f"sed.sentences={texts}"]), HERE)
         (updates,) = re.findall(r"teachers-sed +\d+ learners? +([\d,]+)", shown)
-        assert int(updates) == queries // (10 // 4) * 3, "of two queries, with their own text and two others each"
+        assert int(updates) == rows // 10 * 3
 
 
 def test_the_sentences_of_the_corpus_are_counted(tmp_path):

@@ -24,22 +24,7 @@ PLAIN = {
     "contrastive": lambda x, t, others, _=None: np.mean(
         [-np.log(np.exp(_cos(a, b) / 0.07) / sum(np.exp(_cos(a, c) / 0.07) for c in others)) for a, b in zip(x, t)]
     ),
-    "scores": lambda x, t, *_: _divergence(x, t, 0, np.eye(len(x), dtype=bool)),
 }
-
-
-def _divergence(x, t, queries, same, temperature=0.05):
-    """Mean over queries of T sum p log(p / q): p as the targets rank the texts, q as the learner does."""
-    found = []
-    for row, (a, b) in enumerate(zip(x[: queries or None], t)):
-        texts = [place for place in range(len(x) - queries) if not same[row, place]]
-        of_learner, of_targets = (
-            np.array([np.exp(_cos(query, rows[queries + place]) / temperature) for place in texts])
-            for query, rows in ((a, x), (b, t))
-        )
-        p, q = of_targets / of_targets.sum(), of_learner / of_learner.sum()
-        found.append((p * np.log(p / q)).sum())
-    return temperature * np.mean(found)
 
 
 def _length(vector: np.ndarray) -> float:
@@ -55,20 +40,9 @@ def test_a_loss_is_its_plain_definition(name):
     x, t, more = np.random.default_rng(0).normal(size=(3, 7, 5))
     others, variance = np.concatenate([more, t]), np.random.default_rng(1).uniform(0.1, 3, 5)
     about = {"all_GD": torch.tensor(others), "log_variance_D": torch.tensor(variance).log()}
-    about |= {"same_QP": torch.eye(7, dtype=bool), "queries": 0, "temperature": 0.05}
     found = LOSSES[name](torch.tensor(x), torch.tensor(t), **about)
     assert found.item() == pytest.approx(PLAIN[name](x, t, others, variance), rel=1e-9)
     assert set(LOSSES) == set(get_args(LossName)) == set(PLAIN)
-
-
-def test_queries_rank_the_other_texts_of_the_batch():
-    """The first two of seven rows are queries; the second is one of the texts, too, and does not rank itself."""
-    x, t = np.random.default_rng(0).normal(size=(2, 7, 5))
-    same = np.zeros((2, 5), bool)
-    same[1, 3] = True
-    about = {"same_QP": torch.tensor(same), "queries": 2, "temperature": 0.2}
-    found = LOSSES["scores"](torch.tensor(x), torch.tensor(t), **about)
-    assert found.item() == pytest.approx(_divergence(x, t, 2, same, 0.2), rel=1e-9)
 
 
 @pytest.mark.parametrize("widths", [[], [1, 5, 12]])

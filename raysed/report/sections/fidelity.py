@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from raysed.data.candidates import candidates_summary
 from raysed.report.results import RunResults
 from raysed.report.scores import display_name
 from raysed.report.section import Block, Section
@@ -15,8 +14,6 @@ def _fidelity(run: RunResults) -> list[dict[str, Any]]:
     recipes = dict.fromkeys(recipe.uncalibrated for recipe in run.job.recipes if recipe.distils)
     found = {recipe: run.meta(f"{recipe}/fidelity/00") for recipe in recipes}
     tables = [{"recipe": recipe, "asked_by": "texts", **meta} for recipe, meta in found.items() if "searches" in meta]
-    for table in tables if run.config.search.enabled else ():
-        table["mined"] = dict(run.meta(f"{table['recipe']}/candidates"))
     return tables
 
 
@@ -34,8 +31,6 @@ def fidelity_table(searches: Sequence[Mapping[str, Any]]) -> Table:
 
 def _blocks(found: Sequence[Mapping[str, Any]], run: RunResults) -> Iterator[Block]:
     for about in found:
-        if mined := about.get("mined"):
-            yield f"{about['recipe']} was trained with {candidates_summary(mined)}."
         yield f"{about['recipe']}: {about['queries']:,} {about['asked_by']} search {about['documents']:,} texts."
         yield fidelity_table(about["searches"])
 
@@ -46,7 +41,7 @@ SECTIONS = [
         "Search compared with the teachers",
         36,
         _fidelity,
-        "Some texts of the corpus are the queries for the others, or queries made for them search all texts. "
+        "Some texts of the corpus search the others; with corpus.queries, those queries search all texts. "
         f"Recall: the share of the combined teachers' first {DEPTH} texts among the first {DEPTH} results; nDCG also "
         "counts their order. Neither shows whether the teachers are right, and the learner was trained on these texts. "
         "int8 and bits: the index stores the learner's vectors in this form; queries keep full precision.",

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 
 from raysed.config import MAX_MODELS, NO_EFFECT, Precision, TargetPrecision, ascending, distinct
 from raysed.data.batches import Batches
-from raysed.data.candidates import CandidateBatches
 from raysed.data.parquet import directory_of
 from raysed.data.targets import MEAN, TargetBatch, TargetBatches
 from raysed.model.head import START, VARIANCE
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
 TEMPERATURE = 0.07
 """Divisor of cosines in `contrastive`."""
-_NEVER = -1e4
-"""Logit of a text that does not count; finite, because the difference of two infinities is NaN."""
 _VARIANCE_SPEED, _MOST_LOG = 10.0, 10.0
 """Log-variances move 10 times as fast as weights, whose rate is too small for them. They move at most 10 from their
 start: a dimension that is always 0 must not lead to infinity."""
@@ -57,27 +54,9 @@ def nll(x_BD: torch.Tensor, t_BD: torch.Tensor, log_variance_D: torch.Tensor, **
     return (log_variance_D + (t_BD - x_BD).square() / log_variance_D.exp()).mean() / 2
 
 
-def scores(
-    x_BD: torch.Tensor, t_BD: torch.Tensor, same_QP: torch.Tensor, queries: int, temperature: float, **_: Any
-) -> torch.Tensor:
-    """Return the KL divergence of the learner's ranking of the texts from the targets', mean over Q queries.
-
-    A ranking is the softmax of the P texts' cosines with the query, divided by `temperature`. The divergence is
-    multiplied by `temperature`, which cancels its factor in the gradient. The first `queries` rows are the queries and
-    the others the texts; with 0, all rows are both. `same_QP` marks texts that are the query itself, which do not
-    count.
-    """
-    x_BD, t_BD = F.normalize(x_BD, dim=1), F.normalize(t_BD, dim=1)
-    found_QP, wanted_QP = (
-        ((rows[: queries or None] @ rows[queries:].T) / temperature).masked_fill(same_QP, _NEVER).log_softmax(1)
-        for rows in (x_BD, t_BD)
-    )
-    return temperature * F.kl_div(found_QP, wanted_QP, reduction="batchmean", log_target=True)
-
-
-LOSSES = {loss.__name__: loss for loss in (mse, unit_mse, nll, contrastive, scores)}
+LOSSES = {loss.__name__: loss for loss in (mse, unit_mse, nll, contrastive)}
 """From embeddings and targets [B, D] to a mean over sentences; see `sed.loss`."""
-LossName = Literal["mse", "unit_mse", "nll", "contrastive", "scores"]
+LossName = Literal["mse", "unit_mse", "nll", "contrastive"]
 
 
 class SedConfig(TuningConfig):
@@ -85,11 +64,8 @@ class SedConfig(TuningConfig):
 
     loss: Annotated[LossName | list[LossName], AfterValidator(distinct)] = "mse"
     """`mse`: mean squared difference from the target (SED). `unit_mse`: squared distance of unit vectors.
-    `contrastive`: InfoNCE within the batch. `scores`: divergence of the learner's rankings of the batch's texts from
-    the targets' (docs/search.md). `nll`: likelihood with a learnt variance per dimension, for `sed.head: drop`. A list:
-    their sum. See docs/methods.md#losses."""
-    temperature: float = Field(0.05, gt=0)
-    """Divisor of cosines in `scores`. Lower values give the best texts more weight."""
+    `contrastive`: InfoNCE within the batch. `nll`: likelihood with a learnt variance per dimension, for `sed.head:
+    drop`. A list: their sum. See docs/methods.md#losses."""
     widths: Annotated[list[Annotated[int, Field(ge=1)]], AfterValidator(ascending)] = []
     """Smaller widths at which the first coordinates alone should work, such as `[64, 128]` (Matryoshka, Kusupati et al.
     2022). The loss averages all widths. For `teachers`. See docs/distill.md#shorter-embeddings."""
@@ -140,9 +116,8 @@ class SedConfig(TuningConfig):
     """Restarts of a failed learner, as `members.max_retries`."""
 
     def identity(self) -> dict[str, Any]:
-        """Leave out settings that have no effect with this `checkpoint` and `loss`."""
+        """Leave out settings that have no effect with this `checkpoint`."""
         unused = {"evaluate_every", "patience"} if self.checkpoint == "last" else set()
-        unused |= set() if "scores" in self.losses else {"temperature"}
         return {name: value for name, value in super().identity().items() if name not in unused}
 
     @model_validator(mode="after")
@@ -154,9 +129,8 @@ class SedConfig(TuningConfig):
 
     @model_validator(mode="after")
     def _others_are_in_the_batch(self) -> SedConfig:
-        for name in self.losses:
-            if name in ("contrastive", "scores") and self.batch_size < 2:
-                raise ValueError(f"sed.loss: {name} compares with others of the batch; set sed.batch_size to 2 or more")
+        if "contrastive" in self.losses and self.batch_size < 2:
+            raise ValueError("sed.loss: contrastive compares with others of the batch; set sed.batch_size to 2 or more")
         return self
 
     @property
@@ -176,6 +150,8 @@ class Distillation(EncoderObjective):
         variance_D: initial variances for `nll`, one per dimension of the targets.
     """
 
+    is_recordable = True
+
     def __init__(
         self,
         learner: Encoder,
@@ -184,12 +160,10 @@ class Distillation(EncoderObjective):
         widths: Sequence[int] = (),
         heads_HD: np.ndarray | None = None,
         variance_D: np.ndarray | None = None,
-        temperature: float = 0.05,
     ):
         super().__init__(dropout)
         self.learner = learner
-        self.is_recordable = "scores" not in losses  # which compares ids on the CPU
-        self._losses, self._widths, self._temperature = [LOSSES[name] for name in losses], tuple(widths), temperature
+        self._losses, self._widths = [LOSSES[name] for name in losses], tuple(widths)
         device = next(learner.parameters()).device
         self.heads_HD = None if heads_HD is None else nn.Parameter(torch.tensor(heads_HD, device=device))
         self.has_variance = "nll" in losses
@@ -206,12 +180,7 @@ class Distillation(EncoderObjective):
                 emb_BD = F.normalize(emb_BD, dim=1) @ self.heads_HD
             t_BD, widths = batch.targets.to(device), (*self._widths, emb_BD.shape[1])
             all_GD = t_BD if batch.of_all is None else batch.of_all.to(device)
-            more = {
-                "log_variance_D": self.log_variance() if self.has_variance else None,
-                "same_QP": torch.from_numpy(batch.same_QP).to(device) if scores in self._losses else None,
-                "queries": batch.queries,
-                "temperature": self._temperature,
-            }
+            more = {"log_variance_D": self.log_variance() if self.has_variance else None}
             losses = [
                 loss(emb_BD[:, :d], t_BD[:, :d], all_GD=all_GD[:, :d], **more) for d in widths for loss in self._losses
             ]
@@ -240,17 +209,14 @@ class _Sed(Stage):
         elif settings.head:
             start.encoder.set_head(np.load(directory / START))
         options = settings.dropout, settings.losses, settings.widths
-        return Distillation(start.encoder, *options, *heads, temperature=settings.temperature)
+        return Distillation(start.encoder, *options, *heads)
 
     def batches(self, settings: SedConfig, start: Start) -> Batches:
-        """Return batches of queries and their candidates if the learner is for search, else of sentences."""
         data, offset = start.data, 0.0
         if settings.target == "centred_mean":
             offset = np.load(directory_of(data["targets"]) / MEAN)
         options = settings.batch_size, start.seed, start.rank, start.world, offset
         holds_out = settings.checkpoint == BEST_ON_HELD_OUT
-        if "candidates" in data:
-            return CandidateBatches(data["corpus"], data["candidates"], *options, held_out=holds_out)
         return TargetBatches(data["targets"], *options, held_out=holds_out)
 
     def optimizer(self, settings: SedConfig, objective: nn.Module) -> torch.optim.Optimizer:
