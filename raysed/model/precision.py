@@ -1,7 +1,9 @@
-"""Decide where bf16 is fast, and compute attention in it on CPUs.
+"""Decide where bf16 is fast, and choose how attention is computed in it.
 
 torch's fused attention does not use the bf16 products of CPUs. Its forward pass takes up to twice as long as plain
-products and a softmax, its backward pass 5 times as long as in float32.
+products and a softmax, its backward pass 5 times as long as in float32. On recent GPUs, torch 2.11 to 2.13 lets cuDNN
+compute attention, which prepares each new shape of batch for up to a second, and whose backward pass with a mask may
+return NaN at lengths of 64 modulo 128 (pytorch/pytorch#196678).
 """
 
 import logging
@@ -124,11 +126,15 @@ def _seconds(action: Callable[[], Any]) -> float:
 def plain_attention(device: torch.device) -> AbstractContextManager:
     """Return a context in which bf16 attention on a CPU is two products and a softmax, all in bf16.
 
+    On a GPU, disable cuDNN's attention in this process.
+
     >>> q = torch.randn(1, 2, 3, 4)
     >>> with torch.autocast("cpu", torch.bfloat16), plain_attention(q.device):
     ...     F.scaled_dot_product_attention(q, q, q).dtype
     torch.bfloat16
     """
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
     is_bf16 = device.type == "cpu" and torch.is_autocast_enabled("cpu")
     return _PlainAttention() if is_bf16 else nullcontext()
 

@@ -90,3 +90,16 @@ def test_an_encoder_attends_by_products_in_bf16_and_by_the_fused_kernel_in_fp32(
             embeddings = encoder(pack(make_table(9)))
         embeddings.sum().backward()
     assert set(seen) == {(products, torch.bfloat16) if bf16 else (fused, torch.float32)}
+
+
+def test_a_gpu_has_no_attention_by_cudnn():
+    """Which prepares each new shape of batch for a second, and may return NaN."""
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        torch.backends.cuda.enable_cudnn_sdp(True)
+        plain_attention(CPU)
+        assert torch.backends.cuda.cudnn_sdp_enabled()
+        plain_attention(torch.device("cuda"))
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
