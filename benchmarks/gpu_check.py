@@ -275,11 +275,11 @@ def _twelve_losses(check: Check, stage: str, records: bool) -> tuple[list[float]
 def _choose_engine(run: TrainingLoop, records: bool) -> None:
     run.objective.train()
     if not records:
-        run.engine._recorded._is_off = True
+        run.engine._recorded.is_off = True
 
 
 def _recordings(run: TrainingLoop) -> int:
-    return sum(made is not None for made in run.engine._recorded._recordings.values())
+    return run.engine._recorded.recorded
 
 
 def _update(run: TrainingLoop, step: int, rate: float = 1e-5) -> float:
@@ -313,9 +313,7 @@ def _cannot_be_recorded(check: Check) -> None:
         run.objective.train()
         losses.append([_update(run, step, 1e-4) for step in range(8)])
     worst = max(abs(a - b) / abs(b) for a, b in zip(*losses, strict=True))
-    is_off = (
-        check.on_gpu and run.engine._recorded._is_off and torch.cuda.current_stream() == torch.cuda.default_stream()
-    )
+    is_off = check.on_gpu and run.engine._recorded.is_off and torch.cuda.current_stream() == torch.cuda.default_stream()
     found = f"{worst:.1e}{', recordings are off' if is_off else ''}"
     right = worst < _RECORDED and is_off if check.on_gpu else None
     check.add_row(3, "what cannot be recorded is launched, losses", found, right)

@@ -411,6 +411,9 @@ class MembersConfig(Block):
     checkpoint_every: Annotated[int, NO_EFFECT] = Field(500, ge=1)
     """Steps between checkpoints, the most a crash costs. On a GPU, more if writing takes long
     (docs/performance.md#gpus)."""
+    recorded: Annotated[bool, NO_EFFECT] = True
+    """On a GPU, record steps as CUDA graphs and replay them (docs/performance.md#how-a-gpu-step-runs). `false`: launch
+    every kernel, which is slower. Needs PyTorch 2.13."""
     precision: Precision = "auto"
     """`bf16` (autocast; weights stay fp32), `fp32`, or `auto`: `bf16` on GPUs with hardware support (A100, L4, later).
     On CPUs, `auto` measures once per machine and model whether `bf16` is faster (docs/performance.md#settings)."""

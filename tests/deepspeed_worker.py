@@ -1,7 +1,9 @@
 """A worker of trainings by DeepSpeed; `test_deepspeed.py` runs several, each in a process of its own."""
 
+import gc
 import os
 import traceback
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +29,8 @@ from raysed.train.state import seed_everything, snapshot
 
 RATE = 1e-3
 """High, so that a lost moment shows within a few updates."""
+_ENDED: list[weakref.ref] = []
+"""Engines and objectives of trainings that are over."""
 WIDTH = 24
 """Of the targets: wider than the learner's states, so that it has a head."""
 
@@ -87,6 +91,7 @@ def _of_stage(work: Work, rank: int, stage: int) -> dict[str, Any] | None:
 
 def _recorded(work: Work, rank: int, stage: int) -> dict[bool, dict[str, Any]]:
     """Whether recorded updates with clipping and dropout are the launched ones, and how many were replayed, by bf16."""
+    gc.disable()
     found = {}
     for bf16 in (False, True):
         plain, recorded = (_fourteen_updates(work, rank, stage, bf16, records) for records in (False, True))
@@ -94,6 +99,7 @@ def _recorded(work: Work, rank: int, stage: int) -> dict[bool, dict[str, Any]]:
         others = _fourteen_updates(work, rank, None, bf16, records=False)[0]
         by_torch = np.abs(np.array(plain[0]) - others).max()
         found[bf16] = {"is_equal": is_equal, "replays": (plain[2], recorded[2]), "by_torch": by_torch}
+        found[bf16]["alive"] = [type(ended).__name__ for reference in _ENDED if (ended := reference())]
     return found
 
 
@@ -115,7 +121,7 @@ def _fourteen_updates(
         optimizer = torch.optim.AdamW(trained, weight_decay=0.0, fused=True)
         engine = TorchEngine(objective, optimizer, sed.clip, bf16)
     else:
-        engine = DeepSpeedEngine(objective, sed, 1, bf16, recorder if records else None)
+        engine = DeepSpeedEngine(objective, sed, 1, bf16, record=recorder if records else None)
     batches, losses = _batches(work, rank), []
     batches.few_shapes = True
     for step in range(14):
@@ -123,6 +129,7 @@ def _fourteen_updates(
         losses.append(engine.update(batches(step), 2.0**-12))  # a rate that float32 has
     state = snapshot(engine.state_dict())[1]
     engine.close()
+    _ENDED.extend([weakref.ref(engine), weakref.ref(objective)])
     return losses, state, sum(recorder.replays)
 
 

@@ -7,7 +7,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from raysed.train.recorded import tensors_in
+from raysed.train.out_of_memory import random_state
+from raysed.train.recorded import map_tensors, tensors_in
 
 _WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2"}
 
@@ -58,22 +59,32 @@ class Recorder:
     """What engines take as `record`; counts the replays of each recording.
 
     Args:
-        known: weights and moments.
+        known: weights, buffers and moments.
+        fault: what replays a tape instead; it gets the batch of the recording, and that of the replay.
     """
 
-    def __init__(self, known: Callable[[], Iterable[torch.Tensor]]):
-        self._known, self.replays = known, []
+    def __init__(
+        self, known: Callable[[], Iterable[torch.Tensor]], fault: Callable[[Tape, Any, Any], None] | None = None
+    ):
+        self._known, self._fault, self.replays = known, fault, []
 
     def __call__(self, function: Callable[[Any], Any], batch: Any) -> tuple[Callable[[], None], Any]:
-        """Record; as with CUDA nothing has happened then, so the first replay, which has, is left out."""
-        tape, number = Tape([*self._known(), *tensors_in(batch)]), len(self.replays)
-        self.replays.append(0)
+        """Record; as with CUDA, nothing has happened then."""
+        known, restore = list(self._known()), random_state(torch.device("cpu"))
+        before = [x.detach().clone() for x in known]
+        tape, number = Tape([*known, *tensors_in(batch)]), len(self.replays)
         with tape:
             result = function(batch)
+        with torch.no_grad():
+            for x, old in zip(known, before, strict=True):
+                x.copy_(old)
+        restore()
+        self.replays.append(0)
+
+        first = map_tensors(torch.clone, batch)
 
         def replay() -> None:
-            if self.replays[number]:
-                tape.replay()
+            self._fault(tape, first, batch) if self._fault else tape.replay()
             self.replays[number] += 1
 
         return replay, result

@@ -1,5 +1,6 @@
 """The engine of learners: DeepSpeed, with a state that fits any number of workers and any ZeRO stage."""
 
+import gc
 import logging
 import math
 import os
@@ -11,7 +12,7 @@ from raysed.data.targets import TargetBatch
 from raysed.train.engine import step_if_finite
 from raysed.train.optimizers import make_moments
 from raysed.train.out_of_memory import oom_as_user_error, random_state, retry_in_parts
-from raysed.train.recorded import Record, RecordedUpdates
+from raysed.train.recorded import Record, RecordedUpdates, launched_rate
 from raysed.train.stages.sed import Distillation, SedConfig
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -42,10 +43,23 @@ class DeepSpeedEngine:
     Moments are gathered whole and in fp32 for saving, so a state fits any number of workers and any ZeRO stage.
     DeepSpeed takes over the weights when initialised, which happens at the first update. On a GPU, a single worker
     without ZeRO records its updates, including DeepSpeed's part.
+
+    Args:
+        records: whether a GPU records updates.
+        record: see `RecordedUpdates`.
     """
 
-    def __init__(self, objective: Distillation, sed: SedConfig, world: int, bf16: bool, record: Record | None = None):
-        self._objective, self._sed, self._world, self._bf16, self._record = objective, sed, world, bf16, record
+    def __init__(
+        self,
+        objective: Distillation,
+        sed: SedConfig,
+        world: int,
+        bf16: bool,
+        records: bool = True,
+        record: Record | None = None,
+    ):
+        self._objective, self._sed, self._world, self._bf16 = objective, sed, world, bf16
+        self._records, self._record = records, record
         self._recorded: RecordedUpdates | None = None
         self._parameters = {name: p for name, p in objective.named_parameters() if p.requires_grad}
         self._engine: Any = None
@@ -118,9 +132,12 @@ class DeepSpeedEngine:
         self._bf16 = state["bf16"]
 
     def close(self) -> None:
-        """Remove DeepSpeed's hooks and buffers; this process can then start another engine."""
+        """Remove DeepSpeed's hooks and buffers, and the recordings; this process can then start another engine."""
+        self._recorded = self._record = None
         if self._engine is not None:
             self._engine.destroy()
+            self._engine = None
+            gc.collect()  # DeepSpeed's parts refer to each other, and to weights and moments
 
     def _initialise(self, batch: TargetBatch) -> None:
         import deepspeed
@@ -145,7 +162,9 @@ class DeepSpeedEngine:
         make_moments(self._torch_optimizer())
         if self._world == 1 and sed.zero_stage == 0:
             self._engine.enable_backward_allreduce = False  # with one worker, it only copies all gradients
-            self._recorded = RecordedUpdates(self._objective, optimizer, self._gradient, self._step, self._record)
+            self._recorded = RecordedUpdates(
+                self._objective, optimizer, self._gradient, self._step, self._records, self._record
+            )
         if self._loaded is not None:
             self._restore_moments(batch, self._loaded)
             self._loaded = None
@@ -155,6 +174,7 @@ class DeepSpeedEngine:
         return getattr(self._engine.optimizer, "optimizer", self._engine.optimizer)
 
     def _set_rate(self, rate: float) -> None:
+        rate = launched_rate(rate, next(iter(self._parameters.values())).device)
         for group in self._engine.optimizer.param_groups:
             group["lr"] = rate
 

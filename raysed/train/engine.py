@@ -9,13 +9,15 @@ import torch
 from torch import nn
 
 from raysed.train.out_of_memory import oom_as_user_error, retry_in_parts
-from raysed.train.recorded import Record, RecordedUpdates
+from raysed.train.recorded import Record, RecordedUpdates, launched_rate
 
 
 class TorchEngine:
     """Updates by a torch optimizer in this process; a GPU replays them, see `recorded.py`.
 
-    `record` replaces CUDA graphs in tests.
+    Args:
+        records: whether a GPU records updates.
+        record: see `RecordedUpdates`.
     """
 
     def __init__(
@@ -24,6 +26,7 @@ class TorchEngine:
         optimizer: torch.optim.Optimizer,
         clip: float | None = None,
         bf16: bool = False,
+        records: bool = True,
         record: Record | None = None,
     ):
         self.objective, self.optimizer, self.clip, self.bf16 = objective, optimizer, clip, bf16
@@ -31,14 +34,15 @@ class TorchEngine:
         self._named = {name: p for name, p in objective.named_parameters() if p.requires_grad}
         self._updates = 0
         self._after_update = getattr(objective, "after_update", lambda: None)
-        self._recorded = RecordedUpdates(objective, optimizer, self._gradient, self._step, record)
+        self._recorded = RecordedUpdates(objective, optimizer, self._gradient, self._step, records, record)
 
     def update(self, batch: Any, learning_rate: float) -> float:
         """Make one update and return the loss over all workers. If it is not finite, keep the weights, return NaN."""
         loss = self._recorded.update(batch, learning_rate)
         if loss is None:
+            rate = launched_rate(learning_rate, self._parameters[0].device)
             for group in self.optimizer.param_groups:
-                group["lr"] = learning_rate
+                group["lr"] = rate
             mean = retry_in_parts(self.objective, lambda: self._gradient(batch))
             with oom_as_user_error(self.objective):
                 loss = step_if_finite(mean, self._parameters, self._step)
@@ -76,7 +80,8 @@ class TorchEngine:
         self._recorded.forget()
 
     def close(self) -> None:
-        """Do nothing; torch leaves no hooks behind."""
+        """Drop the recordings. They refer to this engine, so Python would not free either when the training ends."""
+        self._recorded = None
 
 
 def step_if_finite(

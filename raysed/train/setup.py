@@ -20,14 +20,16 @@ def set_up(stage: Stage, settings: Block, options: MembersConfig | SedConfig, st
     """Prepare a training. A learner uses DeepSpeed if torch.distributed is initialised.
 
     Args:
-        options: gives precision, `evaluate_every` and `checkpoint_every`.
+        options: gives precision, `evaluate_every`, `checkpoint_every` and `recorded`.
     """
     torch.manual_seed(start.seed % 2**63)  # temporary heads start at random
     device = start.encoder.transformer.device
     objective = stage.objective(settings, start).to(device)
     batches = stage.batches(settings, start)
     batches.reads_ahead = device.type == "cuda"
-    batches.few_shapes = objective.is_recordable and device.type == "cuda" and start.world == 1
+    # Whether updates are recorded has no say here, because dropout masks depend on the shapes.
+    can_record = objective.is_recordable and start.encoder.position_offset is not None
+    batches.few_shapes = can_record and device.type == "cuda" and start.world == 1
     steps = stage.steps(settings, batches.per_epoch * stage.rows_per_update(settings))
     keep, sample, untrained = stage.keeps(settings, has_dev=False), None, None
     if keep == CLOSEST:
@@ -48,8 +50,8 @@ def set_up(stage: Stage, settings: Block, options: MembersConfig | SedConfig, st
         sample=sample,
         untrained=untrained,
     )
-    bf16 = uses_bf16(options.precision, start.encoder)
+    bf16, records = uses_bf16(options.precision, start.encoder), options.recorded
     if isinstance(settings, SedConfig) and torch.distributed.is_initialized():
-        return TrainingLoop(objective, batches, plan, DeepSpeedEngine(objective, settings, start.world, bf16))
+        return TrainingLoop(objective, batches, plan, DeepSpeedEngine(objective, settings, start.world, bf16, records))
     optimizer, clip = stage.optimizer(settings, objective), getattr(settings, "clip", None)
-    return TrainingLoop(objective, batches, plan, TorchEngine(objective, optimizer, clip, bf16))
+    return TrainingLoop(objective, batches, plan, TorchEngine(objective, optimizer, clip, bf16, records))

@@ -1,6 +1,7 @@
 """Recorded updates are the plain ones, bit for bit: a tape stands in for CUDA graphs."""
 
 import math
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
@@ -9,13 +10,18 @@ import pytest
 import torch
 from tape import Recorder
 
+from raysed.config import make_config
 from raysed.data.batches import EpochBatches
 from raysed.data.pairs import PairBatches, PairTable
 from raysed.data.targets import TargetBatch
-from raysed.data.tokens import TokenTable, pack
+from raysed.data.tokens import FlatTokens, TokenTable, pack
 from raysed.model.encoder import Encoder
+from raysed.registry import stages
 from raysed.train.engine import TorchEngine
 from raysed.train.optimizers import RMSprop, adam_optimizer, bert_optimizer
+from raysed.train.recorded import RecordedUpdates, _place_of_copy, _warn_of_shapes, launched_rate, tensors_in
+from raysed.train.setup import set_up
+from raysed.train.stage import Start
 from raysed.train.stages.bsl import Bootstrap, BslConfig, make_predictor
 from raysed.train.stages.contrastive import Contrastive
 from raysed.train.stages.ct import ContrastiveTension, CtConfig, PairSampler
@@ -33,13 +39,13 @@ OBJECTIVES = ("ct", "nli", "sts", "contrastive", "bsl", "sed")
 class Training:
     """An objective of a tiny encoder with dropout, its batches and its engine, on the CPU as on a GPU."""
 
-    def __init__(self, name, make_encoder, make_table, records=True, bf16=False, losses=("mse",)):
+    def __init__(self, name, make_encoder, make_table, records=True, bf16=False, losses=("mse",), fault=None):
         torch.manual_seed(0)
         self.name, self.tables = name, [make_table(300, seed=seed, longest=40) for seed in (1, 2)]
         self.objective = self._objective(make_encoder("bert", layers=2), losses).train()
         optimizer = self._optimizer()
-        self.recorder = Recorder(self._known) if records else None
-        self.engine = TorchEngine(self.objective, optimizer, 1.0, bf16, self.recorder)
+        self.recorder = Recorder(self._known, fault and partial(fault, self)) if records else None
+        self.engine = TorchEngine(self.objective, optimizer, 1.0, bf16, record=self.recorder)
         self.batch_at = self._batches()
         self.batch_at.few_shapes = True
 
@@ -109,7 +115,9 @@ def test_replays_are_the_plain_updates(train, name, bf16):
     plain, recorded = (train(name, records=records, bf16=bf16) for records in (False, True))
     assert plain() == recorded()
     torch.testing.assert_close(recorded.engine.state_dict(), plain.engine.state_dict(), rtol=0, atol=0)
-    assert sum(recorded.recorder.replays) >= STEPS // 2 and len(recorded.recorder.replays) <= 5
+    made = recorded.engine._recorded
+    assert (made.recorded, made.replayed) == (len(recorded.recorder.replays), sum(recorded.recorder.replays))
+    assert made.replayed >= STEPS // 3 and made.recorded <= 5 and not made.is_off
     assert recorded.watched == plain.watched
 
 
@@ -142,7 +150,7 @@ def test_what_cannot_be_recorded_is_updated_without(train, caplog):
     plain, recorded = (train("mlm", records=records) for records in (False, True))
     assert "launched kernel by kernel, because its loss waits for the GPU" in caplog.text
     recorded.objective.is_recordable = True
-    recorded.engine = TorchEngine(recorded.objective, recorded.engine.optimizer, 1.0, False, recorded.recorder)
+    recorded.engine = TorchEngine(recorded.objective, recorded.engine.optimizer, 1.0, record=recorded.recorder)
     assert recorded() == plain()
     assert "updates cannot be recorded" in caplog.text and not sum(recorded.recorder.replays)
 
@@ -168,7 +176,7 @@ def test_an_encoder_that_pools_first_tokens_is_recorded(train):
     recorded = train("sts")
     recorded.objective.encoder.pooling = "cls"
     recorded()
-    assert sum(recorded.recorder.replays) >= STEPS // 2
+    assert sum(recorded.recorder.replays) >= STEPS // 3
 
 
 def test_batches_that_have_to_be_split_are_launched(train):
@@ -185,23 +193,26 @@ def test_numbers_of_a_batch_are_part_of_its_shape(train):
     """A worker's weight, which is 1 without others."""
     plain, recorded = (train("sed", records=records) for records in (False, True))
     batch = recorded.batch_at(0)
-    for weight in (1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 1.0):
+    for weight in (1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 1.0):
         losses = []
         for training in (plain, recorded):
             torch.manual_seed(1)
             losses.append(training.engine.update(replace(batch, weight=weight), RATE))
         assert losses[0] == losses[1]
-    assert recorded.recorder.replays == [2, 1]
+    assert recorded.recorder.replays == [3, 1]
 
 
-def test_seventeen_shapes_make_sixteen_recordings(train, make_table):
+def test_seventeen_shapes_make_sixteen_recordings(train, make_table, caplog):
+    _warn_of_shapes.cache_clear()
     recorded = train("sed")
-    for _ in range(3):
+    for _ in range(4):
         for count in range(1, 18):
             rows = make_table(count, longest=3)
             batch = TargetBatch(pack(rows), torch.zeros(count, 16))
             recorded.engine.update(batch, RATE)
     assert recorded.recorder.replays == [1] * 16
+    (warning,) = caplog.records
+    assert warning.levelname == "WARNING" and "batches have more than 16 shapes" in warning.getMessage()
 
 
 def test_batches_have_few_shapes_and_the_same_embeddings(make_encoder, make_table):
@@ -221,3 +232,144 @@ def test_batches_have_few_shapes_and_the_same_embeddings(make_encoder, make_tabl
     batch.few_shapes = True
     assert all(first.input_ids.shape == second.input_ids.shape for first, second, *_ in map(batch, range(30)))
     assert few_shapes(TokenTable.from_lists([[1] * 129])).input_ids.shape == (1, 256)
+
+
+# -- comparison of a recording with a launched update ------------------------------------------------------------------
+
+
+def nothing(training, tape, first, batch):
+    """A replay that does nothing."""
+
+
+def same_batch(training, tape, first, batch):
+    for new, old in zip(tensors_in(batch), tensors_in(first), strict=True):
+        new.copy_(old)
+    tape.replay()
+
+
+def same_dropout(training, tape, first, batch):
+    torch.manual_seed(1)
+    tape.replay()
+
+
+def same_rate(training, tape, first, batch):
+    training.engine._recorded._rate.zero_()  # the rate of a recording
+    tape.replay()
+
+
+def no_lerp(training, tape, first, batch):
+    tape.calls = [call for call in tape.calls if "lerp" not in str(call[0])]
+    tape.replay()
+
+
+def no_statistics(training, tape, first, batch):
+    before = [buffer.clone() for buffer in training.objective.buffers()]
+    tape.replay()
+    for buffer, old in zip(training.objective.buffers(), before, strict=True):
+        buffer.copy_(old)
+
+
+def other_loss(training, tape, first, batch):
+    """The right weights, but a loss that is off by 0.2 %."""
+    tape.replay()
+    tape.calls[-1][-1].mul_(1.002)
+
+
+FAULTS = [nothing, same_batch, same_dropout, same_rate, no_lerp, no_statistics, other_loss]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("name", ["sed", "contrastive", "bsl"])
+def test_a_replay_that_differs_is_never_used(train, name, fault, caplog):
+    if fault in (no_lerp, no_statistics) and name != "bsl":
+        pytest.skip("only BSL has them")
+    plain, recorded = train(name, records=False), train(name, fault=fault)
+    assert recorded() == plain() and recorded.watched == plain.watched
+    torch.testing.assert_close(recorded.engine.state_dict(), plain.engine.state_dict(), rtol=0, atol=0)
+    assert recorded.engine._recorded.is_off and sum(recorded.recorder.replays) == 1
+    (warning,) = [entry.getMessage() for entry in caplog.records if entry.levelname == "WARNING"]
+    assert "updates are slower from now on: a replay is wrong (loss" in warning
+
+
+def test_a_new_recording_has_the_others_checked_again(train):
+    """Because they share memory: here the first one breaks when there is a second one."""
+
+    def broken_later(training, tape, first, batch):
+        if len(training.recorder.replays) == 1:
+            tape.replay()
+
+    plain, recorded = train("sts", records=False), train("sts", fault=broken_later)
+    assert recorded() == plain() and recorded.engine._recorded.is_off
+    assert recorded.recorder.replays[0] >= 2
+
+
+@pytest.mark.parametrize(("free", "place"), [(191, "cpu"), (192, "cuda")])
+def test_a_nearly_full_gpu_has_the_copy_on_the_cpu(monkeypatch, free, place):
+    """Two copies of 24 numbers of four bytes have to fit."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 1000))
+    assert _place_of_copy([torch.zeros(20), torch.zeros(4)], torch.device("cuda")).type == place
+
+
+# -- what is launched --------------------------------------------------------------------------------------------------
+
+
+def remade(training, **options):
+    engine = training.engine
+    return RecordedUpdates(training.objective, engine.optimizer, engine._gradient, engine._step, **options)
+
+
+def test_updates_are_not_recorded_where_the_switch_is_off(train, caplog):
+    caplog.set_level("INFO")
+    training = train("sed")
+    assert not remade(training, record=training.recorder).is_off
+    assert remade(training, records=False, record=training.recorder).is_off and not caplog.text
+
+
+@pytest.mark.parametrize(("oldest", "given"), [("99.0", False), ("2.0", False), ("99.0", True)])
+def test_an_old_torch_records_nothing_unless_it_is_told_how(train, monkeypatch, caplog, oldest, given):
+    monkeypatch.setattr("raysed.train.recorded.OLDEST_TORCH", oldest)
+    updates = train("sed").engine._recorded
+    updates._device, updates._record = torch.device("cuda"), updates._record if given else None
+    assert updates._is_recordable() == (given or oldest == "2.0")
+    found = [(entry.levelname, entry.getMessage()) for entry in caplog.records]
+    why = f"that needs torch 99.0 or later, and this is {torch.__version__}"
+    line = f"Distillation: updates are launched kernel by kernel, because {why}"
+    assert found == ([] if updates._is_recordable() else [("WARNING", line)])
+
+
+def test_a_padded_encoder_is_a_warning(train, caplog):
+    training = train("sts")
+    training.objective.encoder.position_offset = None
+    assert remade(training, record=training.recorder).is_off
+    (warning,) = caplog.records
+    assert warning.levelname == "WARNING" and warning.getMessage().endswith("its encoder takes no packed rows")
+
+
+def test_a_gpu_rounds_the_rate_of_launched_updates(train, monkeypatch):
+    """As recorded ones have it; CPUs keep the rate."""
+    rate = 2e-5
+    rounded = launched_rate(rate, torch.device("cuda"))
+    assert rounded == torch.tensor(rate).item() != rate == launched_rate(rate, torch.device("cpu"))
+    training = train("sed", records=False)
+    for expected in (rate, rounded):
+        training.engine.update(training.batch_at(0), rate)
+        assert {group["lr"] for group in training.engine.optimizer.param_groups} == {expected}
+        monkeypatch.setattr("raysed.train.engine.launched_rate", lambda rate, device: rounded)
+
+
+@pytest.mark.parametrize("records", [False, True])
+@pytest.mark.parametrize("packs", [False, True])
+def test_few_shapes_do_not_depend_on_the_switch(make_encoder, make_table, tmp_path, monkeypatch, records, packs):
+    """Nor do dropout masks, which depend on them."""
+    with closing(FlatTokens(tmp_path)) as flat:
+        flat.add(make_table(40))
+    encoder, given = make_encoder("bert"), []
+    encoder.position_offset = encoder.position_offset if packs else None
+    config = make_config({"members": {"recorded": records, "precision": "fp32"}})
+    monkeypatch.setattr(type(encoder.transformer), "device", torch.device("cuda"))
+    monkeypatch.setattr(torch.nn.Module, "to", lambda module, device: module)
+    monkeypatch.setattr("raysed.train.setup.TorchEngine", lambda *arguments: given.append(arguments[-1]))
+    made = set_up(
+        stages()["contrastive"], config.contrastive, config.members, Start(encoder, None, {"corpus": tmp_path}, 0)
+    )
+    assert made.batch_at.few_shapes == packs and given == [records]

@@ -106,6 +106,8 @@ class SedConfig(TuningConfig):
     one."""
     zero_stage: Annotated[Literal[0, 1, 2], NO_EFFECT] = 0
     """DeepSpeed ZeRO stage. Workers share: 0 nothing, 1 optimizer state, 2 also gradients."""
+    recorded: Annotated[bool, NO_EFFECT] = True
+    """As `members.recorded`, for the learner."""
     precision: Precision = "auto"
     """As `members.precision`, for the learner."""
     checkpoint_every: Annotated[int, NO_EFFECT] = Field(500, ge=1)
