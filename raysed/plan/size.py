@@ -177,7 +177,8 @@ def largest_need(nodes: Sequence[str], config: Config, shape: Shape, *, gpu: boo
         # Each sentence counts once, even if two encoders take one half of the batch each.
         sentences, workers = stage.rows_per_update(settings) * stage.sentences_per_row, getattr(settings, "workers", 1)
         tokens = _LONG_BATCH * sentences / (workers or 1) * tokens_of_sentence(config)
-        needs.append(training_need(stage, settings, shape, tokens, gpu=gpu, bf16=bf16))
+        records = getattr(settings, "recorded", config.members.recorded)
+        needs.append(training_need(stage, settings, shape, tokens, gpu=gpu, bf16=bf16, records=records))
     return max(needs, key=lambda need: (need.device, need.host), default=Need())
 
 

@@ -5,10 +5,13 @@ The bytes that an update keeps for its gradients were counted on torch's saved t
 
 from __future__ import annotations
 
+import torch
+
 from raysed.config import Block
 from raysed.model.shape import Shape
 from raysed.resources import PROCESS_BYTES, Need
 from raysed.train.out_of_memory import CUDA_CONTEXT
+from raysed.train.recorded import OLDEST_TORCH
 from raysed.train.stage import Size, Stage
 
 _FP32, _BF16 = 4, 2
@@ -20,8 +23,13 @@ _SLACK = 1.1
 """Memory that an allocator holds but cannot use."""
 
 
-def training_need(stage: Stage, settings: Block, shape: Shape, tokens: float, *, gpu: bool, bf16: bool) -> Need:
-    """Return what a worker needs for the `tokens` of its batch; ZeRO shares moments, then gradients."""
+def training_need(
+    stage: Stage, settings: Block, shape: Shape, tokens: float, *, gpu: bool, bf16: bool, records: bool = False
+) -> Need:
+    """Return what a worker needs for the `tokens` of its batch; ZeRO shares moments, then gradients.
+
+    With `records`, recorded updates keep what an update needs besides weights and moments, while others are launched.
+    """
     size, workers = stage.size(settings, shape), getattr(settings, "workers", None) or 1
     zero_stage, dropout = getattr(settings, "zero_stage", 0), bool(getattr(settings, "dropout", False))
     per_token = saved_per_token(shape, bf16=bf16, dropout=dropout)
@@ -35,8 +43,11 @@ def training_need(stage: Stage, settings: Block, shape: Shape, tokens: float, *,
     what = "a learner" if stage.name == "sed" else f"a member of {stage.name}"
     if not gpu:
         return Need(what, 0.0, PROCESS_BYTES + memory + checkpoint_bytes(size, shape))
-    # A checkpoint passes through host memory, where one worker gathers the moments. `least` is for a batch in 16 parts.
+    # A checkpoint passes through host memory, where one worker gathers the moments. `least` is for a batch in 16 parts,
+    # which is not recorded.
     least = CUDA_CONTEXT + memory - _SLACK * per_token * tokens * 15 / 16
+    if records and workers == 1 and not zero_stage and not stage.masks and torch.__version__ >= OLDEST_TORCH:
+        memory += _SLACK * max(gradients * trained, casts + per_token * tokens)
     return Need(what, CUDA_CONTEXT + memory, PROCESS_BYTES + checkpoint_bytes(size, shape), least)
 
 

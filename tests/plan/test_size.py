@@ -100,9 +100,28 @@ def test_an_update_keeps_what_the_plan_says(width, inner, layers, bf16):
 def test_a_member_of_bert_large_under_ct_needs_what_it_takes():
     """Two copies with gradients and two moments each, in fp32: 16 bytes for every parameter of both."""
     need = largest_need(["nli", "nli-ct", "sts"], Config(), LARGE, gpu=True)
-    assert 2 * 16 * LARGE.parameters < need.least <= need.device < 16 * GB
+    assert 2 * 16 * LARGE.parameters < need.least <= need.device < 20 * GB
     assert need.what == "a member of ct" and need.host > 2 * 12 * LARGE.parameters
     assert largest_need([], Config(), BASE, gpu=True) == Need()
+
+
+def test_a_gpu_also_holds_recorded_updates(monkeypatch):
+    """The gradients of a small batch for a second time, or what a large batch needs besides them."""
+
+    def need(stage: str, records: bool = True, **settings) -> Need:
+        config = make_config({"members": {"recorded": records}, "sed": {"recorded": records, **settings}})
+        return largest_need([stage], config, BASE, gpu=True)
+
+    launched, recorded = need("contrastive", False), need("contrastive")
+    empty = training_need(stages()["contrastive"], Config().contrastive, BASE, 0, gpu=True, bf16=True)
+    batch = launched.device - empty.device + 1.1 * 2 * BASE.products  # and the weights in bf16
+    assert recorded.device - launched.device == pytest.approx(batch) and batch > 1.1 * 4 * BASE.parameters
+    assert recorded.least == launched.least and recorded.host == launched.host
+    assert need("sed").device - need("sed", False).device == pytest.approx(1.1 * 4 * BASE.parameters)
+    for stage, settings in (("mlm", {}), ("sed", {"workers": 2}), ("sed", {"zero_stage": 1})):
+        assert need(stage, **settings) == need(stage, False, **settings)
+    monkeypatch.setattr("raysed.train.memory.OLDEST_TORCH", "99.0")
+    assert need("contrastive") == launched
 
 
 @pytest.mark.parametrize(("kind", "precision"), [("A100", "bf16"), ("", "bf16"), ("T4", "fp32")])
