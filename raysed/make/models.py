@@ -5,6 +5,7 @@ import logging
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -77,7 +78,11 @@ class Trainer:
         self._untrained: list[Metrics] = []
 
     def run(self) -> TrainingResult:
-        """Train from the newest checkpoint on, and log the history."""
+        """Train from the newest checkpoint on, log the history, and close the engine, however the training ends."""
+        with closing(self.setup.engine):
+            return self._run()
+
+    def _run(self) -> TrainingResult:
         setup, context, dev = self.setup, self.context, self._dev()
         criterion, base = self.settings.get("criterion", "spearman"), self.inputs.get("base")
         evaluate = dev and dev.scorer(criterion, context.token_budget)
@@ -114,11 +119,9 @@ class Trainer:
             warned=context.warned,
         )
         try:
-            result = training.train()
+            return training.train()
         finally:
             expect_no_progress()
-        setup.engine.close()
-        return result
 
     def _dev(self) -> DevTask | None:
         """Return the dev task, tokenised here if the run makes the tokenizer."""

@@ -7,7 +7,7 @@ import pytest
 import ray
 import trainings
 from ray import tune
-from trainings import job, starts
+from trainings import Updated, job, starts
 
 from raysed.cluster import tuning
 from raysed.cluster.tuning import Prepared, run_trials
@@ -83,3 +83,16 @@ def test_every_training_is_a_trial_with_its_path_and_a_lost_worker_is_replaced(t
     assert b"_hparams_/session_start_info" in events.read_bytes(), "TensorBoard shows node, bound and seed"
     (*_, last) = (tmp_path / "run/tune/nodes/bsl-07/result.json").read_text().splitlines()
     assert json.loads(last)["config"] == {"run": "the/run", "node": "bsl", "lower_bound": None, "seed": 7}
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_an_actor_that_is_used_again_holds_one_training(tuned, tmp_path):
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    outcomes, _, _ = tuned(tmp_path, [job(marks, "ct", seed, worker=Updated) for seed in range(5)])
+    assert [outcome.failure for outcome in outcomes.values()] == [None] * 5
+    found = [tuple(map(int, path.read_text().split())) for path in marks.iterdir()]
+    assert len({process for process, _ in found}) < len(found) == 5, "some actors trained several members"
+    assert {alive for _, alive in found} == {1}

@@ -1,6 +1,8 @@
 """Members and learners are made by plain functions of their inputs and settings, in this process and without Ray."""
 
 import errno
+import gc
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -15,12 +17,13 @@ from raysed.context import Context, Outcome
 from raysed.data.parquet import SentenceTable
 from raysed.errors import RunFailed, UserError
 from raysed.graph import LISTS, BlocksRef, CandidateResult, RemoteValue, State, Task
-from raysed.make.models import ensemble, grid_choice, train
+from raysed.make.models import MemberTrainer, ensemble, grid_choice, train
 from raysed.make.targets import MeanBlocks
 from raysed.model.pretrained import load_checkpoint
 from raysed.plan.check import check
 from raysed.plan.graph import Plan
 from raysed.store.storage import Storage
+from raysed.train.setup import set_up
 
 MEMBERS = ["ct/members/00", "ct/members/01"]
 
@@ -82,6 +85,42 @@ def test_members_without_one_to_go_on_from_are_not_counted(tmp_path):
     settings |= {"bounds": {"a/0": 0.0, "a/1": 0.0, "b/0": 0.5, "b/1": 0.5}, "sts": make_config({}).sts}
     assert ensemble(tmp_path, {"members": found[:2]}, settings, Context())[LISTS]["all"] == [("a/0", "x")]
     assert grid_choice(tmp_path, {"members": found}, settings, Context())[LISTS]["all"] == [("b/0", "y")]
+
+
+@pytest.fixture
+def engines(monkeypatch):
+    """Weak references to the engines and objectives of trainings, while nothing collects circles."""
+    found = []
+
+    def noted(*arguments):
+        setup = set_up(*arguments)
+        found.extend([weakref.ref(setup.engine), weakref.ref(setup.objective)])
+        return setup
+
+    monkeypatch.setattr("raysed.make.models.set_up", noted)
+    gc.disable()
+    yield found
+    gc.enable()
+
+
+def stop(*arguments):
+    raise UserError("stop")
+
+
+def test_nothing_of_a_training_stays_in_memory(tmp_path, engines, monkeypatch):
+    """Four in one process, the last of which fails."""
+    plan = Plan(check(make_config(tiny_settings(recipes=["ct"], storage=str(tmp_path)))))
+    storage = Storage(str(tmp_path), "tiny")
+    state = State(plan.graph, storage)
+    for name in ("base/embeddings/00", "corpus"):
+        state.task(name).run(storage, Context())
+    for index in range(3):
+        task = state.task(f"ct/members/{index:02d}")
+        assert train(task, MemberTrainer, storage, Context()).score is not None
+    monkeypatch.setattr("raysed.train.loop.TrainingLoop._logged", stop)
+    failed = replace(task, name="ct/members/03")
+    assert train(failed, MemberTrainer, storage, Context()).failure == "stop"
+    assert len(engines) == 8 and not any(reference() for reference in engines)
 
 
 # -- trainings that fail -----------------------------------------------------------------------------------------------
