@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from papers.probes import Classified, Labelled
 from papers.senteval import SEED
-from raysed.score.probes import Classified, Labelled
 
 DECAYS = (1e-5, 1e-4, 1e-3, 1e-2)
 """Candidate weight decays, added to the gradient."""

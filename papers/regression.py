@@ -5,8 +5,8 @@ import math
 import numpy as np
 import torch
 
+from papers.probes import Labelled
 from raysed.score.metrics import pearson
-from raysed.score.probes import Labelled
 
 _GRADES = 5
 _BATCH, _ROUND_EPOCHS, _MAX_EPOCHS, _PATIENCE = 64, 50, 1000, 3

@@ -17,8 +17,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from papers import adam
+from papers import adam, probes
 from papers.finished import embed, finished, models_of
+from papers.probes import SPLIT_GRID, Classified, Labelled
 from papers.regression import regress
 from papers.senteval import FOLDS, SEED, TransferTask, load_tasks
 from raysed.cli import check_output, main_of, write_output
@@ -27,9 +28,7 @@ from raysed.config import find_config, load_config
 from raysed.errors import UserError
 from raysed.model.load import load_model
 from raysed.report.results import RunResults
-from raysed.score import probes
 from raysed.score.metrics import pearson, spearman
-from raysed.score.probes import SPLIT_GRID, Classified, Labelled
 
 FOLD_GRID = tuple(2.0**exponent for exponent in range(-1, 6))
 """Candidate values of C if folds of the training set choose and there is a test set."""

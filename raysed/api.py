@@ -363,7 +363,7 @@ def evaluate(model: Any, tasks: Any) -> Scores:
         model: a teacher as for `distill`, such as `{"path": "bert-base-uncased", "pool_layers": 1}`. By default, raysed
             averages the last two layers of a plain transformer.
         tasks: as for `distill`: graded pairs, labelled texts, or directories in BEIR's layout, recognised by their
-            content. Labelled texts `NAME` are also scored as a clustering, `NAME-clusters`.
+            content.
 
     Raises:
         UserError: a model or task cannot be used.

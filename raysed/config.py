@@ -280,7 +280,7 @@ class TaskColumns(Block):
     subset: str | None = None
     """Column that divides pairs into subsets. `null`: `subset`, if present."""
     text: str | None = None
-    """Column of the text to classify or cluster. `null`: `text`, `sentence`, `utterance` or `title`."""
+    """Column of the text that has a label. `null`: `text`, `sentence`, `utterance` or `title`."""
     label: str | None = None
     """Column of its label. `null`: `label`, `class`, `category`, `intent` or `topic`."""
 
@@ -291,11 +291,11 @@ class TaskConfig(Block):
     source: Source
     """Pairs: a file ([formats](#file-formats)), hub dataset, SentEval directory or one of its `STS.input.*.txt`, or the
     generated `bundled:generated-train`, `bundled:generated-dev` or `bundled:generated-test`. Retrieval: a BEIR
-    directory (`corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`) or the documents' file. Classification, clustering: a
+    directory (`corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`) or the documents' file. Labelled texts: a
     file of texts and labels."""
     kind: str | None = None
-    """`pairs`, `retrieval`, `classification`, `clustering` or `neighbours` (five nearest texts). `null`: `retrieval`
-    for BEIR or with `queries`, `classification` for labelled texts, else `pairs`."""
+    """`pairs`, `retrieval` or `neighbours` (five nearest texts). `null`: `retrieval` for BEIR or with `queries`,
+    `neighbours` for labelled texts, else `pairs`."""
     queries: Source | None = None
     """Retrieval: file of queries (`_id`, `text`), unless next to the documents."""
     qrels: Source | None = None
@@ -307,8 +307,8 @@ class TaskConfig(Block):
     """Prefix for each document."""
     columns: TaskColumns = TaskColumns()
     split: str | None = None
-    """Split of a hub dataset (`null`: test; in `sts.train`: train); value of a column `split` (`null`: all;
-    classification predicts `test`, learns from others); or file in BEIR's `qrels` (`null`: test, or the only one)."""
+    """Split of a hub dataset (`null`: test; in `sts.train`: train); value of a column `split` (`null`: all);
+    or file in BEIR's `qrels` (`null`: test, or the only one)."""
     config_name: str | None = Field(None, serialization_alias="name")
     """Configuration of a hub dataset."""
     score_range: tuple[float, float] | None = (0.0, 5.0)

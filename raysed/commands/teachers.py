@@ -129,11 +129,6 @@ def _settings(arguments: argparse.Namespace) -> "Config":
     from raysed.score.tasks import with_tasks
 
     evaluation = with_tasks(config.evaluation, arguments.tasks, arguments.dev)
-    for name, task in list(evaluation.tasks.items()):  # for each subset, k-means and probes would take minutes
-        if task.kind == "clustering":
-            del evaluation.tasks[name]
-        elif task.kind == "classification":
-            evaluation.tasks[name] = task.model_copy(update={"kind": "neighbours"})
     return config.model_copy(update={"evaluation": evaluation})
 
 

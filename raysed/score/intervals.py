@@ -3,10 +3,7 @@
 A resample draws as many pairs, queries or texts as the task has, within each subset if the task is a mean over subsets.
 All models are scored on the same resamples, so their difference is far more certain than either score.
 
-V-measure rises when texts are drawn repeatedly: with many classes, every resample can exceed the score itself.
-Clustering resamples are therefore shifted until their mean is the score.
-
-Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapters 6, 10 (bias) and 13.
+Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapters 6 and 13.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -42,9 +39,6 @@ def resample(
                 counts_RP = generator.multinomial(count, np.full(count, 1 / count), block.stop - first)
                 counts_PR = np.ascontiguousarray(counts_RP.T, np.float32)
                 found_MR[:, block] = task.resampled(rows, of_task, counts_PR)
-            if task.rises_when_resampled:
-                score_M1 = task.resampled(rows, of_task, np.ones((count, 1), np.float32))
-                found_MR += score_M1 - found_MR.mean(1, keepdims=True)
             scores_MR += weight / len(tasks) * found_MR
     by_group = {}
     for name, group in outcomes.items():

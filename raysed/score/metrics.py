@@ -1,4 +1,4 @@
-"""Correlations, cosines, V-measure and ranks; importing `scipy.stats` would cost each worker half a second."""
+"""Correlations, cosines and ranks; importing `scipy.stats` would cost each worker half a second."""
 
 import numpy as np
 import pyarrow as pa
@@ -51,22 +51,6 @@ def pair_cosines(x_UD: np.ndarray, y_UD: np.ndarray, rows_P2: np.ndarray, block:
         norm_B = np.linalg.norm(a_BD, axis=1) * np.linalg.norm(b_BD, axis=1)
         np.divide(dot_B, norm_B, out=cosines_P[start : start + block], where=norm_B > 0)
     return cosines_P.round(12)
-
-
-def v_measure(tables: np.ndarray) -> np.ndarray:
-    """Return the V-measure, 0 to 1, of count tables [..., classes, clusters] (Rosenberg and Hirschberg 2007).
-
-    Scikit-learn takes one table at a time; intervals need thousands.
-    """
-    share = tables / tables.sum((-2, -1), keepdims=True)
-    joint = _entropy(share.reshape(*share.shape[:-2], -1))
-    of_classes, of_clusters = _entropy(share.sum(-1)), _entropy(share.sum(-2))
-    total = of_classes + of_clusters
-    return np.divide(2 * (total - joint), total, out=np.ones_like(total), where=total > 0)
-
-
-def _entropy(share: np.ndarray) -> np.ndarray:
-    return -(share * np.log(np.where(share > 0, share, 1))).sum(-1)
 
 
 class Order:

@@ -178,7 +178,7 @@ def with_tasks(config: EvaluationConfig, sources: Sequence[str], dev: str | None
 
 
 def tasks_of(sources: Sequence[str] | Mapping[str, str], dev: Container[str] = ()) -> dict[str, TaskConfig]:
-    """Return one task per file or directory, two for labelled texts, by the given name or that of the file.
+    """Return one task per file or directory, by the given name or that of the file.
 
     Messages blame `--dev` for sources in `dev`, and `--task` for others.
     """
@@ -189,8 +189,6 @@ def tasks_of(sources: Sequence[str] | Mapping[str, str], dev: Container[str] = (
         refuse_secret(source, option)
         kind = kind_of(TaskConfig(source=source), f"{option} {source}")
         tasks[name] = TaskConfig(source=source, kind=kind, score_range=None, aggregation="all")
-        if kind == "classification":
-            tasks[f"{name}-clusters"] = TaskConfig(source=source, kind="clustering")
     return tasks
 
 

@@ -16,7 +16,6 @@ log = logging.getLogger(__name__)
 _EVERY_S = 1.0
 """How often `steps` updates the progress, which decides itself when to print."""
 _is_shown = True
-_part = 0.0
 _listeners: list[Callable[[dict[str, Any]], None]] = []
 
 
@@ -126,14 +125,8 @@ def repeating(action: Callable[[], None], every: float, patience: float | None =
 
 @contextmanager
 def steps(title: str, total: int) -> Iterator[Callable[[str], None]]:
-    """Show progress over `total` steps, and within one by `report_part`; yield a function that names a new step."""
+    """Show progress over `total` steps; yield a function that names a new step."""
     progress, begun = Progress(title, total), [""]
-    with repeating(lambda: progress.update(max(len(begun) - 2, 0) + _part, begun[-1]), _EVERY_S):
+    with repeating(lambda: progress.update(max(len(begun) - 2, 0), begun[-1]), _EVERY_S):
         yield begun.append
     progress.close()
-
-
-def report_part(share: float) -> None:
-    """Report the finished share of a long step, 0 to 1; set it to 0 at its end."""
-    global _part
-    _part = share

@@ -92,17 +92,7 @@ def labelled(tmp_path, rows, header="text\tlabel"):
 def test_labelled_texts(tmp_path):
     rows = [f"text {i}\t{'ab'[i % 2]}" for i in range(12)] + ["\ta", "no label\t"]
     task = load_any_task("t", labelled(tmp_path, rows))
-    assert task.classes == ["a", "b"] and task.labels.tolist() == [0, 1] * 6 and task.scored.all()
-
-
-def test_a_column_split_says_what_is_predicted(tmp_path):
-    rows = [f"text {i}\t{'ab'[i % 2]}\t{'test' if i >= 8 else 'train'}" for i in range(12)]
-    task = load_any_task("t", labelled(tmp_path, rows, "utterance\tintent\tsplit"))
-    assert task.scored.tolist() == [False] * 8 + [True] * 4
-    assert task.outcome(np.random.default_rng(0).normal(size=(12, 3))).shape == (4,), "four texts per label"
-    rows = [f"text {i}\t{'ab'[i % 2]}\t{'test' if i >= 2 else 'train'}" for i in range(12)]
-    with pytest.raises(UserError, match=r"too few texts outside of its split 'test' to learn from"):
-        load_any_task("t", labelled(tmp_path, rows, "utterance\tintent\tsplit"))
+    assert task.classes == ["a", "b"] and task.labels.tolist() == [0, 1] * 6
 
 
 def test_few_texts_per_label_are_enough(tmp_path):
@@ -112,7 +102,11 @@ def test_few_texts_per_label_are_enough(tmp_path):
 
 def test_the_kind_of_a_task_is_seen_from_its_files(beir, tmp_path):
     assert kind_of(beir, "s") == "retrieval"
-    assert kind_of(labelled(tmp_path, ["a\tb"]), "s") == "classification"
+    assert kind_of(labelled(tmp_path, ["a\tb"]), "s") == "neighbours"
     assert kind_of(labelled(tmp_path, ["a\tb\t1"], "sentence1\tsentence2\tlabel"), "s") == "pairs"
     assert kind_of(TaskConfig(source="bundled:generated-dev"), "s") == "pairs"
-    assert kind_of(labelled(tmp_path, ["a\tb"]).model_copy(update={"kind": "clustering"}), "s") == "clustering"
+    for kind in ("classification", "clustering"):
+        with pytest.raises(
+            UserError, match=f"^s.kind: there is no kind '{kind}'; write one of neighbours, pairs, retr"
+        ):
+            kind_of(labelled(tmp_path, ["a\tb"]).model_copy(update={"kind": kind}), "s")

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from papers import adam
+from papers.probes import Labelled
 from papers.senteval import SEED
-from raysed.score.probes import Labelled
 
 
 def plain_fit(train: Labelled, dev: Labelled | None, decay: float, classes: int) -> tuple[nn.Linear, float]:

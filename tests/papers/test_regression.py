@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from papers import regression
+from papers.probes import Labelled
 from papers.transfer import pair_features
-from raysed.score.probes import Labelled
 
 
 def parted(data: Labelled, *sizes: int) -> list[Labelled]:

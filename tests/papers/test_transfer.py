@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 import papers.transfer
-from papers import regression
+from papers import probes, regression
+from papers.probes import Labelled
 from papers.senteval import TASKS, Split, TransferTask, load_tasks
 from papers.transfer import average, pair_features, score_task, score_transfer, sentences_of
 from raysed.cli import main_of
 from raysed.errors import UserError
-from raysed.score import probes
-from raysed.score.probes import Labelled
 
 ROWS = 36
 SICK_HEADER = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"

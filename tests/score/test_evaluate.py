@@ -126,7 +126,7 @@ def test_files_need_no_config(call, tmp_path):
     out = call("--models", "bundled:encoder", *words, "--output", tmp_path / "o.json")
     scores = out[out.index("models ") :]
     header = scores.splitlines()[0].split()
-    assert header == ["models", "mean", "mine", "topics", "topics-clusters", "search"]
+    assert header == ["models", "mean", "mine", "topics", "search"]
     by_name = {line.split("  ")[0]: line.split()[-len(header) + 1 :] for line in scores.splitlines()[2:6]}
     assert list(by_name) == ["word overlap", "TF-IDF", "BM25", "bundled:encoder"]
     assert by_name["bundled:encoder"][-1] == by_name["BM25"][-1] == "100.00"

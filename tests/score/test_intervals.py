@@ -6,9 +6,8 @@ from scipy.stats import spearmanr
 
 from raysed.data.graded import StsTask
 from raysed.score.intervals import _over_seeds, interval, resample
-from raysed.score.kinds.clustering import Clustering
 from raysed.score.kinds.pairs import Pairs
-from raysed.score.tasks import Evaluation, main_score
+from raysed.score.tasks import Evaluation
 
 
 class GivenCounts:
@@ -95,42 +94,6 @@ def test_intervals_hold_the_true_score_and_equal_models_differ_at_most_one_time_
         called += not low <= 0 <= high
     assert 0.90 <= held / 300 <= 0.985
     assert called / 300 <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 300)
-
-
-# -- clustering --------------------------------------------------------------------------------------------------------
-
-
-def clustered(rng, texts=400, classes=4):
-    """Six of ten texts are in the cluster of their class, the others in any."""
-    names = [str(i) for i in range(texts)]
-    found = Clustering("t", names, rng.integers(classes, size=texts), names[:classes])
-    models = [np.where(rng.random(texts) < 0.6, found.labels, rng.integers(classes, size=texts)) for _ in range(2)]
-    return found, [np.repeat(cluster_N[:, None], 2, axis=1) for cluster_N in models]
-
-
-def test_intervals_of_clusterings_hold_the_true_score_and_equal_models_differ_one_time_in_twenty():
-    """The true score is the mean over other tasks of the same size, on which a V-measure depends."""
-    rng, held, called = np.random.default_rng(8), 0, 0
-    truth = np.mean([main_score(task.metrics(a)) for task, (a, _) in (clustered(rng) for _ in range(500))])
-    for trial in range(300):
-        task, (a, b) = clustered(rng)
-        draws = resample(Evaluation([task]), {"a": [{"t": a}], "b": [{"t": b}]}, ["t"], 300, trial)
-        low, high = interval(draws["a"])
-        held += low <= truth <= high
-        low, high = interval(draws["a"] - draws["b"])
-        called += not low <= 0 <= high
-    assert 0.90 <= held / 300 <= 0.985
-    assert called / 300 == pytest.approx(0.05, abs=3 * np.sqrt(0.05 * 0.95 / 300))
-
-
-def test_the_interval_of_a_clustering_lies_around_its_score():
-    """With many classes every resample scores above the whole."""
-    task, (outcome, _) = clustered(np.random.default_rng(9), 200, 20)
-    draws_R = resample(Evaluation([task]), {"m": [{"t": outcome}]}, ["t"], 1000)["m"]
-    score = main_score(task.metrics(outcome))
-    assert draws_R.mean() == pytest.approx(score) and interval(draws_R)[0] < score < interval(draws_R)[1]
-    counts_NR = np.random.default_rng(0).multinomial(200, np.full(200, 1 / 200), 1000).T.astype(np.float32)
-    assert (task.resampled(slice(0, 200), [outcome], counts_NR) > score).mean() > 0.95
 
 
 @pytest.mark.parametrize("count", [2, 10])

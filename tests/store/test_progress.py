@@ -10,7 +10,7 @@ import pytest
 
 import raysed.store.progress
 from raysed.store.metrics import notes_shown
-from raysed.store.progress import Progress, listening, repeating, report_part, steps
+from raysed.store.progress import Progress, repeating
 
 
 class Writes:
@@ -96,26 +96,6 @@ def test_an_unknown_total_is_counted_without_a_share(clock):
         stream = io.StringIO()
         Progress("read corpus", total, stream, every=0).update(20000, "wiki.txt")
         assert stream.getvalue() == "read corpus: 20,000 · wiki.txt\n"
-
-
-def test_a_long_step_shows_how_much_of_it_is_done(monkeypatch):
-    """Whoever does it tells."""
-    monkeypatch.setattr(raysed.store.progress, "_EVERY_S", 0.005)
-    shares: list[float] = []
-
-    def shown(share: float) -> bool:
-        deadline = time.monotonic() + 30
-        while share not in shares and time.monotonic() < deadline:
-            time.sleep(0.005)
-        return share in shares
-
-    with listening(lambda facts: shares.append(facts["share"])), steps("score", 2) as begin:
-        begin("by words")
-        report_part(0.5)
-        assert shown(0.25)
-        report_part(0.0)
-        begin("by TF-IDF")
-        assert shown(0.5)
 
 
 def test_what_is_repeated_goes_on_after_an_error():

@@ -22,7 +22,6 @@ class EvaluationTask(ABC):
     Attributes:
         kind: as in `evaluation.tasks.NAME.kind`.
         main: key of the main score in `metrics`.
-        rises_when_resampled: resamples score higher than the whole on average.
         sentences: the U texts that a model has to embed, distinct in role and text.
         size: words such as `400 pairs`.
     """
@@ -30,7 +29,6 @@ class EvaluationTask(ABC):
     kind: ClassVar[str]
     main: ClassVar[str]
     measure: ClassVar[str]
-    rises_when_resampled: ClassVar[bool] = False
     name: str
     sentences: list[str]
     size: str
@@ -48,7 +46,7 @@ class EvaluationTask(ABC):
     @classmethod
     @abstractmethod
     def load(cls, name: str, config: TaskConfig, seed: int, aggregation: str) -> "EvaluationTask":
-        """Read a task; `seed` is for folds and clusters, `aggregation` for graded pairs."""
+        """Read a task; `seed` is of what a kind draws, `aggregation` for graded pairs."""
 
     @abstractmethod
     def content(self) -> list[Any]:

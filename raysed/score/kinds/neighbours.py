@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from raysed.score.kinds.classification import LabelledTask
+from raysed.score.kinds.labelled import LabelledTask
 from raysed.score.lexical import Vectors
 from raysed.score.metrics import unit
 

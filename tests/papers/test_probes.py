@@ -7,8 +7,8 @@ import pytest
 from scipy.sparse import csr_matrix
 from sklearn.linear_model import LogisticRegression
 
-from raysed.score import probes
-from raysed.score.probes import SPLIT_GRID, Labelled
+from papers import probes
+from papers.probes import SPLIT_GRID, Labelled
 
 FOLD_GRID = tuple(2.0**exponent for exponent in range(-1, 6))
 
