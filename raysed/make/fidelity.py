@@ -1,4 +1,4 @@
-"""Compare a learner's searches in the corpus with its teachers', also with smaller copies of its vectors."""
+"""Compare a learner's searches in the corpus with its teachers'."""
 
 from pathlib import Path
 
@@ -30,8 +30,6 @@ def learner_fidelity(out: Path, inputs: Named, settings: Named, context: Context
     count = len(corpus) if role_N is None else int((role_N == "document").sum())  # texts come before queries
     if count < _FEWEST:
         return {}
-    from raysed.model.library import stored_smaller  # takes seconds
-
     of_texts, of_queries = _places(0, count), _places(count, len(targets))
     places = [*of_texts, *of_queries]
     rows = pa.concat_tables(targets.rows(*place, ("id", "input_ids", "target")) for place in places)
@@ -43,7 +41,7 @@ def learner_fidelity(out: Path, inputs: Named, settings: Named, context: Context
     documents_P = np.arange(sum(stop - start for start, stop in of_texts))
     queries_Q = np.arange(len(documents_P), len(texts)) if of_queries else documents_P
     queries_Q = queries_Q[np.linspace(0, len(queries_Q) - 1, min(_QUERIES, len(queries_Q))).astype(int)]
-    searches = fidelity(matrix(rows["target"]), x_NE, stored_smaller(x_NE), texts, queries_Q, documents_P)
+    searches = fidelity(matrix(rows["target"]), x_NE, texts, queries_Q, documents_P)
     counts = {"documents": len(documents_P), "queries": len(queries_Q)}
     return {**counts, "asked_by": "queries" if of_queries else "texts", "searches": searches}
 

@@ -23,7 +23,6 @@ from sentence_transformers.sentence_transformer.modules import (
     WeightedLayerPooling,
 )
 from sentence_transformers.util import import_module_class
-from sentence_transformers.util.quantization import quantize_embeddings
 from tokenizers import Tokenizer
 from torch import nn
 from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
@@ -122,20 +121,6 @@ def _modules_of_vectors(directory: Path) -> tuple[str, Layers, Pooling, list[nn.
             raise NotPackable(f"its module {_name(kind)} needs more than the sentence's vector")
         heads.append(head)
     return place, layers, pooling, heads
-
-
-def stored_smaller(x_NE: np.ndarray) -> dict[str, tuple[np.ndarray, float]]:
-    """Quantise vectors with sentence-transformers; return the restored vectors and bytes per vector by title."""
-    width = x_NE.shape[1]
-    ranges_2E = np.stack([x_NE.min(0), x_NE.max(0)]).astype(np.float32)
-    steps_E = (ranges_2E[1] - ranges_2E[0]) / 255
-    bytes_NE = quantize_embeddings(x_NE, "uint8", ranges=ranges_2E)
-    bits_NE = np.unpackbits(quantize_embeddings(x_NE, "ubinary"), axis=1, count=width)
-    return {
-        "learner": (x_NE, 4 * width),
-        "learner, int8": (ranges_2E[0] + (bytes_NE + np.float32(0.5)) * steps_E, width),
-        "learner, bits": (2 * bits_NE.astype(np.float32) - 1, width / 8),
-    }
 
 
 def most_tokens(name: str) -> int:

@@ -4,7 +4,7 @@ Each query is a text of the corpus, or was made for one. The texts that the teac
 their order.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,11 @@ from raysed.score.lexical import BM25, TF_IDF, bm25_of, tf_idf_vectors
 from raysed.score.metrics import unit
 
 _RESAMPLES = 2000
-Stored = Mapping[str, tuple[np.ndarray, float]]
-"""By storage format: the vectors of N texts as it restores them, [N, E], and bytes per document."""
 
 
 def fidelity(
     teacher_ND: np.ndarray,
     learner_NE: np.ndarray,
-    stored: Stored,
     texts: Sequence[str],
     queries_Q: np.ndarray,
     documents_P: np.ndarray,
@@ -30,13 +27,12 @@ def fidelity(
     """Compare searches by cosine with the teachers' search; no query finds itself.
 
     Args:
-        stored: formats of the documents' vectors; queries keep theirs.
         queries_Q: rows of the queries among N texts.
         documents_P: rows of the documents among the texts, ascending.
 
     Returns:
-        Per search: `name`; `recall` of the teachers' first ten, with its 95 % `interval`, and `ndcg`, all x100; `bytes`
-        per document, None for word counts. The gain in `ndcg` falls from 10 for the teachers' first to 1 for the tenth.
+        Per search: `name`; `recall` of the teachers' first ten, with its 95 % `interval`, and `ndcg`, all x100. The
+        gain in `ndcg` falls from 10 for the teachers' first to 1 for the tenth.
     """
     place = {row: index for index, row in enumerate(documents_P.tolist())}
     teacher_QP = (unit(teacher_ND)[queries_Q] @ unit(teacher_ND)[documents_P].T).astype(np.float64)
@@ -47,15 +43,14 @@ def fidelity(
     own, equal_ids = [place.get(row) for row in queries_Q.tolist()], [""] * len(documents)  # of ties, the first counts
     task = Retrieval("fidelity", queries, documents, equal_ids, gains, own=own)
     draws_RQ = np.random.default_rng(0).integers(len(queries_Q), size=(_RESAMPLES, len(queries_Q)))
-    learner_QE, words_NV = unit(learner_NE)[queries_Q], tf_idf_vectors(texts)
-    searches = {name: (learner_QE @ unit(kept_NE)[documents_P].T, size) for name, (kept_NE, size) in stored.items()}
+    x_NE, words_NV = unit(learner_NE), tf_idf_vectors(texts)
     words_QP = (words_NV[queries_Q] @ words_NV[documents_P].T).toarray().round(12)  # equal texts must tie
-    searches |= {TF_IDF: (words_QP, None), BM25: (bm25_of(documents)(queries), None)}
+    searches = {"learner": x_NE[queries_Q] @ x_NE[documents_P].T, TF_IDF: words_QP, BM25: bm25_of(documents)(queries)}
     rows = []
-    for name, (scores_QP, size) in searches.items():
+    for name, scores_QP in searches.items():
         outcome_QM = 100 * task.outcome_of(scores_QP.__getitem__)
         recall_Q, ndcg_Q = (outcome_QM[:, MEASURES.index(measure)] for measure in ("recall@10", "ndcg@10"))
         ends = interval(recall_Q[draws_RQ].mean(1))
         means = {"recall": float(recall_Q.mean()), "interval": ends, "ndcg": float(ndcg_Q.mean())}
-        rows.append({"name": name, **means, "bytes": size})
+        rows.append({"name": name, **means})
     return rows

@@ -21,7 +21,6 @@ def fidelity_table(searches: Sequence[Mapping[str, Any]]) -> Table:
     """Return the ways to search as a table."""
     columns = {
         "search by": lambda row: display_name(row["name"], "baseline"),
-        "bytes per text": lambda row: "-" if row["bytes"] is None else f"{row['bytes']:,.0f}",
         f"recall@{DEPTH}": lambda row: f"{row['recall']:.1f}",
         "95 %": lambda row: "-" if row["interval"] is None else "{:.1f} to {:.1f}".format(*row["interval"]),
         f"nDCG@{DEPTH}": lambda row: f"{row['ndcg']:.1f}",
@@ -43,8 +42,7 @@ SECTIONS = [
         _fidelity,
         "Some texts of the corpus search the others; with corpus.queries, those queries search all texts. "
         f"Recall: the share of the combined teachers' first {DEPTH} texts among the first {DEPTH} results; nDCG also "
-        "counts their order. Neither shows whether the teachers are right, and the learner was trained on these texts. "
-        "int8 and bits: the index stores the learner's vectors in this form; queries keep full precision.",
+        "counts their order. Neither shows whether the teachers are right, and the learner was trained on these texts.",
         blocks=_blocks,
     )
 ]
