@@ -656,10 +656,8 @@ class ResourcesConfig(Block):
     wait_minutes: Annotated[float, NO_EFFECT] = Field(10.0, ge=0)
     """Longest wait for an autoscaling cluster. If a smaller one can do the run, the wait ends two minutes after its
     last new node."""
-    silence_seconds: Annotated[float, NO_EFFECT] = Field(300.0, gt=0)
-    """On Ray, restart a worker that has been stopped (SIGSTOP) for this long."""
     stall_seconds: Annotated[float, NO_EFFECT] = Field(1800.0, gt=0)
-    """On Ray, restart a worker that makes no step for this long. Must exceed the longest evaluation."""
+    """On Ray, restart a training worker that makes no step for this long. Must exceed the longest evaluation."""
 
     @model_validator(mode="after")
     def _gpus_can_be_given(self) -> "ResourcesConfig":

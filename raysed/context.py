@@ -45,6 +45,7 @@ class Context:
         rank: this worker's number among the `world` that train one model; rank 0 writes.
         job: distinguishes starts of trainings in this job from earlier ones.
         report: receives a history entry of a training: step, total, loss and dev.
+        stall_seconds: end this process if a training makes no step for this long; None: never.
         warned: whether this machine is about to be preempted.
         broadcast: returns rank 0's value to all workers.
         task, checkpoints, log: of the training in progress, see `training`.
@@ -57,6 +58,7 @@ class Context:
     world: int = 1
     job: str = field(default_factory=lambda: uuid.uuid4().hex)
     report: Callable[[Mapping[str, Any]], None] = ignore
+    stall_seconds: float | None = None
     warned: Callable[[], bool] = never
     broadcast: Callable[[Any], Any] = identity
     task: Task | None = None

@@ -1,9 +1,11 @@
 """Process-wide settings, changed when work starts and not by an import."""
 
 import ctypes
+import faulthandler
 import functools
 import gc
 import logging
+import math
 import os
 import sys
 import time
@@ -19,20 +21,30 @@ _OBJECTS = 20_000  # new objects between garbage collections; Python's default o
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _KEPT_BYTES = -1, -3, 2**30
 """From glibc's malloc.h: take blocks of up to a gigabyte from the heap, and keep up to a gigabyte of it free."""
 
-last_progress: float | None = None
-"""Time of this process's last progress, for its watchdog; None while it expects none."""
 
+class StallTimer:
+    """Ends this process if it makes no step for some seconds, and writes to stderr where each of its threads is.
 
-def made_progress() -> None:
-    """Record progress; the watchdog then expects more, until `expect_no_progress`."""
-    global last_progress
-    last_progress = time.monotonic()
+    The timer is one of the interpreter, which works while Python is stuck in a library; a process has only one.
 
+    Args:
+        seconds: None: never.
+    """
 
-def expect_no_progress() -> None:
-    """Tell the watchdog to expect no steps, for example during publishing."""
-    global last_progress
-    last_progress = None
+    def __init__(self, seconds: float | None):
+        self._seconds, self._set_at = seconds, -math.inf
+
+    def restart(self) -> None:
+        """Start anew at a step, unless the timer has just been started: that starts a thread."""
+        now = time.monotonic()
+        if self._seconds is not None and now - self._set_at > self._seconds / 20:
+            faulthandler.dump_traceback_later(self._seconds, exit=True, file=2)
+            self._set_at = now
+
+    def cancel(self) -> None:
+        """Expect no more steps."""
+        if self._seconds is not None:
+            faulthandler.cancel_dump_traceback_later()
 
 
 def prepare_process() -> None:

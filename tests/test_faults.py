@@ -158,19 +158,6 @@ def test_notice_is_given_while_a_learner_trains(nodes, undisturbed, start, figur
     assert noticed_at <= resumed_at <= lost_at
 
 
-def test_a_worker_that_stands_still(undisturbed, start, figure):
-    """Neither dead nor alive: it is ended, and started again from its newest checkpoint."""
-    job = start(resources={"silence_seconds": 10})
-    worker = job.wait_for_step(MEMBERS[2], 12)
-    faults.freeze(worker)
-    stood_at, frozen = job.step(MEMBERS[2]), time.monotonic()
-    job.wait_until(lambda: not Path(f"/proc/{worker}").exists(), "the end of a worker")
-    figure(ended_after_seconds=round(time.monotonic() - frozen))
-    job.end()
-    assert_same_end(job, undisturbed)
-    assert stood_at - job.entry(MEMBERS[2])["meta"]["resumed_at"] <= 2 * EVERY
-
-
 def test_a_learner_goes_on_with_the_nodes_that_are_left(nodes, undisturbed, start, figure):
     """Of 4 nodes two are lost, then another one. The batch is shared among fewer: sums differ in their order only."""
     job, workers, waited = start(undisturbed, sed={"workers": NODES}), [NODES], []

@@ -28,10 +28,10 @@ CLUSTER = "cluster.tuning cluster.distilling cluster.streaming cluster.execute"
     [
         ("", (*HEAVY, "numpy", "pyarrow", "pydantic")),
         (LIGHT, HEAVY),
-        ("cluster.watchdog store.progress", ("torch", "transformers", "fsspec", "raysed.config")),
+        ("cluster.tasks store.progress", ("torch", "transformers", "fsspec", "raysed.config")),
         (CLUSTER, ("sklearn", "scipy.stats", "matplotlib", "datasets", "deepspeed")),
     ],
-    ids=["package", "settings", "watchdog", "cluster"],
+    ids=["package", "settings", "tasks", "cluster"],
 )
 def test_light_imports_stay_light(modules, absent):
     names = ", ".join(["raysed", *(f"raysed.{name}" for name in modules.split())])

@@ -170,8 +170,7 @@ def distill_loop(config: dict[str, Any], prepared: Prepared | None = None) -> No
         warned=_is_warned,
         broadcast=broadcast_from_rank_zero,
     )
-    with prepared.watchdog.guard(job.name):
-        outcome = train(job.task, job.worker, storage, context)
+    outcome = train(job.task, job.worker, storage, context)
     if is_own and outcome.failure:
         raise outcome.error()
     if outcome.failure:

@@ -59,7 +59,7 @@ class Backend(Protocol):
 
     The jobs publish artefacts themselves. What is lost with a worker, the backend does again; a maker's error ends the
     stage, and a training that fails for good has that as its outcome. No wait is silent: a backend logs what it waits
-    for, and ends workers that hang (`resources.silence_seconds`, `resources.stall_seconds`).
+    for, and ends trainings that hang (`resources.stall_seconds`).
 
     Attributes:
         where: name of the place, for people.

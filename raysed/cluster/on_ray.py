@@ -17,8 +17,8 @@ from raysed.cluster.distilling import run_learners
 from raysed.cluster.jobs import OnEvent, ShortJob, TrainingJob
 from raysed.cluster.machines import current_cluster, free_resources, gather
 from raysed.cluster.streaming import make_blocks
+from raysed.cluster.tasks import missing_nodes_logged, run_tasks
 from raysed.cluster.tuning import Prepared, run_trials
-from raysed.cluster.watchdog import watched_tasks, watched_workers
 from raysed.config import ResourcesConfig
 from raysed.context import Context
 from raysed.graph import Ref, RemoteValue, Task
@@ -75,7 +75,6 @@ class RayBackend:
         Short jobs on one machine without GPUs are done in this process, which has imported everything.
         """
         share = self._selecting(share)
-        seconds, stall, run = self._resources.silence_seconds, self._resources.stall_seconds, self._storage.uri("")
         if isinstance(jobs[0], ShortJob):
             here = self._left()
             if not uses_gpu(self._resources, here) and len(here.nodes) == 1:
@@ -83,13 +82,14 @@ class RayBackend:
                     on_event(job.name, {"failed": job.run(self._storage, context)})
                 return
             jobs = [replace(job, tasks=[self._to_workers(task) for task in job.tasks]) for job in jobs]
-            arguments, about = (self._storage, context, share.threads), {"share": share, "seconds": seconds}
-            for failed in watched_tasks(ShortJob.run, jobs, *arguments, work=jobs[0].name, **about):
+            arguments = self._storage, context, share.threads
+            for failed in run_tasks(ShortJob.run, jobs, *arguments, work=jobs[0].name, share=share):
                 on_event("", {"failed": failed})
             return
         jobs = [replace(job, task=self._to_workers(job.task)) for job in jobs]
-        with watched_workers(seconds, share, stall=stall) as watchdog:
-            prepared = Prepared(self._storage, context, watchdog, share.threads, {})
+        context, run = replace(context, stall_seconds=self._resources.stall_seconds), self._storage.uri("")
+        with missing_nodes_logged(share):
+            prepared = Prepared(self._storage, context, share.threads, {})
             if jobs[0].is_gang:
                 run_learners(run, jobs, share, prepared, self._events, on_event)
             else:
@@ -99,8 +99,8 @@ class RayBackend:
     def stream(self, stream: Stream, share: Share, on_event: OnEvent) -> None:
         """Make the missing blocks with Ray Data."""
         share = self._selecting(share)
-        with watched_workers(self._resources.silence_seconds, share, least=len(stream.chain)) as watchdog:
-            make_blocks(stream, self._storage, share, watchdog, self._events, on_event)
+        with missing_nodes_logged(share, least=len(stream.chain)):
+            make_blocks(stream, self._storage, share, self._events, on_event)
 
     def close(self) -> None:
         """Do nothing: Ray is ended with its session."""

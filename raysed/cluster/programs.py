@@ -6,7 +6,7 @@ import fcntl
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from raysed.cluster.jobs import TrainingJob, key_of
 from raysed.cluster.local import LocalBackend
 from raysed.cluster.streaming import BlockSink
 from raysed.cluster.tuning import Prepared
-from raysed.cluster.watchdog import Watchdog
 from raysed.config import Config, dump_config, find_config, load_config, make_config, stable_hash
 from raysed.context import Context, ignore
 from raysed.errors import UserError
@@ -111,8 +110,8 @@ class Program:
         """Make what a training needs, except other trainings, and return all that a worker needs for it."""
         task, execution = self.completed(artefact), artefact.execution
         job = TrainingJob(task, execution.worker, execution.config)
-        watchdog = Watchdog(self._resources.silence_seconds, self._resources.stall_seconds)
-        return Prepared(self.storage, self.context(), watchdog, _threads(), {job.key: job})
+        context = replace(self.context(), stall_seconds=self._resources.stall_seconds)
+        return Prepared(self.storage, context, _threads(), {job.key: job})
 
 
 def _key(artefact: Artefact) -> tuple[str, float | None, int]:

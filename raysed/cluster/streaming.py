@@ -20,7 +20,6 @@ from ray.util.queue import Queue
 
 from raysed.cluster.blocks import BlockTables, Stream, StreamStage
 from raysed.cluster.events import drain
-from raysed.cluster.watchdog import Watchdog
 from raysed.data.parquet import SentenceTable
 from raysed.errors import RunFailed, UserError, last_line
 from raysed.process import prepare_worker
@@ -31,9 +30,7 @@ from raysed.store.storage import Storage
 _MAX_TRIES = 5  # per block: one lost more often than lost nodes explain takes its workers down itself
 
 
-def make_blocks(
-    stream: Stream, storage: Storage, share: Share, watchdog: Watchdog, events: Queue, on_event: Callable[..., None]
-) -> None:
+def make_blocks(stream: Stream, storage: Storage, share: Share, events: Queue, on_event: Callable[..., None]) -> None:
     """Make the missing blocks; an error names sentences at which workers are lost again and again."""
 
     def pass_on() -> None:
@@ -41,7 +38,7 @@ def make_blocks(
             on_event(name, event)
 
     with _settings_of_ray_data(), repeating(pass_on, 1.0, patience=10.0):
-        _write(stream, storage, share, watchdog, events)
+        _write(stream, storage, share, events)
     pass_on()
 
 
@@ -67,11 +64,11 @@ def _settings_of_ray_data() -> Iterator[None]:
             setattr(context, name, value)
 
 
-def _write(stream: Stream, storage: Storage, share: Share, watchdog: Watchdog, events: Queue) -> None:
+def _write(stream: Stream, storage: Storage, share: Share, events: Queue) -> None:
     about, tables, places = {"batch_format": "pyarrow", "batch_size": None}, stream.tables, stream.places
     rows = ray.data.from_items(list(places), override_num_blocks=len(places)).map_batches(
         ReadSentences,
-        fn_constructor_args=(tables, storage, watchdog, events),
+        fn_constructor_args=(tables, storage, events),
         compute=ray.data.ActorPoolStrategy(size=-(-share.workers // 8)),
         num_cpus=0,
         **about,
@@ -81,7 +78,7 @@ def _write(stream: Stream, storage: Storage, share: Share, watchdog: Watchdog, e
     for number in range(len(stream.chain)):
         rows = rows.map_batches(
             MakeBlocks,
-            fn_constructor_args=(stream, number, storage, share, watchdog, f"{tries}/{number}", job),
+            fn_constructor_args=(stream, number, storage, share, f"{tries}/{number}", job),
             compute=ray.data.ActorPoolStrategy(size=min(share.workers, len(places))),
             **share.remote_options,
             **about,
@@ -114,9 +111,7 @@ def _remembered() -> Iterator[None]:
 class ReadSentences:
     """Read the rows of a block that is to be made."""
 
-    def __init__(self, tables: BlockTables, storage: Storage, watchdog: Watchdog, events: Queue):
-        self._guard = watchdog.guard("the sentences")
-        self._guard.__enter__()  # never left: the actor ends with its process
+    def __init__(self, tables: BlockTables, storage: Storage, events: Queue):
         self._tables, self._storage, self._events = tables, storage, events
         self._corpus = SentenceTable(storage.fetch(tables.corpus))
 
@@ -133,13 +128,9 @@ class ReadSentences:
 class MakeBlocks(StreamStage):
     """One stage of the stream in an actor; counts how often each block was started."""
 
-    def __init__(
-        self, stream: Stream, number: int, storage: Storage, share: Share, watchdog: Watchdog, tries: str, job: str
-    ):
+    def __init__(self, stream: Stream, number: int, storage: Storage, share: Share, tries: str, job: str):
         prepare_worker(share.threads)
         super().__init__(stream, number, storage)
-        self._guard = watchdog.guard(self.label)
-        self._guard.__enter__()
         self._tries = lambda first: storage.checkpoints(f"{tries}/{first}", {}).begin(job)
 
     def __call__(self, rows: pa.Table) -> pa.Table:

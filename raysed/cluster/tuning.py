@@ -15,7 +15,6 @@ from ray import tune
 from ray.tune.search import BasicVariantGenerator
 
 from raysed.cluster.jobs import OnEvent, TrainingJob, key_of
-from raysed.cluster.watchdog import Watchdog
 from raysed.context import MAX_RESTARTS, Context, Outcome
 from raysed.errors import last_line
 from raysed.make.models import train
@@ -35,7 +34,6 @@ class Prepared:
 
     storage: Storage
     context: Context
-    watchdog: Watchdog
     threads: int
     jobs: Mapping[tuple, TrainingJob]
 
@@ -131,8 +129,7 @@ def train_member(config: dict[str, Any], prepared: Prepared | None = None) -> No
         tune.report({**latest, "timesteps_total": latest["step"]})  # TensorBoard's axis
 
     context = replace(prepared.context, report=report)
-    with prepared.watchdog.guard(job.name):
-        outcome = train(job.task, job.worker, storage, context)
+    outcome = train(job.task, job.worker, storage, context)
     if is_own and outcome.failure:
         raise outcome.error()
     entry = storage.entry(job.name)

@@ -34,7 +34,7 @@ from raysed.make.inputs import Named, layers_file
 from raysed.model.encoder import Encoder
 from raysed.model.head import fold
 from raysed.model.pretrained import load_start, write_checkpoint
-from raysed.process import expect_no_progress, made_progress
+from raysed.process import StallTimer
 from raysed.recipe import SED, last_stage
 from raysed.registry import stages
 from raysed.score.tasks import DevTask
@@ -92,7 +92,7 @@ class Trainer:
             score = evaluate(self.encoder) if known is None else known
             self._untrained = [untrained_entry(setup.objective, setup.plan, score)]
             log_entry(self._untrained[0])
-        has_begun = False
+        timer, has_begun = StallTimer(context.stall_seconds), False
 
         def on_metrics(entry: Metrics) -> None:
             log_entry(entry)
@@ -103,7 +103,7 @@ class Trainer:
         def batch_at(step: int) -> Any:
             nonlocal has_begun
             has_begun = True
-            made_progress()
+            timer.restart()
             return setup.batch_at(step)
 
         def evaluate_everywhere(module: nn.Module) -> float:
@@ -121,7 +121,7 @@ class Trainer:
         try:
             return training.train()
         finally:
-            expect_no_progress()
+            timer.cancel()
 
     def _dev(self) -> DevTask | None:
         """Return the dev task, tokenised here if the run makes the tokenizer."""

@@ -14,7 +14,6 @@ from ray.util.queue import Queue
 from raysed.cluster import blocks
 from raysed.cluster.blocks import BlockTables, Stream, block_size, make_blocks_here
 from raysed.cluster.streaming import BlockSink, make_blocks
-from raysed.cluster.watchdog import Watchdog
 from raysed.context import Context
 from raysed.data.parquet import with_column
 from raysed.data.tokens import SENTENCE_SCHEMA
@@ -78,7 +77,7 @@ def on_ray(stream: Stream, storage: Storage, on_block) -> None:
     """Makes blocks with Ray's actors, which hold all of its CPUs."""
     queue = Queue(actor_options={"num_cpus": 0})
     on_event = lambda name, event: on_block(event["rows"], event["made"])  # noqa: E731
-    make_blocks(stream, storage, Share(2, 1, 0.0, 1), Watchdog(60), queue, on_event)
+    make_blocks(stream, storage, Share(2, 1, 0.0, 1), queue, on_event)
 
 
 @pytest.fixture(params=["here", pytest.param("on Ray", marks=[pytest.mark.cluster, pytest.mark.more])])

@@ -18,7 +18,6 @@ from raysed import interrupts
 from raysed.cluster import distilling
 from raysed.cluster.distilling import run_learners
 from raysed.cluster.tuning import Prepared
-from raysed.cluster.watchdog import Watchdog
 from raysed.config import Config, find_config, load_config
 from raysed.context import Context
 from raysed.resources import Cluster, Share, plan_learners
@@ -47,7 +46,7 @@ def distil(place: Path, jobs: list, events, share: Share = TWO) -> tuple[dict, l
         else:
             rows.append((name, event["step"], event["dev"]))
 
-    prepared = Prepared(Storage(str(place), "run"), Context(), Watchdog(60), 1, {})
+    prepared = Prepared(Storage(str(place), "run"), Context(), 1, {})
     run_learners("the/run", jobs, share, prepared, events, on_event)
     return outcomes, rows
 
@@ -90,7 +89,7 @@ def test_learners_of_the_main_job_have_deepspeed_whatever_the_hardware(tmp_path,
     """With the settings that ship: a worker of Ray Train has a process group, and there the engine is DeepSpeed's."""
     config, about, engines = load_config(find_config("quickstart")), {}, []
     share = plan_learners(Cluster(((8, gpus),)), config.resources, config.sed.learners, asked=workers)
-    prepared = Prepared(Storage(str(tmp_path), "run"), Context(), Watchdog(60), 1, {})
+    prepared = Prepared(Storage(str(tmp_path), "run"), Context(), 1, {})
     monkeypatch.setattr(distilling, "TorchTrainer", lambda loop, **kwargs: about.update(kwargs))
     distilling._trainer(learner(tmp_path, "ct-sed"), "the/run", share, prepared, None, 0)
     scaling = about["scaling_config"]

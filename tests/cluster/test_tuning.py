@@ -11,7 +11,6 @@ from trainings import Updated, job, starts
 
 from raysed.cluster import tuning
 from raysed.cluster.tuning import Prepared, run_trials
-from raysed.cluster.watchdog import Watchdog
 from raysed.context import Context
 from raysed.resources import Share
 from raysed.store.storage import Storage
@@ -45,7 +44,7 @@ def tuned(ray_cluster, monkeypatch):
             else:
                 rows.append((name, event["step"], event["total"], event["loss"], event["dev"]))
 
-        prepared = Prepared(storage, Context(), Watchdog(60), 1, {})
+        prepared = Prepared(storage, Context(), 1, {})
         run_trials("nodes", "the/run", jobs, TWO, prepared, on_event)
         return outcomes, rows, results[-1].get_dataframe()
 

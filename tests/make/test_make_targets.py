@@ -16,7 +16,6 @@ from transformers import AutoModel, BertConfig, BertModel
 import raysed.make.targets
 from raysed.cluster import streaming
 from raysed.cluster.blocks import BlockTables, Stream, chain_of, make_blocks_here
-from raysed.cluster.watchdog import watched_workers
 from raysed.config import EncoderConfig
 from raysed.context import Context, ignore
 from raysed.data.parquet import ROWS_PER_GROUP, BlockFiles, SentenceTable, matrix, with_column
@@ -91,8 +90,7 @@ def average(storage: Storage, tasks: list[Task], worker: type = MeanBlocks, on_r
     chain = chain_of(tasks, "average", on_ray.workers if on_ray else 1)
     stream = Stream(tables, tables.missing(storage), chain, worker, Context(token_budget=512))
     if on_ray:
-        with watched_workers(300, on_ray) as watchdog:
-            streaming.make_blocks(stream, storage, on_ray, watchdog, Queue(actor_options={"num_cpus": 0}), ignore)
+        streaming.make_blocks(stream, storage, on_ray, Queue(actor_options={"num_cpus": 0}), ignore)
     else:
         make_blocks_here(stream, storage, ignore)
     for task in tasks:

@@ -96,7 +96,7 @@ MEMBERS = {"ct", "nli", "nli-ct", "mlm", "contrastive", "sts"}
                 "run": "other",
                 "export": {"allow_worse": True},
                 "members": {"max_retries": 9, "checkpoint_every": 7, "min_members": 1},
-                "resources": {"silence_seconds": 9, "gpu": False, "encode_token_budget": 99},
+                "resources": {"stall_seconds": 9, "gpu": False, "encode_token_budget": 99},
             },
             set(),
         ),
