@@ -112,7 +112,7 @@ def test_nothing_of_a_training_stays_in_memory(tmp_path, engines, monkeypatch):
         state.task(name).run(storage, Context())
     for index in range(3):
         task = state.task(f"ct/members/{index:02d}")
-        assert train(task, MemberTrainer, storage, Context()).score is not None
+        assert train(task, MemberTrainer, storage, Context()).failure is None
     monkeypatch.setattr("raysed.train.loop.TrainingLoop._logged", stop)
     failed = replace(task, name="ct/members/03")
     assert train(failed, MemberTrainer, storage, Context()).failure == "stop"

@@ -113,11 +113,13 @@ def test_a_gpu_also_holds_recorded_updates(monkeypatch):
         return largest_need([stage], config, BASE, gpu=True)
 
     launched, recorded = need("contrastive", False), need("contrastive")
-    empty = training_need(stages()["contrastive"], Config().contrastive, BASE, 0, gpu=True, bf16=True)
+    options = stages()["contrastive"], Config().contrastive, BASE, 0
+    empty, small = (training_need(*options, gpu=True, bf16=True, records=records) for records in (False, True))
+    assert small.device - empty.device == pytest.approx(1.1 * 4 * BASE.parameters)
     batch = launched.device - empty.device + 1.1 * 2 * BASE.products  # and the weights in bf16
     assert recorded.device - launched.device == pytest.approx(batch) and batch > 1.1 * 4 * BASE.parameters
     assert recorded.least == launched.least and recorded.host == launched.host
-    assert need("sed").device - need("sed", False).device == pytest.approx(1.1 * 4 * BASE.parameters)
+    assert need("sed").device > need("sed", False).device
     for stage, settings in (("mlm", {}), ("sed", {"workers": 2}), ("sed", {"zero_stage": 1})):
         assert need(stage, **settings) == need(stage, False, **settings)
     monkeypatch.setattr("raysed.train.memory.OLDEST_TORCH", "99.0")
