@@ -49,14 +49,14 @@ def main(text: str, encoder: str, storage: str, members: int, steps: int, gpus: 
     targets = TargetSink({"run": run, "node": "ct-sed"}, workers=members)
     ray.data.DataContext.get_current().execution_options.preserve_order = True
     sentences = ray.data.read_parquet(targets.sentences).select_columns(["id", "input_ids"])
-    sentences.repartition(target_num_rows_per_block=targets.size).map_batches(
+    sentences.repartition(target_num_rows_per_block=targets.size).materialize().map_batches(
         MeanOfTeachers,
         fn_constructor_args=(targets.teachers, "target", len(targets.teachers)),
         compute=ray.data.ActorPoolStrategy(min_size=1, max_size=members),
         num_cpus=1,
         num_gpus=gpus,
         batch_format="pyarrow",
-        batch_size=None,
+        batch_size=targets.size,
     ).write_datasink(targets, ray_remote_args={"num_cpus": 0})
 
     # Ray Train distils the mean into a learner, with DeepSpeed in its worker.

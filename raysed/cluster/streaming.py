@@ -37,14 +37,14 @@ def make_blocks(stream: Stream, storage: Storage, share: Share, events: Queue, o
         for name, event in drain(events):
             on_event(name, event)
 
-    with _settings_of_ray_data(), repeating(pass_on, 1.0, patience=10.0):
+    with _settings_of_ray_data(in_order=share.gpus > 0), repeating(pass_on, 1.0, patience=10.0):
         _write(stream, storage, share, events)
     pass_on()
 
 
 @contextmanager
-def _settings_of_ray_data() -> Iterator[None]:
-    """Set Ray Data up for our blocks; the datasets of a notebook find it as it was."""
+def _settings_of_ray_data(in_order: bool) -> Iterator[None]:
+    """Set Ray Data up for our blocks, which stay `in_order` on request; a notebook's datasets find it as it was."""
     logger, context = logging.getLogger("ray.data"), ray.data.DataContext.get_current()
     ours = {
         "enable_progress_bars": False,  # the driver shows its own line
@@ -53,35 +53,43 @@ def _settings_of_ray_data() -> Iterator[None]:
         "raise_original_map_exception": True,
     }
     level, before = logger.level, {name: getattr(context, name) for name in ours}
+    options, was_in_order = context.execution_options, context.execution_options.preserve_order
     logger.setLevel(logging.CRITICAL)  # its errors are raised, too
     for name, value in ours.items():
         setattr(context, name, value)
+    options.preserve_order = in_order
     try:
         yield
     finally:
         logger.setLevel(level)
         for name, value in before.items():
             setattr(context, name, value)
+        options.preserve_order = was_in_order
 
 
 def _write(stream: Stream, storage: Storage, share: Share, events: Queue) -> None:
-    about, tables, places = {"batch_format": "pyarrow", "batch_size": None}, stream.tables, stream.places
+    tables, places = stream.tables, stream.places
     rows = ray.data.from_items(list(places), override_num_blocks=len(places)).map_batches(
         ReadSentences,
         fn_constructor_args=(tables, storage, events),
         compute=ray.data.ActorPoolStrategy(size=-(-share.workers // 8)),
         num_cpus=0,
-        **about,
+        batch_format="pyarrow",
+        batch_size=None,
     )
     first = next(iter(tables.depends))
     job, tries = uuid.uuid4().hex, f"{first}.blocks"
+    # With GPUs, Ray refuses None and fills batches from the blocks that come: in order, as only the last block is
+    # shorter, each batch is a block. Without, a block is committed as soon as it is made.
+    batch_size = tables.size if share.gpus else None
     for number in range(len(stream.chain)):
         rows = rows.map_batches(
             MakeBlocks,
             fn_constructor_args=(stream, number, storage, share, f"{tries}/{number}", job),
             compute=ray.data.ActorPoolStrategy(size=min(share.workers, len(places))),
+            batch_format="pyarrow",
+            batch_size=batch_size,
             **share.remote_options,
-            **about,
         )
     rows.set_name(tables.title.replace("/", "-"))  # also the name of a log file
     try:

@@ -110,6 +110,8 @@ class MeanOfTeachers:
             compute=ray.data.ActorPoolStrategy(size=2), num_cpus=1, batch_format="pyarrow"
         )
 
+    With GPUs Ray needs a batch size, too: `num_gpus=1, batch_size=1024`. Any size gives the same sums.
+
     A chain of stages holds more teachers than one actor can; the last stage divides by their number. Any chain gives
     the same mean.
 
@@ -259,6 +261,8 @@ class Embedder:
         dataset.map_batches(
             Embedder, fn_constructor_args=("models/mine",), compute=ray.data.ActorPoolStrategy(size=2), num_cpus=1
         )
+
+    With GPUs Ray needs a batch size, too: `num_gpus=1, batch_size=1024`. Any size gives the same embeddings.
 
     Args:
         model: as in `teachers`: a directory, hub id, or file of embeddings.
