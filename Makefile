@@ -62,7 +62,7 @@ bench: .venv/installed-bench  ## measure every figure of speed, a bit over an ho
 headline: .venv/installed  ## the README's table from public models and data, 90 minutes on 2 cores (HEADLINE="--local DIR": data that are there)
 	$(BIN)/python benchmarks/headline.py $(HEADLINE)
 
-gpu-check: .venv/installed  ## check and measure a GPU in nine minutes (GPU_CHECK="--half A": four; "--device cpu": the check itself)
+gpu-check: .venv/installed  ## check and measure a GPU in 15 minutes (GPU_CHECK="--parts 0 1": some parts; "--device cpu": the check itself)
 	$(BIN)/python benchmarks/gpu_check.py $(GPU_CHECK)
 
 #: Check and publish it

@@ -1,44 +1,44 @@
-"""Is raysed right on this GPU, and how fast: one table, in two halves of four and five minutes.
+"""Is raysed right on this GPU, and how fast: one table, the questions that decide most first.
 
     make gpu-check                                    (or: python benchmarks/gpu_check.py)
-    make gpu-check GPU_CHECK="--half A"               whether updates are right and recorded, and what they take
-    make gpu-check GPU_CHECK="--half B"               sharing, memory, peers, embedding, the quickstart
+    make gpu-check GPU_CHECK="--parts 0 1"            these parts alone
     make gpu-check GPU_CHECK="--device cpu"           small shapes on the CPU, which keeps this script alive
 
-It needs torch, transformers, numpy, pyarrow, pydantic, pyyaml, psutil, scipy and, for part 6, deepspeed; no network,
-and Ray for part 8 alone. Encoders have the shapes of BERT-base and -large, random weights and the bundled tokenizer's
-vocabulary; sentences are those of the package.
+It needs no network and no Ray; benchmarks/README.md says which packages, and how to bring them to a machine without a
+package registry. Encoders have the shapes of BERT-base and -large, random weights and the bundled tokenizer's
+vocabulary; sentences are those of the package. Each part writes its lines when it ends. Parts 0 to 5 take less than
+nine minutes.
 
-A  0. the card, its driver, the cores, and whether MPS can be started
-   1. every objective, three updates: this device against the CPU; a state that is saved, loaded and continued
-   2. a batch in two parts with dropout: what is computed again is what was computed first
-   3. recorded updates against launched ones: losses with dropout, ms per update, memory; what cannot be recorded
-   6. DeepSpeed at ZeRO 0 to 2 against the torch engine
-   7. how long the kernels of an update of CT run, beside the update
-B  4. CT: updates per second of several processes, without and with MPS; peak memory beside the plan's; peers
-   5. embedding: sentences per second and error, by precision and tokens per pass
-   8. the quickstart on the GPU with a worker that is killed
+0. the card, its driver, and the cores
+1. recorded updates against launched ones, with dropout, in fp32 and bf16: losses of every objective that is recorded
+2. ms and GB per update, launched and recorded
+3. attention with and without cuDNN: passes of new shapes, and gradients of very small logits
+4. DeepSpeed in bf16: losses of recorded updates against launched ones
+5. a small run on the local engine: members, targets, learners, flow, scores, export
+6. an update that cannot be recorded, in a process of its own, which it may break
+7. CT in several processes that share the GPU, without and with MPS
 """
 
 import argparse
 import copy
 import datetime
-import json
+import logging
+import math
 import os
 import platform
-import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
+from itertools import chain
 from multiprocessing import get_context
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -46,39 +46,43 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 import torch
+from torch.nn import functional as F
 from transformers import AutoTokenizer, BertModel
 
-import raysed.model.encoder
 from raysed.bundled import ENCODER
-from raysed.config import Config, make_config
+from raysed.config import make_config
 from raysed.data.pairs import PairRows, write_pairs
 from raysed.data.targets import with_column, write_targets
-from raysed.data.tokens import FlatTokens, Tokenizer, pack, tokenize
+from raysed.data.tokens import FlatTokens, Tokenizer, TokenTable, pack, tokenize
 from raysed.model.encoder import Encoder
-from raysed.model.encoding import encode
 from raysed.model.shape import shape_of_model
-from raysed.recipe import member_stages
 from raysed.registry import stages
 from raysed.store.text import Table
+from raysed.train.deepspeed import DeepSpeedEngine, prepare_deepspeed
 from raysed.train.engine import TorchEngine
 from raysed.train.loop import TrainingLoop
 from raysed.train.memory import training_need
+from raysed.train.out_of_memory import CUDA_CONTEXT
+from raysed.train.recorded import OLDEST_TORCH, Record, cuda_graphs, tensors_in
 from raysed.train.setup import set_up
 from raysed.train.stage import Start
-from raysed.train.stages.sed import SedConfig
-from raysed.train.state import load_state, seed_everything, snapshot, write_state
+from raysed.train.stages.mlm import MaskedLM
+from raysed.train.state import seed_everything
 
 import shapes
 
 ROOT = Path(__file__).resolve().parents[1]
-_TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}
-_MEMORY = 0.15
-"""By how much the peak may differ from the plan's."""
-_SHARE = 0.85
-"""Of an update's time in which kernels are to run."""
-_RECORDED = 1e-5
-"""By how much losses of recorded updates may differ in fp32: torch's attention adds up gradients in no fixed order."""
 _RECORDABLE = ("ct", "nli", "sts", "contrastive", "bsl", "sed")
+_RATE = 2.0**-13
+"""Of which float32, in which recorded updates have it, holds small multiples exactly."""
+_TIMES = 3
+"""Recorded losses may differ from launched ones by so many times what launched ones differ by when repeated."""
+_ROUNDING = 1e-6
+"""Relative difference of losses that is always allowed."""
+_LEFT = 1e8
+"""Bytes that libraries may keep on the GPU when trainings have ended."""
+_PATIENCE = 240
+"""Seconds after which another process is given up."""
 
 
 @dataclass
@@ -118,26 +122,46 @@ class Check:
 
     def add_row(self, part: int, what: str, found: str, right: bool | None = None) -> None:
         """Adds a line, and shows it."""
-        right = None if right is None else bool(right)  # a comparison of losses on the GPU is a tensor
         self.rows.append(Row(part, what, found, right))
         print(f"{part}  {what}: {found}{'' if right is None else ' (right)' if right else ' (WRONG)'}", flush=True)
 
-    def encoder(self, shape: str, seed: int = 0, dropout: float = 0.0) -> Encoder:
+    def encoder(self, shape: str, dropout: float = 0.0) -> Encoder:
         """Returns an encoder with random weights, on the CPU."""
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         config = shapes.config_of(shape, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
         return Encoder(BertModel(config))
 
-    def setup(self, stage: str, settings: dict[str, Any], encoder: Encoder, device: str) -> TrainingLoop:
-        """Returns the training of one member or learner, as a run sets it up."""
-        config, data = self.config(settings), {**self.data, "targets": self._targets(encoder.width)}
-        start = Start(encoder.to(device), self.tokenizer, data, seed=1)
-        options = config.sed if stage == "sed" else config.members
-        return set_up(stages()[stage], getattr(config, stage), options, start)
+    def training(
+        self, stage: str, encoder: Encoder, precision: str, *, records: bool, dropout: bool = False
+    ) -> TrainingLoop:
+        """Returns the training of a member or learner, as a run sets it up.
 
-    def config(self, settings: dict[str, Any]) -> Config:
-        """Returns settings without a dev task."""
-        return make_config({"evaluation": {"dev": None}, **settings})
+        Args:
+            stage: name of the objective.
+            encoder: of which a copy is trained.
+            precision: `fp32` or `bf16`.
+            records: whether updates are recorded, in every release of torch; on a CPU, a stand-in of the tests does it.
+            dropout: whether the objective uses the encoder's.
+        """
+        views = {"views": ["mlm"]} if stage in ("contrastive", "bsl") else {}
+        options = {"precision": precision, "recorded": records}
+        blocks = {stage: {"dropout": dropout, **views}, "members": options}
+        if stage == "sed":
+            blocks = {stage: {"dropout": dropout, **options}}
+        config = make_config({"evaluation": {"dev": None}, **blocks})
+        data = {**self.data, "targets": self._targets(encoder.width)}
+        start = Start(copy.deepcopy(encoder).to(self.device), self.tokenizer, data, seed=1)
+        record = (cuda_graphs() if self.on_gpu else _tape(lambda: run)) if records else None
+        engines = {engine.__name__: partial(engine, record=record) for engine in (TorchEngine, DeepSpeedEngine)}
+        with (
+            mock.patch.multiple("raysed.train.setup", **engines),
+            mock.patch.object(Encoder, "use_sparse_gradients", lambda encoder: None),  # nor does a GPU
+        ):
+            settings = config.sed if stage == "sed" else config.members
+            run = set_up(stages()[stage], getattr(config, stage), settings, start)
+        run.batch_at.few_shapes = run.objective.is_recordable  # on a CPU, too
+        run.objective.train()
+        return run
 
     def _targets(self, width: int) -> Path:
         """Random targets, once for each width."""
@@ -166,6 +190,32 @@ class Check:
         return found
 
 
+def _tape(run: Callable[[], TrainingLoop]) -> Record:
+    """Returns the tests' stand-in for CUDA graphs, for a training that is not yet set up."""
+    sys.path.append(str(ROOT / "tests"))
+    from tape import Recorder
+
+    def known() -> Iterator[torch.Tensor]:
+        engine, objective = run().engine, run().objective
+        optimizer = engine.optimizer if isinstance(engine, TorchEngine) else engine._torch_optimizer()
+        moments = (state.values() for state in optimizer.state.values())
+        return chain(objective.parameters(), objective.buffers(), *moments)
+
+    return Recorder(known)
+
+
+def _update(run: TrainingLoop, step: int, batch: Any = None) -> float:
+    """Makes an update, whose rate is not that of the one before, and returns the loss."""
+    seed_everything(1, step)
+    return float(run.engine.update(run.batch_at(step) if batch is None else batch, _RATE * (1 + step % 3)))
+
+
+def _counts(run: TrainingLoop) -> tuple[str, bool]:
+    """Says how many recordings and replays were made, and whether there were replays to the end."""
+    made = run.engine._recorded
+    return f"{made.recorded} recorded, {made.replayed} replayed", made.replayed > 0 and not made.is_off
+
+
 # -- 0: the machine ----------------------------------------------------------------------------------------------------
 
 
@@ -175,205 +225,266 @@ def machine(check: Check) -> None:
     card = subprocess.run(command, capture_output=True, text=True).stdout.strip() if check.on_gpu else "none"
     check.add_row(0, "card, driver, memory", card)
     check.add_row(0, "cores, torch, CUDA", f"{os.cpu_count()}, {torch.__version__}, {torch.version.cuda}")
-    check.add_row(0, "MPS", "can be started" if shutil.which(_MPS) else f"{_MPS} is not there")
+    names = [name for name in ("pydantic", "deepspeed") if find_spec(name)]
+    check.add_row(0, "packages", ", ".join(f"{name} of {Path(find_spec(name).origin).parents[1]}" for name in names))
 
 
-# -- 1: the same numbers ---------------------------------------------------------------------------------------------
+# -- 1: the same losses ------------------------------------------------------------------------------------------------
 
 
-def objectives(check: Check) -> None:
-    """Three updates of every objective against the CPU in fp32, and a state that is continued."""
-    for stage in member_stages():
-        there = _three_updates(check, stage, "fp32", "cpu")
-        for precision in _TOLERANCE:
-            here = _three_updates(check, stage, precision, check.device)
-            worst = max(abs(a - b) / max(abs(b), 1e-6) for a, b in zip(here, there, strict=True))
-            check.add_row(1, f"{stage} in {precision}, losses", f"{worst:.1e}", worst < _TOLERANCE[precision])
-    with tempfile.TemporaryDirectory() as directory:
-        difference = _continued(check, Path(directory))
-    check.add_row(1, "ct saved, loaded, continued", f"{difference:.1e}", difference < (1e-5 if check.on_gpu else 1e-12))
-
-
-def _settings(stage: str, precision: str, dropout: bool = False) -> dict[str, Any]:
-    """By default without dropout, whose random numbers are other ones on every device."""
-    views = {"views": ["mlm"]} if stage in ("contrastive", "bsl") else {}
-    block = {"dropout": dropout, **views, **({"precision": precision} if stage == "sed" else {})}
-    return {stage: block, "members": {"precision": precision}}
-
-
-def _three_updates(check: Check, stage: str, precision: str, device: str) -> list[float]:
-    setup = check.setup(stage, _settings(stage, precision), check.encoder("small"), device)
-    setup.objective.eval()
-    torch.manual_seed(0)
-    losses = []
-    for step in range(3):
-        seed_everything(1, step)
-        losses.append(float(setup.engine.update(setup.batch_at(step), 1e-4)))
-    return losses
-
-
-def _continued(check: Check, directory: Path) -> float:
-    """The largest difference of weights after five updates, and after three, a copy on the disk, and two more."""
-    ends = []
-    for stops in (False, True):
-        setup = check.setup("ct", _settings("ct", "fp32"), check.encoder("small"), check.device)
-        for step in range(5):
-            if stops and step == 3:
-                write_state(*snapshot(setup.engine.state_dict()), directory)
-                setup = check.setup("ct", _settings("ct", "fp32"), check.encoder("small", seed=9), check.device)
-                setup.engine.load_state_dict(load_state(directory))
-            seed_everything(1, step)
-            setup.engine.update(setup.batch_at(step), 1e-4)
-        ends.append([p.detach().cpu() for p in setup.objective.parameters()])
-    return max(float((a - b).abs().max()) for a, b in zip(*ends, strict=True))
-
-
-# -- 2: dropout --------------------------------------------------------------------------------------------------------
-
-
-def recomputation(check: Check) -> None:
-    """Gradients of a batch in two parts, once computed again and once kept, from the same random numbers."""
-
-    def kept(function: Callable, *arguments: Any, **named: Any) -> Any:
-        return function(*arguments)
-
-    tokens = pack(tokenize(check.tokenizer, check.sentences[:32], 75)).to(check.device)
-    gradients = []
-    for replaced in (nullcontext(), mock.patch.object(raysed.model.encoder, "checkpoint", kept)):
-        encoder = check.encoder("small", dropout=0.3).to(check.device).train()
-        encoder.parts = 2
-        torch.manual_seed(5)
-        with replaced:
-            encoder(tokens).square().sum().backward()
-        gradients.append(torch.cat([p.grad.flatten() for p in encoder.parameters() if p.grad is not None]))
-    difference = float((gradients[0] - gradients[1]).abs().max() / gradients[1].abs().max())
-    check.add_row(2, "gradient of two parts with dropout", f"{difference:.1e}", difference < 1e-5)
-
-
-# -- 3: recorded updates -----------------------------------------------------------------------------------------------
-
-
-def recorded(check: Check) -> None:
-    """Losses of recorded updates with dropout against launched ones, then what both take. A CPU only runs the code."""
+def equality(check: Check) -> None:
+    """Losses of recorded updates with dropout against launched ones, and a replay that is not finite."""
+    encoder = check.encoder("small", dropout=0.1)
     for stage in _RECORDABLE:
-        launched, _ = _twelve_losses(check, stage, records=False)
-        found, count = _twelve_losses(check, stage, records=True)
-        worst = max(abs(a - b) / max(abs(b), 1e-6) for a, b in zip(found, launched, strict=True))
-        right = worst < _RECORDED and count > 0 if check.on_gpu else None
-        check.add_row(3, f"{stage}, recorded against launched, losses", f"{worst:.1e}, {count} recordings", right)
-    _not_finite(check)
-    _cannot_be_recorded(check)
-    _updates_by_engine(check)
+        for precision in ("fp32", "bf16"):
+            _compare(check, 1, stage, encoder, precision)
+    _not_finite(check, encoder)
 
 
-def _twelve_losses(check: Check, stage: str, records: bool) -> tuple[list[float], int]:
-    run = check.setup(stage, _settings(stage, "fp32", dropout=True), check.encoder("small", dropout=0.1), check.device)
-    _choose_engine(run, records)
-    return [_update(run, step, 1e-4) for step in range(12)], _recordings(run)
+def _compare(check: Check, part: int, stage: str, encoder: Encoder, precision: str) -> None:
+    """Launched updates are made three times: attention's backward pass on a GPU adds up in no fixed order."""
+    losses = {}
+    for turn in ("launched", "again", "a third time", "recorded"):
+        run = check.training(stage, encoder, precision, records=turn == "recorded", dropout=True)
+        with closing(run.engine):
+            losses[turn] = np.array([_update(run, step) for step in range(24 if check.on_gpu else 12)])
+            made, replays = _counts(run)
+    launched = losses.pop("launched")
+    recorded = np.abs(losses.pop("recorded") / launched - 1).max()
+    again = np.abs(np.array(list(losses.values())) / launched - 1).max()
+    right = replays and recorded <= np.maximum(_TIMES * again, _ROUNDING)
+    engine = "DeepSpeed" if isinstance(run.engine, DeepSpeedEngine) else "torch"
+    found = f"{recorded:.1e} apart, launched again {again:.1e}; {made}"
+    check.add_row(part, f"{stage} in {precision} by {engine}, losses", found, bool(right))
 
 
-def _choose_engine(run: TrainingLoop, records: bool) -> None:
-    run.objective.train()
-    if not records:
-        run.engine._recorded.is_off = True
-
-
-def _recordings(run: TrainingLoop) -> int:
-    return run.engine._recorded.recorded
-
-
-def _update(run: TrainingLoop, step: int, rate: float = 1e-5) -> float:
-    seed_everything(1, step)
-    return float(run.engine.update(run.batch_at(step), rate))
-
-
-def _not_finite(check: Check) -> None:
+def _not_finite(check: Check, encoder: Encoder) -> None:
     """A target that is not a number, once updates are replayed."""
-    run = check.setup("sed", _settings("sed", "fp32"), check.encoder("small"), check.device)
-    _choose_engine(run, records=True)
-    for step in range(8):
-        _update(run, step)
-    before = [p.detach().clone() for p in run.objective.parameters()]
-    batch = run.batch_at(7)
-    batch.targets[0, 0] = float("nan")
-    loss = run.engine.update(batch, 1e-4)
+    run = check.training("sed", encoder, "fp32", records=True)
+    batch = run.batch_at(0)
+    with closing(run.engine):
+        for step in range(6):
+            _update(run, step, batch)
+        before = [p.detach().clone() for p in run.objective.parameters()]
+        batch.targets[0, 0] = float("nan")
+        loss = _update(run, 6, batch)
+        made, replays = _counts(run)
     same = all(torch.equal(a, b) for a, b in zip(before, run.objective.parameters(), strict=True))
-    check.add_row(3, "a target that is not finite", f"loss {loss}, weights {'unchanged' if same else 'CHANGED'}", same)
+    found = f"loss {loss}, weights {'unchanged' if same else 'CHANGED'}; {made}"
+    check.add_row(1, "a target that is not finite", found, replays and same and math.isnan(loss))
 
 
-def _cannot_be_recorded(check: Check) -> None:
-    """An objective that claims it can be recorded but waits: it goes on with launched updates and their dropout."""
-    losses = []
-    for claims in (False, True):
-        run = check.setup("mlm", _settings("mlm", "fp32", dropout=True), check.encoder("small", 0, 0.1), check.device)
-        run.objective.is_recordable = claims
-        batch = run.batch_at(0)
-        run.batch_at = lambda step, batch=batch: batch  # one shape
-        run.engine = TorchEngine(run.objective, run.engine.optimizer, run.engine.clip)
-        run.objective.train()
-        losses.append([_update(run, step, 1e-4) for step in range(8)])
-    worst = max(abs(a - b) / abs(b) for a, b in zip(*losses, strict=True))
-    is_off = check.on_gpu and run.engine._recorded.is_off and torch.cuda.current_stream() == torch.cuda.default_stream()
-    found = f"{worst:.1e}{', recordings are off' if is_off else ''}"
-    right = worst < _RECORDED and is_off if check.on_gpu else None
-    check.add_row(3, "what cannot be recorded is launched, losses", found, right)
+# -- 2: time and memory ------------------------------------------------------------------------------------------------
 
 
-def _updates_by_engine(check: Check) -> None:
-    for shape in ("base", "small") if check.on_gpu else ("small",):
-        for stage in _RECORDABLE:
-            found = {}
-            for records, updates in ((False, 30), (True, 200)) if check.on_gpu else ((False, 3), (True, 3)):
-                run = check.setup(stage, _settings(stage, "bf16"), check.encoder(shape), check.device)
-                _choose_engine(run, records)
-                if check.on_gpu:
-                    torch.cuda.empty_cache()
-                    torch.cuda.reset_peak_memory_stats()
-                for step in range(20 if check.on_gpu else 1):
-                    _update(run, step)
+def speed(check: Check) -> None:
+    """Median ms per update and peak memory, launched and recorded; then what finished trainings leave on the GPU."""
+    stages_of = {"base": _RECORDABLE, "small": _RECORDABLE, "large": ("ct",)} if check.on_gpu else {"small": ("sed",)}
+    for shape, names in stages_of.items():
+        encoder = check.encoder(shape)
+        for stage in names:
+            _measure(check, stage, shape, encoder)
+    if check.on_gpu:
+        left = torch.cuda.memory_allocated()
+        check.add_row(2, "memory that finished trainings leave", f"{left / 1e9:.2f} GB", left < _LEFT)
+
+
+def _measure(check: Check, stage: str, shape: str, encoder: Encoder) -> None:
+    ms, peaks = {}, {}
+    for records, warm, updates in ((False, 10, 30), (True, 30, 150)) if check.on_gpu else ((False, 1, 5), (True, 6, 5)):
+        if check.on_gpu:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        run = check.training(stage, encoder, "bf16", records=records)
+        with closing(run.engine):
+            for step in range(warm):
+                _update(run, step)
+            times = []
+            for step in range(warm, warm + updates):
                 with _seconds(check) as took:
-                    for step in range(20, 20 + updates):
-                        _update(run, step)
-                peak = torch.cuda.max_memory_reserved() / 1e9 if check.on_gpu else 0.0
-                found[records] = 1000 * took[0] / updates, peak
-                del run
-            (before, held), (after, holds) = found[False], found[True]
-            ratio = f"{before:.1f} launched, {after:.1f} recorded, {before / after:.1f} times as fast"
-            check.add_row(3, f"{stage} {shape}, ms per update", f"{ratio}; {held:.2f} and {holds:.2f} GB")
+                    _update(run, step)
+                times += took
+            made, replays = _counts(run)
+        slots = max(_slots(run.batch_at(step)) for step in range(warm + updates))
+        ms[records] = 1000 * float(np.median(times))
+        peaks[records] = torch.cuda.max_memory_reserved() if check.on_gpu else 0
+        del run
+    planned = _planned(stage, shape, slots)
+    found = f"{ms[False]:.1f} launched, {ms[True]:.1f} recorded, {ms[False] / ms[True]:.1f} times as fast"
+    memory = f"{peaks[False] / 1e9:.2f} and {peaks[True] / 1e9:.2f} GB, planned {planned / 1e9:.2f}"
+    fits = shape == "small" or peaks[True] <= planned  # torch takes memory by at least 20 MB
+    check.add_row(2, f"{stage} {shape}, ms per update", f"{found}; {memory}; {made}", replays and fits)
 
 
-# -- 4: CT -------------------------------------------------------------------------------------------------------------
+def _slots(batch: Any) -> int:
+    """Tokens of a batch, with those that are empty: packed tokens have three tensors of them."""
+    return sum(x.numel() for x in tensors_in(batch) if x.ndim == 2 and not x.is_floating_point()) // 3
 
+
+def _planned(stage: str, shape: str, tokens: int) -> float:
+    """The plan's bytes for a training, without those of CUDA."""
+    settings = getattr(make_config({"evaluation": {"dev": None}}), stage)
+    size = shape_of_model(shapes.config_of(shape))
+    with mock.patch("raysed.train.memory.OLDEST_TORCH", torch.__version__):  # any release records here
+        need = training_need(stages()[stage], settings, size, tokens, gpu=True, bf16=True, records=True)
+    return need.device - CUDA_CONTEXT
+
+
+@contextmanager
+def _seconds(check: Check) -> Iterator[list[float]]:
+    """The time of what is done within, to the end of what the device does."""
+    found: list[float] = []
+    wait = torch.cuda.synchronize if check.on_gpu else lambda: None
+    wait()
+    began = time.perf_counter()
+    yield found
+    wait()
+    found.append(time.perf_counter() - began)
+
+
+# -- 3: attention ------------------------------------------------------------------------------------------------------
+
+
+def attention(check: Check) -> None:
+    """Passes of five shapes, first without cuDNN's attention, so that all else is loaded; then one backward pass."""
+    encoder = check.encoder("base" if check.on_gpu else "small").to(check.device).eval()
+    encoder.round_weights()  # as teachers do
+    _passes(encoder, (20,), check)  # the first one on a GPU ends the use of cuDNN
+    used = torch.backends.cuda.cudnn_sdp_enabled()
+    check.add_row(3, "attention may be cuDNN's", "yes" if used else "no", not used if check.on_gpu else None)
+    for cudnn in (False, True):
+        torch.backends.cuda.enable_cudnn_sdp(cudnn)
+        try:
+            new, again = (_passes(encoder, (24, 40, 56, 72, 88), check) for _ in range(2))
+            finite = _gradient_is_finite(check.device)
+        finally:
+            torch.backends.cuda.enable_cudnn_sdp(used)
+        words = "with cuDNN" if cudnn else "without cuDNN"
+        check.add_row(3, f"five passes of five new shapes {words}", f"{new:.2f} s, again {again:.2f} s")
+        found = "finite" if finite else "not finite"
+        check.add_row(3, f"gradient of logits of -120 {words}", found, None if cudnn else finite)
+
+
+@torch.no_grad()
+def _passes(encoder: Encoder, lengths: Sequence[int], check: Check) -> float:
+    """Seconds of passes of 64 sentences of each length."""
+    tables = [TokenTable.from_lists(np.full((64, length), 1000).tolist()) for length in lengths]
+    batches = [pack(table, row_tokens=1).to(check.device) for table in tables]
+    with _seconds(check) as took, torch.autocast(check.device, torch.bfloat16):
+        for batch in batches:
+            encoder(batch)
+    return took[0]
+
+
+def _gradient_is_finite(device: str) -> bool:
+    """Attention in bf16 over 64 tokens with a mask; the gradient of its queries was NaN in some releases of cuDNN."""
+    torch.manual_seed(0)
+    query, key, value = (x.to(device, torch.bfloat16) for x in (*_opposite(), torch.randn(4, 12, 64, 64)))
+    inputs = [x.requires_grad_() for x in (query, key, value)]
+    mask = torch.zeros(4, 1, 64, 64, dtype=torch.bfloat16, device=device)
+    F.scaled_dot_product_attention(*inputs, attn_mask=mask).square().sum().backward()
+    return all(bool(x.grad.isfinite().all()) for x in inputs)
+
+
+def _opposite() -> tuple[torch.Tensor, torch.Tensor]:
+    """Queries and keys whose products over 64 numbers, divided by their root, are -120."""
+    query = torch.full((4, 12, 64, 64), 15.0**0.5)
+    return query, -query
+
+
+# -- 4: DeepSpeed ------------------------------------------------------------------------------------------------------
+
+
+def deepspeed(check: Check) -> None:
+    """Losses of recorded updates of a learner with DeepSpeed, against launched ones."""
+    if not find_spec("deepspeed"):
+        return check.add_row(4, "DeepSpeed", "skipped: it is not installed")
+    prepare_deepspeed(gpu=check.on_gpu)
+    group = f"file://{check.directory / 'group'}"
+    os.environ["LOCAL_RANK"] = "0"
+    torch.distributed.init_process_group("nccl" if check.on_gpu else "gloo", init_method=group, rank=0, world_size=1)
+    try:
+        _compare(check, 4, "sed", check.encoder("small", dropout=0.1), "bf16")
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+# -- 5: a small run ----------------------------------------------------------------------------------------------------
+
+
+def small_run(check: Check) -> None:
+    """A shortened quickstart without Ray, from the corpus to the report; a CPU trains a smaller encoder."""
+    settings = ["resources.engine=local", f"resources.gpu={str(check.on_gpu).lower()}", "corpus.sentences=2000"]
+    settings += ["members.count=4", "sts.lower_bounds=[0.0]", "sts.models=2", "sed.learners=1"]
+    if not check.on_gpu:
+        shapes.write("small", check.directory / "encoder")
+        settings += [f"encoder.path={check.directory / 'encoder'}", "recipes=[ct-sed-flow]", "corpus.sentences=200"]
+        settings += ["members.count=2", "ct.steps=4"]
+    words = [word for setting in settings for word in ("--set", setting)]
+    command = [sys.executable, str(ROOT / "jobs/ensemble_then_distill.py"), "--storage", str(check.directory / "runs")]
+    with _seconds(check) as took:
+        code = subprocess.run([*command, "--allow-worse", *words], timeout=_PATIENCE).returncode
+    found = f"exit code {code}, {took[0]:.0f} s"
+    check.add_row(5, "members, targets, learner, flow, scores, export", found, code == 0)
+
+
+# -- 6: what cannot be recorded ----------------------------------------------------------------------------------------
+
+
+def broken_recording(check: Check) -> None:
+    """Whether a training goes on after its recording broke; where torch is too old to record, it need not."""
+    what, must = "losses after a recording that breaks", torch.__version__ >= OLDEST_TORCH or not check.on_gpu
+    try:
+        ((losses, is_off, same_stream),) = _in_processes(losses_of_broken_recording, [(check.device,)])
+    except Exception as error:
+        found = f"the training ends: {type(error).__name__}: {error}"[:200]
+        return check.add_row(6, what, found, False if must else None)
+    worst = max(abs(a / b - 1) for a, b in zip(*losses, strict=True))
+    found = f"{worst:.1e}, recordings are {'off' if is_off else 'ON'}{'' if same_stream else ', ANOTHER STREAM'}"
+    right = is_off and same_stream and worst <= _ROUNDING
+    check.add_row(6, what, found, right if must else None)
+
+
+def losses_of_broken_recording(device: str) -> tuple[list[list[float]], bool, bool]:
+    """Returns launched losses, those around a broken recording, whether recording is off, and the stream the same."""
+    with tempfile.TemporaryDirectory() as directory:
+        check, losses = Check(device, Path(directory)), []
+        encoder = check.encoder("small", dropout=0.1)
+        for records in (False, True):
+            with mock.patch.object(MaskedLM, "is_recordable", True):
+                run = check.training("mlm", encoder, "fp32", records=records, dropout=True)
+            batch = run.batch_at(0)
+            losses.append([_update(run, step, batch) for step in range(8)])
+    same_stream = device == "cpu" or torch.cuda.current_stream() == torch.cuda.default_stream()
+    return losses, run.engine._recorded.is_off, same_stream
+
+
+# -- 7: several processes ----------------------------------------------------------------------------------------------
 
 _MPS = "nvidia-cuda-mps-control"
 
 
 def throughput(check: Check) -> None:
-    """Updates per second of CT by processes that share the device, and its memory beside the plan's."""
+    """Recorded updates per second of CT by processes that share the device."""
     shape, updates = ("base", 200) if check.on_gpu else ("small", 5)
-    alone, peak = _in_processes(check, shape, 1, updates)[0]
-    _memory(check, shape, alone, peak)
-    if check.on_gpu:
-        _memory(check, "large", *_in_processes(check, "large", 1, 40)[0])
-    for figure in ("s1_ct_updates.py", "s2_learner_updates.py"):
-        _against_peer(check, figure, shape)
+    alone = 0.0
+
+    def measure(count: int, words: str = "") -> float:
+        together = sum(_in_processes(train_together, [(check.device, shape, updates)] * count))
+        times = f", {together / alone:.2f} times one" if alone else ""
+        check.add_row(7, f"CT {shape}, processes: {count}{words}", f"{together:.1f} updates/s in all{times}")
+        return together
+
     several = (4, 8) if check.on_gpu else (2,)
-    for mps in (False, True) if shutil.which(_MPS) and check.on_gpu else (False,):
-        with _mps() if mps else nullcontext():
+    alone = measure(1)
+    for count in several:
+        measure(count)
+    try:
+        with _mps():
             for count in several:
-                together = sum(rate for rate, _ in _in_processes(check, shape, count, updates))
-                what = f"CT {shape}, {count} processes{' with MPS' if mps else ''}"
-                check.add_row(4, what, f"{together:.1f} updates/s in all, {together / alone:.2f} times one")
-
-
-def _memory(check: Check, shape: str, rate: float, peak: float) -> None:
-    check.add_row(4, f"CT {shape}, one process", f"{rate:.1f} updates/s")
-    if check.on_gpu:
-        size, config = shape_of_model(shapes.config_of(shape)), check.config({})
-        plan = training_need(stages()["ct"], config.ct, size, 32 * 13, gpu=True, bf16=True)
-        off = peak / plan.device - 1
-        found = f"{peak / 1e9:.2f} GB, planned {plan.device / 1e9:.2f} GB ({off:+.0%})"
-        check.add_row(4, f"CT {shape}, peak memory", found, abs(off) <= _MEMORY)
+                measure(count, " with MPS")
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        check.add_row(7, "MPS", f"did not start: {error}"[:200])
 
 
 @contextmanager
@@ -389,205 +500,37 @@ def _mps() -> Iterator[None]:
                 subprocess.run([_MPS], input="quit\n", text=True, check=False, timeout=60)
 
 
-def _against_peer(check: Check, figure: str, shape: str) -> None:
-    """CT or the learner beside that of sentence-transformers at equal precision, by the figure's own script."""
-    missing = [name for name in ("sentence_transformers", "datasets", "accelerate") if find_spec(name) is None]
-    if missing:
-        return check.add_row(4, f"{figure}, beside sentence-transformers", f"skipped: {missing[0]} is not installed")
-    corpus, page = check.directory / "sentences.txt", check.directory / f"{figure}.json"
-    corpus.write_text("\n".join(check.sentences), encoding="utf-8")
-    counts = ["--updates", "100", "--warm-up", "30"] if check.on_gpu else ["--updates", "3", "--warm-up", "1"]
-    command = [sys.executable, str(ROOT / "benchmarks" / figure), "--device", check.device, "--encoder", shape]
-    command += [*counts, "--pairs", "1", "--quality-updates", "0", "--corpus", str(corpus), "--json", str(page)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    if done.returncode:
-        return check.add_row(4, figure, f"failed: {done.stderr.splitlines()[-1:]}", False)
-    rates = {name: samples[0] for name, samples in json.loads(page.read_text())["samples"].items()}
-    rates = {name: sample["amount"] / sample["seconds"] for name, sample in rates.items()}
-    for precision in ("", " bf16"):
-        times = rates[f"raysed{precision}"] / rates[f"sentence-transformers{precision}"]
-        what = f"{'CT' if figure.startswith('s1') else 'learner'} {shape}{precision or ' fp32'}"
-        check.add_row(4, f"{what} beside sentence-transformers", f"{times:.2f} times as fast")
-
-
-def _in_processes(check: Check, shape: str, count: int, updates: int) -> list[tuple[float, float]]:
-    """Rate and peak memory of each of so many processes that train at the same time.
-
-    They are forks of a process that has imported everything and never touched the GPU.
-    """
-    with ProcessPoolExecutor(count, mp_context=get_context("forkserver")) as pool:
-        return list(pool.map(train_alone, *zip(*[(check.device, shape, updates)] * count, strict=True)))
-
-
-def train_alone(device: str, shape: str, updates: int) -> tuple[float, float]:
-    """Returns updates per second of CT, and the largest memory, as one of the processes of part 4."""
+def train_together(device: str, shape: str, updates: int) -> float:
+    """Returns updates per second of CT, in one of several processes that begin to count at the same time."""
     with tempfile.TemporaryDirectory() as directory:
         check = Check(device, Path(directory))
-        setup = check.setup("ct", _settings("ct", "bf16" if check.on_gpu else "fp32"), check.encoder(shape), device)
-        for step in range(updates // 4):
-            setup.engine.update(setup.batch_at(step), 1e-5)
+        precision = "bf16" if check.on_gpu else "fp32"
+        run = check.training("ct", check.encoder(shape), precision, records=True)
+        for step in range(30 if check.on_gpu else 1):
+            _update(run, step)
+        _begin.wait(_PATIENCE)
         with _seconds(check) as took:
-            for step in range(updates):
-                setup.engine.update(setup.batch_at(step), 1e-5)
-    peak = 0.0
-    if check.on_gpu:
-        free, total = torch.cuda.mem_get_info()
-        context = total - free - torch.cuda.memory_reserved()
-        peak = torch.cuda.max_memory_reserved() + min(max(context, 0), 1e9)
-    return updates / took[0], peak
+            for step in range(30, 30 + updates):
+                _update(run, step)
+    return updates / took[0]
 
 
-# -- 5: embedding ------------------------------------------------------------------------------------------------------
+def _in_processes(function: Callable, arguments: Sequence[tuple]) -> list[Any]:
+    """Calls a function with each of some arguments, at the same time, in new processes with today's environment."""
+    context = get_context("spawn")
+    begin = context.Barrier(len(arguments))
+    with context.Pool(len(arguments), _set_begin, (begin,)) as pool:
+        return pool.starmap_async(function, arguments, chunksize=1).get(_PATIENCE)
 
 
-def embedding(check: Check) -> None:
-    """Sentences per second, and how far the vectors are from those in fp32."""
-    shape, budgets = ("base", (8192, 65536)) if check.on_gpu else ("small", (2048, 8192))
-    encoder = check.encoder(shape).to(check.device)
-    table = tokenize(check.tokenizer, check.sentences, 75)
-    reference_ND: np.ndarray | None = None
-    for precision in _TOLERANCE:
-        if precision == "bf16":
-            encoder.round_weights()  # as teachers do
-        for budget in budgets:
-            encode(encoder, table, (1,), budget)
-            with _seconds(check) as took:
-                (x_ND,) = encode(encoder, table, (1,), budget)
-            reference_ND = x_ND if reference_ND is None else reference_ND
-            error = float(np.abs(x_ND - reference_ND).max() / np.abs(reference_ND).max())
-            found = f"{len(table) / took[0]:,.0f} sentences/s, error {error:.1e}"
-            check.add_row(
-                5, f"embedding, {shape}, {precision}, {budget:,} tokens", found, error < _TOLERANCE[precision]
-            )
-
-
-# -- 6: DeepSpeed ------------------------------------------------------------------------------------------------------
-
-
-def deepspeed(check: Check) -> None:
-    """Three updates of a learner at every ZeRO stage in one process, against torch."""
-    try:
-        from raysed.train.deepspeed import DeepSpeedEngine, prepare_deepspeed
-
-        prepare_deepspeed(gpu=check.on_gpu)
-    except ImportError as error:
-        check.add_row(6, "DeepSpeed", f"skipped: {error}")
-        return
-    from raysed.data.targets import TargetBatch
-    from raysed.train.stages.sed import Distillation
-
-    os.environ |= {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29512",
-        "RANK": "0",
-        "WORLD_SIZE": "1",
-        "LOCAL_RANK": "0",
-    }
-    torch.distributed.init_process_group("nccl" if check.on_gpu else "gloo")
-    tokens = pack(tokenize(check.tokenizer, check.sentences[:16], 75))
-    batch = TargetBatch(tokens, torch.randn(16, 64, generator=torch.Generator().manual_seed(0)))
-    start = check.encoder("small").to(check.device)
-
-    def losses(make: Callable[[Distillation], Any]) -> list[float]:
-        engine = make(Distillation(copy.deepcopy(start)))
-        return [engine.update(batch, 1e-4) for _ in range(3)]
-
-    def torch_engine(objective: Distillation) -> TorchEngine:
-        trained = [p for p in objective.parameters() if p.requires_grad]
-        optimizer = torch.optim.AdamW(trained, lr=0.0, weight_decay=SedConfig().weight_decay, fused=True)
-        return TorchEngine(objective, optimizer)
-
-    plain = losses(torch_engine)
-    for stage in range(3):
-        sed = SedConfig(zero_stage=stage, batch_size=16)
-        found = losses(lambda objective, sed=sed: DeepSpeedEngine(objective, sed, world=1, bf16=False))
-        worst = max(abs(a - b) / abs(b) for a, b in zip(found, plain, strict=True))
-        check.add_row(6, f"DeepSpeed at ZeRO {stage} against torch, losses", f"{worst:.1e}", worst < 1e-4)
-    torch.distributed.destroy_process_group()
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
-# -- 7: how much of an update is work ----------------------------------------------------------------------------------
-
-
-def work_share(check: Check) -> None:
-    """The time in which kernels of CT's updates run, beside the time of the updates."""
-    shape, updates = ("base", 50) if check.on_gpu else ("small", 3)
-    run = check.setup("ct", _settings("ct", "bf16"), check.encoder(shape), check.device)
-    for step in range(20 if check.on_gpu else 1):
-        _update(run, step)
-    with _seconds(check) as took:
-        for step in range(20, 20 + updates):
-            _update(run, step)
-    kinds = [torch.profiler.ProfilerActivity.CPU]
-    kinds += [torch.profiler.ProfilerActivity.CUDA] if check.on_gpu else []
-    with torch.profiler.profile(activities=kinds) as profile:
-        for step in range(20, 20 + updates):
-            _update(run, step)
-    events = [event for event in profile.events() if not check.on_gpu or event.device_type.name == "CUDA"]
-    what, each = "kernels" if check.on_gpu else "operations", 1000 * took[0] / updates
-    check.add_row(7, f"{what} per update of CT {shape}", f"{len(events) / updates:,.0f}")
-    if check.on_gpu:
-        for name, words in (("products", ("gemm", "cutlass", "cublas", "nvjet")), ("optimizer", ("adam", "lerp"))):
-            part = sum(e.self_device_time_total for e in events if any(word in e.name.lower() for word in words))
-            check.add_row(7, f"of which {name}", f"{part / updates / 1000:.2f} ms")
-        working = sum(event.self_device_time_total for event in events) / updates / 1000
-        share = working / each
-        check.add_row(7, "time in which kernels run", f"{working:.2f} of {each:.2f} ms, {share:.2f}", share >= _SHARE)
-
-
-# -- 8: the quickstart -------------------------------------------------------------------------------------------------
-
-
-def quickstart(check: Check) -> None:
-    """The whole run on the GPU, with a worker that is killed while members train; without Ray, in one process."""
-    if not check.on_gpu:
-        check.add_row(8, "quickstart", "skipped: it is checked by the tests where there is no GPU")
-        return
-    import psutil
-
-    words = ["--set", "resources.gpu=true", "--storage", str(check.directory / "runs")]
-    job = subprocess.Popen(
-        [sys.executable, str(ROOT / "jobs/ensemble_then_distill.py"), *words], stdout=subprocess.PIPE, text=True
-    )
-    killed = False
-    while find_spec("ray") and job.poll() is None and not killed:
-        time.sleep(0.5)
-        for process in psutil.Process(job.pid).children(recursive=True):
-            with suppress(psutil.Error):  # one that has ended meanwhile
-                if "ct" in (name := " ".join(process.cmdline()[:1])) and name.startswith("ray::"):
-                    process.kill()
-                    killed = True
-                    break
-    output = job.communicate()[0]
-    check.add_row(
-        8, "quickstart, a worker killed" if killed else "quickstart", f"exit code {job.returncode}", job.returncode == 0
-    )
-    if job.returncode:
-        print(output[-2000:])
+def _set_begin(begin: Barrier) -> None:
+    global _begin
+    _begin = begin
 
 
 # -- all of it ---------------------------------------------------------------------------------------------------------
 
-PARTS = (machine, objectives, recomputation, recorded, throughput, embedding, deepspeed, work_share, quickstart)
-HALVES = {"A": (0, 1, 2, 3, 6, 7), "B": (4, 5, 8)}
-
-
-@contextmanager
-def _seconds(check: Check) -> Iterator[list[float]]:
-    """The time of what is done within, to the end of what the device does."""
-    found: list[float] = []
-    wait = torch.cuda.synchronize if check.on_gpu else lambda: None
-    wait()
-    began = time.perf_counter()
-    yield found
-    wait()
-    found.append(time.perf_counter() - began)
+PARTS = (machine, equality, speed, attention, deepspeed, small_run, broken_recording, throughput)
 
 
 def report(check: Check, seconds: float) -> str:
@@ -613,29 +556,31 @@ def main(words: Sequence[str] | None = None) -> int:
     """Checks all parts; returns 1 where something is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--half", choices=tuple(HALVES), help="one half alone")
     parser.add_argument("--parts", type=int, nargs="+", choices=range(len(PARTS)), help="these alone")
     parser.add_argument("--output", type=Path, help="the page; by default one in benchmarks/ for a GPU, none for a CPU")
     options = parser.parse_args(words)
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("there is no GPU that torch can use; --device cpu checks this script alone")
+    logging.basicConfig(format="%(name)s: %(message)s")
+    logging.getLogger("raysed.train.recorded").setLevel(logging.DEBUG)  # each comparison of a replay
+    output = options.output
+    if output is None and options.device == "cuda":
+        name = torch.cuda.get_device_name().replace(" ", "-").lower()
+        output = ROOT / f"benchmarks/{datetime.date.today()}-gpu-{name}.md"
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         check = Check(options.device, Path(directory))
-        for number in options.parts or HALVES.get(options.half) or range(len(PARTS)):
+        for number in options.parts or range(len(PARTS)):
+            part, started = PARTS[number], time.monotonic()
             try:
-                PARTS[number](check)
+                part(check)
             except Exception as error:  # the other parts are worth having all the same
                 traceback.print_exc()
-                check.add_row(number, PARTS[number].__name__, f"failed: {type(error).__name__}: {error}"[:200], False)
-    page = report(check, time.monotonic() - began)
-    print(f"\n{page}")
-    output = options.output
-    if output is None and check.on_gpu:
-        name = torch.cuda.get_device_name().replace(" ", "-").lower()
-        output = ROOT / f"benchmarks/{datetime.date.today()}-gpu-{name}.md"
-    if output:
-        output.write_text(page, encoding="utf-8")
+                check.add_row(number, part.__name__, f"failed: {type(error).__name__}: {error}"[:200], False)
+            check.add_row(number, f"{part.__name__}, seconds", f"{time.monotonic() - started:.0f}")
+            if output:  # what was found is kept, whatever the next part does
+                output.write_text(report(check, time.monotonic() - began), encoding="utf-8")
+    print(f"\n{report(check, time.monotonic() - began)}")
     return int(any(row.right is False for row in check.rows))
 
 

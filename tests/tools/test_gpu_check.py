@@ -1,6 +1,5 @@
 """The check of a GPU keeps working: all of it runs on the CPU, and what is wrong shows."""
 
-import functools
 import importlib
 import re
 import subprocess
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import raysed.model.encoder
+from raysed.train.recorded import RecordedUpdates
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "benchmarks/gpu_check.py"
@@ -19,13 +18,11 @@ SCRIPT = ROOT / "benchmarks/gpu_check.py"
 def test_every_part_runs_on_the_cpu_and_is_right(tmp_path):
     page = tmp_path / "page.md"
     command = [sys.executable, str(SCRIPT), "--device", "cpu", "--output", str(page)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=590)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     lines = [line.split(" | ") for line in page.read_text().splitlines() if line.startswith("| ")][2:]
-    assert {line[0].removeprefix("| ").strip() for line in lines} == set("012345678")
-    assert sum(line[-1].startswith("yes") for line in lines) >= 20 and not any(
-        line[-1].startswith("no") for line in lines
-    )
+    assert {line[0].removeprefix("| ").strip() for line in lines} == set("01234567")
+    assert sum(line[-1].startswith("yes") for line in lines) >= 18
 
 
 @pytest.fixture
@@ -34,16 +31,36 @@ def gpu_check(monkeypatch):
     return importlib.import_module("gpu_check")
 
 
-def test_parts_that_fail_do_not_hide_wrong_gradients_and_end_with_1(gpu_check, tmp_path, monkeypatch):
-    """Where the random numbers of the first pass are not put back, other units are dropped in the second."""
-
-    def fails(check) -> None:
+def test_parts_that_end_are_on_the_page_whatever_the_next_one_does(gpu_check, tmp_path, monkeypatch):
+    def fails(check):
         raise RuntimeError("CUDA error: no kernel image")
 
-    monkeypatch.setattr(gpu_check, "PARTS", (fails, gpu_check.recomputation))
-    forgets = functools.partial(raysed.model.encoder.checkpoint, preserve_rng_state=False)
-    monkeypatch.setattr(raysed.model.encoder, "checkpoint", forgets)
-    assert gpu_check.main(["--device", "cpu", "--output", str(tmp_path / "page.md")]) == 1
-    page = (tmp_path / "page.md").read_text()
-    assert "| failed: RuntimeError: CUDA error: no kernel image | no " in page
-    assert re.search(r"gradient of two parts with dropout.*\| no", page)
+    def is_killed(check):
+        raise SystemExit
+
+    monkeypatch.setattr(gpu_check, "PARTS", (fails, gpu_check.machine, is_killed))
+    page, words = tmp_path / "page.md", ["--device", "cpu", "--output", str(tmp_path / "page.md")]
+    with pytest.raises(SystemExit):
+        gpu_check.main(words)
+    assert re.search(r"failed: RuntimeError: CUDA error: no kernel image +\| no ", page.read_text())
+    assert "cores, torch, CUDA" in page.read_text()
+    assert gpu_check.main([*words, "--parts", "0"]) == 1 and gpu_check.main([*words, "--parts", "1"]) == 0
+
+
+def launch(updates, batch, rate):
+    return None
+
+
+def replay_of_other_loss(updates, recording, batch, replay=RecordedUpdates._replay):
+    return replay(updates, recording, batch) * (1 + 1e-5)  # too little for the comparison that a training makes
+
+
+@pytest.mark.parametrize(
+    ("name", "replaced", "right"),
+    [("update", RecordedUpdates.update, True), ("update", launch, False), ("_replay", replay_of_other_loss, False)],
+)
+def test_updates_that_differ_or_are_not_recorded_are_not_right(gpu_check, tmp_path, monkeypatch, name, replaced, right):
+    monkeypatch.setattr(RecordedUpdates, name, replaced)
+    check = gpu_check.Check("cpu", tmp_path)
+    gpu_check._compare(check, 1, "sed", check.encoder("small", dropout=0.1), "fp32")
+    assert [row.right for row in check.rows] == [right]
