@@ -1,6 +1,5 @@
 """The engine of learners: DeepSpeed, with a state that fits any number of workers and any ZeRO stage."""
 
-import gc
 import logging
 import math
 import os
@@ -136,8 +135,8 @@ class DeepSpeedEngine:
         self._recorded = self._record = None
         if self._engine is not None:
             self._engine.destroy()
+            vars(self._engine).clear()  # its hooks outlive it, and would keep weights and moments
             self._engine = None
-            gc.collect()  # DeepSpeed's parts refer to each other, and to weights and moments
 
     def _initialise(self, batch: TargetBatch) -> None:
         import deepspeed
