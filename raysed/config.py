@@ -416,7 +416,7 @@ class MembersConfig(Block):
     every kernel, which is slower. Needs PyTorch 2.13."""
     precision: Precision = "auto"
     """`bf16` (autocast; weights stay fp32), `fp32`, or `auto`: `bf16` on GPUs with hardware support (A100, L4, later).
-    On CPUs, `auto` measures once per machine and model whether `bf16` is faster (docs/performance.md#settings)."""
+    On CPUs, the processor's flags decide, and the number of weights (docs/performance.md#bf16-on-cpus)."""
 
     @model_validator(mode="after")
     def _enough_for_the_minimum(self) -> "MembersConfig":

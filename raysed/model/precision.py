@@ -6,37 +6,25 @@ compute attention, which prepares each new shape of batch for up to a second, an
 return NaN at lengths of 64 modulo 128 (pytorch/pytorch#196678).
 """
 
-import logging
-import os
-import platform
-import tempfile
-import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import partial
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from torch import nn
-from torch.func import functional_call
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from raysed.config import Precision, stable_hash
-from raysed.data.tokens import TokenTable, pack
-from raysed.store import cache
+from raysed.config import Precision
 
 if TYPE_CHECKING:
     from raysed.model.encoder import Encoder
 
-log = logging.getLogger(__name__)
-
-_GAIN = 1.2  # how much faster bf16 must be
-_SLOW = 3  # a bf16 product this much slower is emulated, and a whole pass would take minutes
-_LENGTH = 32  # tokens per sentence of a measured pass
-_MOST_TOKENS, _WORK = 2048, 3e10  # limits of a measured pass: tokens, and tokens times weights
+_BF16 = {"amx_bf16", "avx512_bf16", "bf16"}
+"""Flags of CPUs with products in bf16: two of x86, and ARM's."""
+_FEWEST_WEIGHTS = 2_500_000
+"""Weights from which bf16 is used on these: 2.9 million gained by it (docs/performance.md#bf16-on-cpus)."""
 
 
 def has_bf16(device: torch.device | str) -> bool:
@@ -47,80 +35,25 @@ def has_bf16(device: torch.device | str) -> bool:
 def uses_bf16(precision: Precision, encoder: "Encoder") -> bool:
     """Return whether to run an encoder's forward passes in bf16.
 
-    `auto` uses bf16 on GPUs that have it, and on CPUs where it is faster: a measurement of a second, once per machine
-    and model.
+    `auto` uses bf16 on GPUs that have it. On CPUs, the processor's flags and the number of weights decide; static
+    models stay in fp32. So all workers on one kind of machine, and a resumed training, compute in one precision.
     """
     if precision in ("fp32", "bf16"):
         return precision == "bf16"
     device = next(encoder.parameters()).device
-    return has_bf16(device) if device.type != "cpu" else _measured_once(encoder)
+    if device.type != "cpu":
+        return has_bf16(device)
+    is_large = sum(weights.numel() for weights in encoder.parameters()) >= _FEWEST_WEIGHTS
+    return is_large and not encoder.is_static and not _BF16.isdisjoint(cpu_flags())
 
 
-def _measured_once(encoder: "Encoder") -> bool:
-    """Measure once and remember the decision: near the limit, a second measurement could differ.
-
-    All workers on a corpus, and a resumed training, must compute in one precision.
-    """
-    transformer = encoder.transformer
-    shapes = [f"{name} {list(p.shape)}" for name, p in transformer.named_parameters()]
-    about = [type(transformer).__name__, stable_hash(shapes), _processor(), torch.__version__, torch.get_num_threads()]
-    place = cache.directory() / ".precision"
-    place.mkdir(exist_ok=True)
-    path = place / stable_hash(about)
-    if not path.exists():
-        faster = is_faster_in_bf16(encoder)
-        with tempfile.NamedTemporaryFile("w", dir=place) as file, suppress(FileExistsError):
-            file.write("bf16" if faster else "fp32")
-            file.flush()
-            os.link(file.name, path)  # the first of several processes decides
-    return path.read_text() == "bf16"
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")  # on Linux
+@cache
+def cpu_flags() -> frozenset[str]:
+    """Return the flags that Linux lists for this machine's CPUs; empty on other systems."""
+    info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags"))})) or platform.machine()
-
-
-@torch.no_grad()
-def is_faster_in_bf16(encoder: "Encoder") -> bool:
-    """Measure whether forward passes are faster here with bf16 weights."""
-    layers = [module for module in encoder.transformer.modules() if isinstance(module, nn.Linear)]
-    if encoder.is_static or not layers:
-        return False
-    weights = [layer.weight for layer in layers]
-    largest = max(weights, key=torch.Tensor.numel)
-    x = torch.ones(8 * _LENGTH, largest.shape[1])
-    fp32, bf16 = (_seconds(partial(F.linear, x.to(dtype), largest.to(dtype))) for dtype in (x.dtype, torch.bfloat16))
-    if bf16 > _SLOW * fp32:
-        return False
-    count = min(_WORK / sum(map(torch.Tensor.numel, weights)), _MOST_TOKENS)
-    shape = max(int(count) // _LENGTH, 8), _LENGTH
-    ids = np.random.default_rng(0).integers(encoder.transformer.config.vocab_size, size=shape)
-    tokens = pack(TokenTable.from_lists(ids.tolist()), row_tokens=1)
-    rounded = {name: p.bfloat16() for name, p in encoder.transformer.named_parameters(prefix="transformer")}
-    was_training = encoder.training
-    encoder.eval()
-    try:
-        fp32 = _seconds(partial(encoder, tokens))
-        with torch.autocast("cpu", torch.bfloat16):
-            bf16 = _seconds(partial(functional_call, encoder, rounded, (tokens,)))
-    except (RuntimeError, IndexError, TypeError, ValueError):  # it needs shorter sentences, or rejects bf16
-        return False
-    finally:
-        encoder.train(was_training)
-    log.info("a pass in fp32 takes %.3g s, in bf16 %.3g s", fp32, bf16)
-    return fp32 > _GAIN * bf16
-
-
-def _seconds(action: Callable[[], Any]) -> float:
-    """Time an action after a warm-up: the fastest of up to three calls, fewer if they are slow."""
-    times = []
-    while len(times) < 2 or (len(times) < 4 and sum(times) < 0.3):
-        began = time.perf_counter()
-        action()
-        times.append(time.perf_counter() - began)
-    return min(times[1:])
+    listed = (line.partition(":")[2] for line in lines if line.startswith(("flags", "Features")))
+    return frozenset(next(listed, "").split())
 
 
 def plain_attention(device: torch.device) -> AbstractContextManager:

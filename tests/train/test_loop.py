@@ -27,7 +27,7 @@ from raysed.data.tokens import FlatTokens, tokenize
 from raysed.errors import UserError
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
-from raysed.model.precision import has_bf16, is_faster_in_bf16, uses_bf16
+from raysed.model.precision import cpu_flags, has_bf16, uses_bf16
 from raysed.model.static import StaticVectors
 from raysed.model.views import dtype_on as views_dtype
 from raysed.registry import stages
@@ -551,25 +551,22 @@ def test_the_dev_score_is_the_rank_correlation_of_cosines(tiny_tokenizer, make_e
 
 
 @pytest.mark.parametrize(
-    ("times", "expected"),  # of a product in fp32 and bf16, and of a pass
-    [((1, 1, 2, 1), ["auto", "bf16"]), ((1, 1, 2, 1.9), ["bf16"]), ((1, 4), ["bf16"])],
-    ids=["faster", "hardly faster", "emulated"],
+    ("flags", "expected"),
+    [("avx512f amx_bf16", "large"), ("avx512f avx512_bf16", "large"), ("fp bf16", "large"), ("avx512f", "")],
 )
-def test_a_cpu_takes_bf16_unasked_only_where_it_was_faster(monkeypatch, make_encoder, tmp_path, times, expected):
-    monkeypatch.setattr("raysed.store.cache.directory", lambda: tmp_path)
-    encoder, told = make_encoder("bert").train(), iter(times)
-    before = [p.clone() for p in encoder.parameters()]
-    monkeypatch.setattr("raysed.model.precision._seconds", lambda action: action() is None or next(told))
-    for _ in range(2):  # measured once
-        assert [asked for asked in ("auto", "bf16", "fp32") if uses_bf16(asked, encoder)] == expected
-    assert not list(told) and encoder.training and all(torch.equal(*pair) for pair in zip(before, encoder.parameters()))
-    with pytest.raises(RuntimeError, match="StopIteration"):  # another model is measured, too
-        uses_bf16("auto", make_encoder("roberta"))
+def test_a_cpu_takes_bf16_unasked_by_its_flags_and_the_size(monkeypatch, make_encoder, flags, expected):
+    monkeypatch.setattr("raysed.model.precision.cpu_flags", lambda: frozenset(flags.split()))
+    models = {"small": make_encoder("bert"), "large": make_encoder("bert")}
+    models["static"] = Encoder(StaticVectors.from_rows(torch.zeros(2, 3_000_000)))
+    models["large"].transformer.more = nn.Parameter(torch.zeros(3_000_000))
+    assert [name for name, model in models.items() if uses_bf16("auto", model)] == expected.split()
+    assert all(uses_bf16("bf16", model) and not uses_bf16("fp32", model) for model in models.values())
     assert views_dtype("cpu") is torch.float32  # the same views on every kind of CPU
 
 
-def test_measuring_takes_no_bf16_for_a_table_of_vectors():
-    assert not is_faster_in_bf16(Encoder(StaticVectors.from_rows(torch.zeros(3, 4))))
+@pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="flags are read on Linux only")
+def test_flags_are_those_of_this_machine():
+    assert cpu_flags() & {"sse2", "fp"}, "each x86 and each ARM processor has one"
 
 
 @pytest.mark.parametrize(("generation", "has"), [(7, False), (8, True)])  # V100 and T4, A100
