@@ -1,4 +1,4 @@
-"""Gives bundled:raw its masked-language-model head, which the views of the kind `mlm` fill tokens with.
+"""Gives bundled:raw its masked-language-model head, which `python -m papers.views mlm` fills tokens with.
 
     OMP_NUM_THREADS=1 python benchmarks/bundled_head.py TEXT [TEXT ...] [--epochs 8]
 

@@ -143,7 +143,7 @@ class Check:
             records: whether updates are recorded, in every release of torch; on a CPU, a stand-in of the tests does it.
             dropout: whether the objective uses the encoder's.
         """
-        views = {"views": ["mlm"]} if stage in ("contrastive", "bsl") else {}
+        views = {"views": ["files"]} if stage in ("contrastive", "bsl") else {}
         options = {"precision": precision, "recorded": records}
         blocks = {stage: {"dropout": dropout, **views}, "members": options}
         if stage == "sed":
@@ -177,7 +177,7 @@ class Check:
         return directory
 
     def _tables(self) -> dict[str, Path]:
-        names = {"corpus": "corpus", "pairs/nli": "nli", "pairs/sts": "sts", "views/mlm": "views"}
+        names = {"corpus": "corpus", "pairs/nli": "nli", "pairs/sts": "sts", "views/files": "views"}
         found = {name: self.directory / folder for name, folder in names.items()}
         for path in found.values():
             path.mkdir()
@@ -186,7 +186,7 @@ class Check:
         first, second = self.sentences[0:512:2], self.sentences[1:512:2]
         for name, labels in (("pairs/nli", np.arange(256) % 3), ("pairs/sts", np.linspace(0, 1, 256))):
             write_pairs(PairRows(first, second, labels), Tokenizer(self.tokenizer, 75), found[name])
-        write_pairs(PairRows(first, second), Tokenizer(self.tokenizer, 75), found["views/mlm"])
+        write_pairs(PairRows(first, second), Tokenizer(self.tokenizer, 75), found["views/files"])
         return found
 
 

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerBase
 
+from papers import masked
+from papers.masked import GeneratedViews, Maker
 from raysed.config import EncoderConfig
 from raysed.errors import UserError
-from raysed.model import views
 from raysed.model.pretrained import LOAD_ERRORS
-from raysed.model.views import GeneratedViews, Maker
 from raysed.store.hub import encoder_path
 
 _SETTING = "--pivot"
@@ -38,13 +38,13 @@ def back_translations(pivots: Sequence[tuple[str, str]], max_length: int, device
 
 def _translator(config: EncoderConfig, max_length: int, device: str) -> Callable[[Sequence[str]], list[str]]:
     tokenizer = _load_tokenizer(config)
-    with views.view_errors(_SETTING, config.path):
-        options = {"use_safetensors": True, "dtype": views.dtype_on(device)}
+    with masked.view_errors(_SETTING, config.path):
+        options = {"use_safetensors": True, "dtype": masked.dtype_on(device)}
         path = encoder_path(config)
         model = AutoModelForSeq2SeqLM.from_pretrained(path, trust_remote_code=False, **options)
     model = model.to(device).eval()
     model.generation_config.max_length = None  # avoids a warning per batch that max_new_tokens overrides it
-    positions = views.usable_positions(model.config)
+    positions = masked.usable_positions(model.config)
     longest = min(max_length, positions)
     options = dict(num_beams=1, do_sample=False, max_new_tokens=min(2 * max_length, positions))
 
@@ -54,7 +54,7 @@ def _translator(config: EncoderConfig, max_length: int, device: str) -> Callable
             return []
         translations = [""] * len(sentences)
         coded = tokenizer(list(sentences), truncation=True, max_length=longest, verbose=False)["input_ids"]
-        for rows in views.padded_batches([len(tokens) for tokens in coded]):
+        for rows in masked.padded_batches([len(tokens) for tokens in coded]):
             some = {"input_ids": [coded[row] for row in rows]}
             batch = tokenizer.pad(some, return_tensors="pt", verbose=False).to(device)
             output = model.generate(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], **options)
@@ -68,7 +68,7 @@ def _translator(config: EncoderConfig, max_length: int, device: str) -> Callable
 def _load_tokenizer(config: EncoderConfig) -> PreTrainedTokenizerBase:
     """Load a translation model's tokenizer; raise `UserError` if the model or tokenizer cannot be used."""
     name, tokenizer = config.path, None
-    with views.view_errors(_SETTING, name):
+    with masked.view_errors(_SETTING, name):
         path = encoder_path(config)
         kind = AutoConfig.from_pretrained(path, trust_remote_code=False).model_type
         if kind not in _TOKENIZERS:

@@ -78,6 +78,10 @@ class Finder:
             self._found[name] = self._find(name, self._entries[name])
         return self._found[name]
 
+    def filler(self, name: str) -> str | None:
+        """Return the masked language model that makes these views, if one does."""
+        return self._entries[name].get("masked")
+
     def task(self, name: str) -> dict[str, Any] | None:
         source = self.source(name)
         return {"source": source, **self._entries[name].get("task", {})} if source else None
@@ -87,7 +91,7 @@ class Finder:
             if kind in entry:
                 return getattr(self, f"_{kind}")(name, entry)
         path = self._existing(entry["at"]) or self._stand_in(name, entry)
-        if not path:
+        if not path and "masked" not in entry:
             self.missing[name] = ", ".join(entry["at"])
         return self._graded(name, path, entry) if path and {"pairs", "subsets"} & set(entry) else path
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from papers.data import Finder, Request
 from papers.published import TABLES, Row, Table, load_published, load_yaml
-from raysed.config import Config, dump_config, find_config, load_config
+from raysed.config import Config, dump_config, find_config, load_config, stable_hash
+from raysed.data.corpus import corpus_fingerprint
 from raysed.errors import UserError
 from raysed.plan.requirements import reads_corpus, view_kinds
 from raysed.recipe import BASE, Recipe, parse_recipe
@@ -27,6 +28,7 @@ class Plan:
         same: by run, the run whose report it uses: itself or an equal one.
         missing: missing data, with the places searched.
         missing_tasks: tasks of the table that no run scores.
+        masked: files of views to write by a masked language model, each with the config of its corpus and the model.
         further: measurements besides the report, with the data they need, if any.
         notes: substitutes for data and encoders.
     """
@@ -37,6 +39,7 @@ class Plan:
     same: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     missing_tasks: set[str] = field(default_factory=set)
+    masked: dict[str, tuple[Config, str]] = field(default_factory=dict)
     further: dict[str, str | None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -152,9 +155,9 @@ class _Builder:
         small |= {"encoder.path": self.request.encoder} if self.request.small and self.request.encoder else {}
         forced = [*_items(small), *self.request.overrides]
         every_task = self._evaluation({name: {"source": name} for name in self._names()})
-        own |= self._views(load_config(path, [*_items({**own, **every_task}), *forced]), recipes)
         wanted = load_config(path, [*_items({**own, **every_task}), *forced])
-        data, recipes = self._data(recipes, wanted)
+        filler = self._filler(wanted, recipes)
+        data, recipes = self._data(recipes, wanted, filler)
         tasks = self._tasks()
         scored = [task for task in self.plan.definition["tasks"] if task in tasks]
         if not scored or not recipes:
@@ -169,27 +172,39 @@ class _Builder:
             settings |= {"recipes": list(dict.fromkeys([*recipes, plain])), "export.recipe": plain}
         else:
             settings |= {"recipes": recipes, "export.recipe": None, "export.allow_worse": True}
-        return load_config(path, [*_items(settings), *forced])
+        config = load_config(path, [*_items(settings), *forced])
+        if not filler:
+            return config
+        file = self._masked_file(config, filler)
+        return load_config(path, [*_items({**settings, "views.files": file}), *forced])
 
-    def _views(self, config: Config, recipes: list[str]) -> dict[str, list[str]]:
-        """Return substitutes, at the small scale, for views whose files are missing."""
-        found = {}
-        stages = [stage for recipe in recipes for stage in parse_recipe(recipe).two_view_stages]
-        for stage in dict.fromkeys(stages) if self.request.small else ():
-            kinds = getattr(config, stage).views
-            if "files" not in kinds or self.request.sets(f"{stage}.views") or self.request.sets("views.files"):
-                continue
-            if not self.finder.source(name := self.run["data"]["views.files"]):
-                there = [self.small["views"] if kind == "files" else kind for kind in kinds]
-                found[f"{stage}.views"] = list(dict.fromkeys(there))
-                self.finder.notes.append(f"Views of the kind {self.small['views']} stand in for {name}.")
-        return found
+    def _filler(self, config: Config, recipes: list[str]) -> str | None:
+        """Return the model that fills masked tokens if this makes the views: by design, or as a substitute if small."""
+        name, model = self.run.get("data", {}).get("views.files"), self.small["views"] if self.request.small else None
+        needing = [recipe for recipe in recipes if _needs("views.files", parse_recipe(recipe), config)]
+        if not name or not needing or self.request.sets("views.files") or self.finder.source(name):
+            return None
+        if model:
+            self.finder.notes.append(f"Views by {model}, a masked language model, stand in for {name}.")
+        return model or self.finder.filler(name)
 
-    def _data(self, recipes: list[str], config: Config) -> tuple[dict[str, Any], list[str]]:
+    def _masked_file(self, config: Config, filler: str) -> str:
+        """Return the file of masked views of a run's corpus, which the job writes if it does not exist."""
+        corpus = [corpus_fingerprint(config.corpus), config.corpus.identity()]
+        digest = stable_hash([*corpus, config.seed, config.encoder.max_length, filler])
+        file = str((self.request.output / "data" / f"masked-{digest}.parquet").resolve())
+        self.plan.masked[file] = config, filler
+        return file
+
+    def _data(self, recipes: list[str], config: Config, filler: str | None) -> tuple[dict[str, Any], list[str]]:
         """Return the settings that name data, and the recipes that have all their data."""
         found, runnable = {}, list(recipes)
         for key, name in self.run.get("data", {}).items():
             needing = [recipe for recipe in recipes if _needs(key, parse_recipe(recipe), config)]
+            if filler and key == "views.files":
+                continue
+            if filler and key == "corpus.source":
+                needing += [recipe for recipe in recipes if _needs("views.files", parse_recipe(recipe), config)]
             if needing and not self.request.sets(key):
                 found[key] = self.finder.source(name)
                 runnable = runnable if found[key] else [recipe for recipe in runnable if recipe not in needing]

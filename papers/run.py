@@ -20,6 +20,14 @@ def _run(config: Config) -> raysed.Result:
     return run_config(config, verbose=True, starts_ray=True)
 
 
+def write_masked(config: Config, model: str, file: Path) -> str:
+    """Write views by a masked language model; return a summary."""
+    from papers.views import masked_maker, write_views  # takes seconds
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return write_views(masked_maker(config, model), config, file, "tokens")
+
+
 def measure(config: Config, further: Mapping[str, str | None], picture: Path) -> dict[str, Rows]:
     """Measure what a table needs of a finished run besides its report; return it by name in `runs.yaml`.
 
@@ -50,6 +58,7 @@ def reproduce(
     run: Callable[[Config], raysed.Result] = _run,
     measure: Callable[[Config, Mapping[str, str | None], Path], dict[str, Rows]] = measure,
     say: Callable[[str], None] = print,
+    write: Callable[[Config, str, Path], str] = write_masked,
 ) -> Comparison:
     """Do the runs of a table and write `<table>.md` and `<table>.json` to the output directory.
 
@@ -58,6 +67,9 @@ def reproduce(
     All settings and inputs are checked before the first run starts. `<table>/<run>.json` keeps each run's report and
     measurements, because runs that share a directory overwrite each other's report.json.
     """
+    for file, (config, model) in plan.masked.items():
+        if not Path(file).exists():
+            say(f"{file}: {write(config, model, Path(file))}")
     for config in plan.configs.values():
         check(config)
     if request.small:

@@ -13,9 +13,9 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from papers.masked import GeneratedViews, Maker, capital_as, draw, replace_spans
 from raysed.config import derive_seed
 from raysed.errors import UserError
-from raysed.model.views import GeneratedViews, Maker, capital_as, draw, replace_spans
 
 _CACHED_WORDS = 1 << 18
 _WORD = re.compile(r"(?<!\w)[^\W\d_]+(?:['’-][^\W\d_]+)*")

@@ -437,7 +437,7 @@ def _check_kind(kind: Any) -> Any:
     return kind
 
 
-ViewKind = Annotated[Literal["same", "files", "entailment", "mlm"], BeforeValidator(_check_kind)]
+ViewKind = Annotated[Literal["same", "files", "entailment"], BeforeValidator(_check_kind)]
 
 
 class PairSource(Block):
@@ -467,11 +467,6 @@ class ViewsConfig(Block):
 
     files: Annotated[list[ViewSource], BeforeValidator(as_blocks)] = []
     """Pairs of the kind `files`: a path, hub id, the settings below, or a list."""
-    mlm_rate: float = Field(0.2, gt=0, lt=1)
-    """Share of tokens that `mlm` masks and fills."""
-    mlm_model: Source | None = None
-    """Masked language model: a path, hub id or `bundled:raw` (paper: `roberta-base`). `null`: the run's encoder, if it
-    has the head for it."""
     max_unusable: float = Field(0.5, ge=0, lt=1)
     """Largest share of pairs with an empty view or identical views, which are left out. Above it the run ends."""
 

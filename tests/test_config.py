@@ -212,22 +212,22 @@ def test_sources_are_found_wherever_they_are_and_replaced():
     config = make_config(
         {
             "teachers": ["members", "a", {"path": "b"}, "members:ct"],
-            "corpus": {"source": ["c.txt", "d"]},
+            "corpus": {"source": ["c.txt", "d"], "queries": "o"},
             "encoder": {"path": "e"},
             "evaluation": {"tasks": {"t": {"source": "f", "queries": "g"}}, "dev": "t"},
             "nli": {"train": ["i", {"source": "j", "split": "k"}]},
-            "views": {"files": ["l", "m"], "mlm_model": "o"},
+            "views": {"files": ["l", "m"]},
             "sts": {"train": "p"},
             "flow": {"fit_on": "q"},
         }
     )
     found = sources(config)
     assert "".join(sorted(source for _, source in found)) == "abc.txtdefgijlmopq"
-    assert ("mlm_model", "o") in found and ("queries", "g") in found
+    assert ("queries", "o") in found and ("queries", "g") in found
     changed = replace_sources(config, lambda name, source: f"/{source}")
     assert sources(changed) == [(name, f"/{source}") for name, source in found]
     assert [teacher.path for teacher in changed.teachers] == ["members", "/a", "/b", "members:ct"]
-    assert changed.views.mlm_model == "/o" and make_config(changed.model_dump()) == changed
+    assert changed.corpus.queries == "/o" and make_config(changed.model_dump()) == changed
     assert "fit_on" not in dict(sources(Config(flow={"fit_on": "tasks"})))
 
 

@@ -173,7 +173,6 @@ MINE=/no/x.tsv -> MINE: /no/x.tsv does not exist; name an existing file or a hub
 MINE=bundled:dev -> MINE: bundled:dev does not exist; use bundled:generated-train, bundled:generated-dev or ...
 recipes=[sts]; sts.train=/no/x.tsv -> sts.train[0]: /no/x.tsv does not exist; name an existing file or a hub dataset
 recipes=[bsl]; bsl.views=[files]; views.files=/no/x.tsv -> views.files: /no/x.tsv does not exist; ...
-recipes=[bsl]; views.mlm_model=/no/model -> views.mlm_model: '/no/model' cannot be loaded: ...
 recipes=[teachers-sed]; teachers=[/no/A] -> teachers: '/no/A': there is no such directory
 recipes=[teachers-sed]; teachers=[bundled:other] -> teachers: ... the bundled models are bundled:encoder and bundled:raw
 encoder.path=nobody/no-such-model -> encoder.path: 'nobody/no-such-model' is neither a model directory nor a hub id ...
@@ -407,7 +406,6 @@ MADE: list[tuple[str, str, Content, str]] = [
             ("init --corpus 'd/*.txt'", "d/4.txt", "corpus.source"),
             ("encoder.path=m; recipes=[base]", "m/config.json", "encoder.path"),
             ("recipes=[teachers-sed]; teachers=[m]", "m/model.safetensors", "teachers: ...m'"),
-            ("recipes=[bsl]; bsl.views=[mlm]; views.mlm_model=m", "m/vocab.txt", "views.mlm_model"),
             ("evaluate --models m", "m/tokenizer.json", "--models m"),
             ("evaluate --models bundled:encoder --task s", "s/STS.gs.s.txt", ""),
             (f"{MINE}=s", "s/STS.input.s.txt", ""),

@@ -3,26 +3,21 @@
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict
-from functools import partial
 from itertools import repeat
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raysed.config import Role, ViewsConfig
+from raysed.config import Role
 from raysed.context import Context
 from raysed.data.corpus import CorpusReport, query_chunks, sentence_chunks
-from raysed.data.pairs import usable, write_pairs
-from raysed.data.parquet import BlockFiles, SentenceTable, directory_of, open_table
+from raysed.data.pairs import write_pairs
 from raysed.data.tokens import ROLE, SENTENCE_SCHEMA, FlatTokens, LengthReport
-from raysed.graph import Artefact, Blocks, ExternalInput
 from raysed.make.inputs import Named
 from raysed.model.pretrained import text_tokenizer
 from raysed.model.static_start import write_static
-from raysed.model.views import filler_bytes, masked_views
 from raysed.store.progress import Progress, emit
 from raysed.train.stages.sed import STAGE, SedConfig
 
@@ -95,65 +90,7 @@ def labelled_pairs(out: Path, inputs: Named, settings: Named, context: Context) 
 
 def view_table(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Tokenise the two views of each sentence into a table that all members share."""
-    tokenizer, rows, counts = text_tokenizer(inputs["encoder"]), inputs["rows"], ""
-    if isinstance(rows, BlockFiles | Path):
-        table, counts = SentenceTable(rows), f"; {(directory_of(rows) / 'counts.txt').read_text()}"
-        columns = [column.to_pylist() for column in table.rows(0, len(table), ("first", "second")).columns]
-        rows = usable(*columns, f"{settings['kind']} views", settings["max_unusable"])
+    tokenizer, rows = text_tokenizer(inputs["encoder"]), inputs["rows"]
     lengths = LengthReport(tokenizer.max_length)
     write_pairs(rows, tokenizer, out, lengths)
-    return {"rows": len(rows), "summary": f"{rows.summary()}{counts}; {lengths}"}
-
-
-class RewrittenViews(Artefact):
-    """Two views of each sentence of the corpus, as text."""
-
-    def __init__(
-        self,
-        kind: str,
-        views: ViewsConfig,
-        seed: int,
-        encoder: ExternalInput,
-        corpus: Artefact,
-        source: ExternalInput,
-    ):
-        name, title = f"views/{kind}.text", f"rewritten sentences ({kind})"
-        inputs, settings = {"corpus": corpus, "source": source, "encoder": encoder}, {"kind": kind, "seed": seed}
-        super().__init__(
-            name,
-            title,
-            "views",
-            rewritten_views,
-            inputs,
-            settings,
-            untracked={"views": ExternalInput(None, views)},
-            execution=Blocks(corpus, ViewBlocks, title, partial(filler_bytes, views, encoder.value), name),
-            is_intermediate=True,
-        )
-
-
-class ViewBlocks:
-    """Rewrite blocks of the corpus; random choices depend only on the seed and the sentences' ids."""
-
-    columns, kept = ("id", "sentence"), ("id", "first", "second", "chosen", "total")
-
-    def __init__(self, inputs: Named, settings: Named, context: Context):
-        self._make = masked_views(inputs["views"], inputs["encoder"], settings["seed"], context.device)
-
-    def __call__(self, table: pa.Table) -> pa.Table:
-        """Return the two views of each sentence; the first row has the block's counts of rewritten tokens."""
-        made = self._make(table.column("sentence").to_pylist(), table.column("id").to_numpy())
-        first, second = zip(*made.pairs)
-        others = [0] * (len(table) - 1)
-        counts = {"chosen": [made.chosen, *others], "total": [made.total, *others]}
-        return pa.table({"id": table.column("id"), "first": first, "second": second, **counts})
-
-
-def rewritten_views(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
-    """Count the rewritten tokens of all blocks."""
-    blocks: BlockFiles = inputs["blocks"]
-    counted = [open_table(fetch()).read(["chosen", "total"]) for fetch in blocks.files]
-    chosen, total = (sum(int(pc.sum(table.column(name)).as_py()) for table in counted) for name in ("chosen", "total"))
-    counts = f"{chosen:,} of {total:,} tokens rewritten ({100 * chosen / max(total, 1):.1f} %)"
-    (out / "counts.txt").write_text(counts)
-    return {**blocks.shape, "counts": counts}
+    return {"rows": len(rows), "summary": f"{rows.summary()}; {lengths}"}

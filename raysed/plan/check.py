@@ -12,7 +12,6 @@ from raysed.data.pairs import PairRows, entailment, load_nli, load_views
 from raysed.errors import UserError, public
 from raysed.model.pretrained import check_encoder, load_encoder, load_tokenizer, width_of
 from raysed.model.teacher import Teacher, load_teacher
-from raysed.model.views import filler_of, load_filler
 from raysed.plan.consistency import check_depths, check_settings, check_width
 from raysed.plan.requirements import reads_corpus, view_kinds
 from raysed.recipe import Recipe
@@ -33,8 +32,8 @@ class Job:
     inputs: dict[str, Any]
     """Identities of encoder, corpus, tasks and whatever else artefacts depend on."""
     pairs: dict[str, PairRows] = field(default_factory=dict)
-    views: dict[str, PairRows | None] = field(default_factory=dict)
-    """By kind that has a table; None if it is made from the corpus."""
+    views: dict[str, PairRows] = field(default_factory=dict)
+    """By kind that has a table."""
     teachers: Sequence[Teacher] = ()
     """Models that learners imitate; several are unloaded until needed."""
     widths: tuple[int, ...] = ()
@@ -79,7 +78,7 @@ def check(config: Config) -> Job:
     evaluation = _evaluation(config, recipes, pairs, views)
     inputs["tasks"] = {name: stable_hash(task.content()) for name, task in evaluation.tasks.items()}
     inputs |= {kind: rows.identity() for kind, rows in pairs.items()}
-    inputs |= {f"views/{kind}": _views_identity(kind, rows, config, inputs, watched) for kind, rows in views.items()}
+    inputs |= {f"views/{kind}": rows.identity() for kind, rows in views.items()}
     if config.flow.fit_on not in fitted_on():
         text = CorpusConfig(source=config.flow.fit_on)
         try:
@@ -122,9 +121,7 @@ def load_evaluation(config: Config) -> Evaluation:
     return _evaluation(config, recipes, *_pairs_and_views(config, recipes))
 
 
-def _pairs_and_views(
-    config: Config, recipes: Sequence[Recipe]
-) -> tuple[dict[str, PairRows], dict[str, PairRows | None]]:
+def _pairs_and_views(config: Config, recipes: Sequence[Recipe]) -> tuple[dict[str, PairRows], dict[str, PairRows]]:
     """Return the training pairs by stage, and the views by kind."""
     names = {name for recipe in recipes for name in recipe.members}
     if config.flow.fit_on in stages() and any(recipe.calibration for recipe in recipes):
@@ -136,11 +133,11 @@ def _pairs_and_views(
 
 
 def _evaluation(
-    config: Config, recipes: Sequence[Recipe], pairs: Mapping[str, PairRows], views: Mapping[str, PairRows | None]
+    config: Config, recipes: Sequence[Recipe], pairs: Mapping[str, PairRows], views: Mapping[str, PairRows]
 ) -> Evaluation:
     trained = {stage for recipe in recipes for stage in recipe.members}  # a flow fits on pairs without their labels
     tables = {f"{name}.train": rows for name, rows in pairs.items() if name in trained}
-    tables |= {f"views of the kind {kind}": rows for kind, rows in views.items() if rows is not None}
+    tables |= {f"views of the kind {kind}": rows for kind, rows in views.items()}
     items = {name: zip(rows.first, rows.second) for name, rows in tables.items()}
     return without_seen(Evaluation.load(config.evaluation, config.seed), config.evaluation, items)
 
@@ -170,26 +167,10 @@ def check_teachers(config: Config) -> tuple[list[Teacher], tuple[int, ...]]:
     return teachers, tuple(widths)
 
 
-def _view_rows(kind: str, config: Config, nli: PairRows | None) -> PairRows | None:
-    """Return existing views; for views made later, check their model and return None."""
+def _view_rows(kind: str, config: Config, nli: PairRows | None) -> PairRows:
     if kind == "files":
         return load_views(config.views)
-    if kind == "entailment":
-        return entailment(nli or load_nli(config.nli.train), config.views.max_unusable)
-    load_filler(config.views, config.encoder)
-    return None
-
-
-def _views_identity(
-    kind: str, rows: PairRows | None, config: Config, inputs: Mapping[str, Any], watched: Mapping[str, list[Watched]]
-) -> Any:
-    """Return what views of a kind depend on, apart from the tokenizer."""
-    if rows is not None:
-        return rows.identity()
-    setting, filler = filler_of(config.views, config.encoder)
-    model = _look(watched[f"views/{kind}"], setting, model_identity, filler)
-    model = inputs["encoder"] if config.views.mlm_model is None else model
-    return {"corpus": inputs["corpus"], "seed": config.seed, "rate": config.views.mlm_rate, "model": model}
+    return entailment(nli or load_nli(config.nli.train), config.views.max_unusable)
 
 
 def _look(watched: list[Watched], setting: str, look: Callable[[Any], Any], config: Any) -> Any:

@@ -13,7 +13,7 @@ from raysed.make.inputs import Sentences
 from raysed.make.models import EnsembleOutcome, GridOutcome, Learner, Member
 from raysed.make.scores import EvaluationEmbeddings, FittedCalibration
 from raysed.make.targets import MeanTargets, mean_of_members
-from raysed.make.text import RewrittenViews, labelled_pairs, sentence_table, small_corpus, static_start, view_table
+from raysed.make.text import labelled_pairs, sentence_table, small_corpus, static_start, view_table
 from raysed.model.pretrained import text_tokenizer
 from raysed.model.prompts import learner_prompts
 from raysed.model.shape import shape_of
@@ -107,15 +107,12 @@ class Plan:
             title, lines = f"labelled pairs ({kind})", partial(_summary_line, f"{kind} pairs")
             self.table[name] = add(Artefact(name, title, "pairs", labelled_pairs, given, lines=lines))
         for kind, rows in job.views.items():
-            name = f"views/{kind}"
-            source = ExternalInput(job.inputs[name], rows, job.watched[name])
-            if rows is None:
-                seed = derive_seed(config.seed, "views", kind)
-                source = add(RewrittenViews(kind, config.views, seed, self.encoder, self.table[CORPUS], source))
-            given, settings = {"encoder": self.encoder, "rows": source}, {"kind": kind}
-            settings["max_unusable"] = config.views.max_unusable
+            name, given = (
+                f"views/{kind}",
+                {"encoder": self.encoder, "rows": ExternalInput(job.inputs[f"views/{kind}"], rows)},
+            )
             title, lines = f"views ({kind})", partial(_summary_line, f"{kind} views")
-            self.table[name] = add(Artefact(name, title, "views", view_table, given, settings, lines=lines))
+            self.table[name] = add(Artefact(name, title, "views", view_table, given, lines=lines))
         return start
 
     def _corpus_lines(self, name: str, entry: Entry) -> Iterator[str]:

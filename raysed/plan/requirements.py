@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from raysed.config import Config, CorpusConfig
 
 CORPUS, MEMBERS_CORPUS = "corpus", "members-corpus"
-"""Artefacts of sentences: for learners, calibrations and rewritten views; for members, if they read more."""
-_EXISTING_VIEWS = {"files", "entailment"}  # kinds not made from the corpus
+"""Artefacts of sentences: for learners and calibrations; for members, if they read more."""
 
 
 def view_kinds(recipe: Recipe, config: Config) -> list[str]:
@@ -23,9 +22,8 @@ def view_kinds(recipe: Recipe, config: Config) -> list[str]:
 
 
 def trains_on_corpus(recipe: Recipe, config: Config) -> bool:
-    """Return whether a recipe trains on the corpus, original or rewritten."""
-    is_rewritten = not _EXISTING_VIEWS.issuperset(view_kinds(recipe, config))
-    return recipe.distils or is_rewritten or "corpus" in _tables(recipe, config)
+    """Return whether a recipe trains on the corpus."""
+    return recipe.distils or CORPUS in _tables(recipe, config)
 
 
 def reads_corpus(recipe: Recipe, config: Config) -> bool:
@@ -43,7 +41,7 @@ def corpora(config: Config, recipes: Sequence[Recipe]) -> dict[str, CorpusConfig
 
 
 def _tables(recipe: Recipe, config: Config) -> list[str]:
-    """Return the distinct artefacts that a recipe's members train on: `corpus`, `pairs/nli`, `views/mlm`, ..."""
+    """Return the distinct artefacts that a recipe's members train on: `corpus`, `pairs/nli`, `views/files`, ..."""
     names = [name for stage in recipe.members for name in stages()[stage].tables(getattr(config, stage))]
     return list(dict.fromkeys(names))
 

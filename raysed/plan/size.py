@@ -101,7 +101,7 @@ def plan_run(
 ) -> tuple[list[TrainingEstimate], dict[str, float]]:
     """Return a run's trainings in order, and the bytes of its directory at its fullest, by kind.
 
-    `rows` has the sizes of the training tables by artefact: `corpus`, `pairs/nli`, `views/mlm`, ….
+    `rows` has the sizes of the training tables by artefact: `corpus`, `pairs/nli`, `views/files`, ….
     """
     nodes = [{node: trainings_of(node, config) for node in depth} for depth in member_nodes(list(recipes))]
     nodes.append({recipe.uncalibrated: config.sed.learners for recipe in recipes if recipe.distils})
@@ -159,7 +159,7 @@ def known_rows(job: Job, corpus: int | None = None) -> dict[str, int]:
     names = corpora(config, job.recipes)
     corpus = min(whole, names[CORPUS].sentences or whole)
     rows = {f"pairs/{kind}": len(pairs) for kind, pairs in job.pairs.items()}
-    rows |= {f"views/{kind}": corpus if views is None else len(views) for kind, views in job.views.items()}
+    rows |= {f"views/{kind}": len(views) for kind, views in job.views.items()}
     sizes = {CORPUS: corpus, MEMBERS_CORPUS: max(whole, config.corpus.sentences or 0)}
     return rows | ({name: sizes[name] for name in names} if job.needs_corpus else {})
 

@@ -19,8 +19,8 @@ from raysed.train.stage import Stage, Start, TuningConfig
 class TwoViewsConfig(TuningConfig):
     """Settings that `bsl` and `contrastive` share."""
 
-    views: Annotated[list[ViewKind], AfterValidator(distinct)] = ["mlm"]
-    """Kinds of views: `mlm`, `files`, `entailment`, `same`."""
+    views: Annotated[list[ViewKind], AfterValidator(distinct)] = ["same"]
+    """Kinds of views: `same`, `files`, `entailment`."""
     checkpoint: Literal["last", "best_on_dev"] = Field("last", serialization_alias="keep")
     """`last`: the final weights. `best_on_dev`: those with the best score on `evaluation.dev` (BSL's released code)."""
     steps: int | None = Field(None, ge=1)

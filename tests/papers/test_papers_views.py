@@ -17,15 +17,14 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import papers.views
 from bundled_encoder import train_tokenizer
-from papers import back_translation
+from papers import back_translation, masked
 from papers.back_translation import back_translations
 from papers.synonyms import synonym_views
 from raysed import bundled
 from raysed.cli import main_of
-from raysed.config import ViewsConfig, load_config
+from raysed.config import EncoderConfig, ViewsConfig, derive_seed, load_config
 from raysed.data.pairs import load_views
 from raysed.errors import UserError
-from raysed.model import views as masked
 
 # -- synonyms --------------------------------------------------------------------------------------------------------
 
@@ -266,6 +265,17 @@ def test_the_command_writes_what_a_run_reads(translators, undone, tmp_path, caps
     pairs = load_views(ViewsConfig(files=[{"source": str(output)}]))
     assert set(zip(pairs.first, pairs.second)) <= set(zip(*table.values()))
     assert list(tmp_path.iterdir()) == [output]
+
+
+def test_masked_views_are_those_of_the_model_and_the_seed(tmp_path, capsys):
+    output = tmp_path / "views.parquet"
+    words = ["--set", "corpus.sentences=20", "--set", "seed=3", "--set", "encoder.max_length=16"]
+    assert run("mlm", "--rate", "0.3", "--model", "bundled:raw", *words, "--output", str(output)) == 0
+    assert "tokens rewritten" in capsys.readouterr().out
+    table, seed = pq.read_table(output).to_pydict(), derive_seed(3, "views", "mlm")
+    make = masked.masked_views(EncoderConfig(path="bundled:raw"), "--model", 0.3, 16, seed)
+    assert make(table["view1"], np.arange(20)).pairs == list(zip(table["view1"], table["view2"]))
+    assert run("mlm", "--rate", "1", "--output", str(output)) == 2
 
 
 def test_synonyms_are_written_too(wordnet, undone, tmp_path, capsys):

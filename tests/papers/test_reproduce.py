@@ -267,7 +267,7 @@ SETTINGS = {
         **{"bsl.learning_rate": 5e-5, "bsl.momentum": 0.9999},
     },
     ("bsl-table-3", "bsl-xlm-r-sbert"): {"recipes": ["base", "bsl"], "bsl.learning_rate": 5e-5, "bsl.momentum": 0.999},
-    ("bsl-table-4", "bsl-mlm"): {"bsl.views": ["mlm"], "views.mlm_model": "FacebookAI/roberta-base"},
+    ("bsl-table-4", "bsl-mlm"): {"bsl.views": ["files"]},
 }
 
 
@@ -402,15 +402,14 @@ def test_equal_runs_are_done_once_and_make_the_recipes_of_all_rows(small_data):
 
 def test_views_that_are_missing_are_replaced_at_the_small_scale_and_it_is_said(small_data):
     plan = plan_of(small_data, "bsl-table-4")
-    assert {name: config.bsl.views for name, config in plan.configs.items()} == {
-        **{name: ["mlm"] for name in ("bsl-bert", "bsl-books", "bsl-books-and-nli")},
-        "bsl-entailment": ["entailment"],
-        "bsl-back-translation-entailment": ["mlm", "entailment"],
-    }
+    files = {name: [source.source for source in config.views.files] for name, config in plan.configs.items()}
+    del files["bsl-entailment"]
+    assert set(files) == {"bsl-bert", "bsl-books", "bsl-books-and-nli", "bsl-back-translation-entailment"}
+    assert {file for (file,) in files.values()} == set(plan.masked) and len(plan.masked) == 3, "one for each corpus"
+    assert all(model == "bundled:raw" for _, model in plan.masked.values())
     assert plan.same["bsl-synonym"] == plan.same["bsl-mlm"] == "bsl-bert"
-    assert plan.notes.count("Views of the kind mlm stand in for nli-back-translations.") == 1
-    assert "Views of the kind mlm stand in for nli-synonyms." in plan.notes
-    assert all(config.views.mlm_model == "bundled:raw" for config in plan.configs.values())
+    said = "Views by bundled:raw, a masked language model, stand in for {}."
+    assert plan.notes.count(said.format("nli-back-translations")) == 1 and said.format("nli-synonyms") in plan.notes
     write_all(small_data, {"data/views/nli-synonyms.parquet": []})
     config = plan_of(small_data, "bsl-table-4").configs["bsl-synonym"]
     assert config.bsl.views == ["files"] and [Path(s.source).name for s in config.views.files] == [
@@ -420,7 +419,7 @@ def test_views_that_are_missing_are_replaced_at_the_small_scale_and_it_is_said(s
 
 def test_translations_are_replaced_only_where_they_are_not(small_data):
     plan = plan_of(small_data, "bsl-table-3")
-    assert plan.configs["bsl-mbert"].bsl.views == ["mlm"] and "nli-translations" in plan.missing
+    assert plan.configs["bsl-mbert"].views.files[0].source in plan.masked and "nli-translations" in plan.missing
     assert Path(plan.configs["bsl-mbert"].corpus.source).name == "small-nli-sentences.txt"
     write_all(small_data, {"data/nli-translations/en-tr.tsv": ["A cat.\tBir kedi."]})
     config = plan_of(small_data, "bsl-table-3").configs["bsl-mbert"]
@@ -683,8 +682,12 @@ def imitated(asked: Request, check=lambda config: None) -> tuple[Comparison | Us
         done.append(config.run)
         return SimpleNamespace(report=report_of(list(scored_rows(config)), config.evaluation.report_tasks()))
 
+    def write(config: Config, model: str, file: Path) -> str:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return str(file.write_text(model))
+
     try:
-        return reproduce(asked, make_plan(asked), check, run, lambda *about: {}, lambda line: None), done
+        return reproduce(asked, make_plan(asked), check, run, lambda *about: {}, lambda line: None, write), done
     except UserError as error:
         return error, done
 
@@ -695,6 +698,7 @@ def test_every_table_from_the_request_to_its_files(small_data):
         asked = request(small_data, name)
         comparison, done = imitated(asked)
         assert len(done) == len(comparison.plan.configs)
+        assert all(Path(file).read_text() == "bundled:raw" for file in comparison.plan.masked)
         written = json.loads((asked.output / f"{name}-small.json").read_text())
         assert written["scale"] == "small" and SMALL_NOTE in (asked.output / f"{name}-small.md").read_text()
         assert [(row["label"], row["published"]) for row in written["rows"]] == [(r.label, r.cells) for r in table.rows]

@@ -13,7 +13,6 @@ from safetensors.numpy import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
-from raysed import bundled
 from raysed.cluster.execute import ExecutionOptions, Executor
 from raysed.cluster.local import LocalBackend
 from raysed.config import dump_config, load_config, make_config, with_absolute_paths
@@ -150,7 +149,6 @@ STATIC = {
 }
 DISTILLED = {"recipes": ["teachers-sed"], "teachers": [{"path": "teacher", "max_length": 16}]}
 EMBEDDED = {"recipes": ["teachers-sed"], "teachers": ["vectors.parquet"]}
-MASKED = {"recipes": ["bsl"], "bsl": {"views": ["mlm"]}, "views": {"mlm_model": "filler", "max_unusable": 0.9}}
 READ_LATER = [
     ("corpus.txt", "corpus", "", {"recipes": ["ct"]}),
     ("corpus.txt", "encoder/start", "", STATIC),
@@ -169,7 +167,6 @@ READ_LATER = [
     ("teacher/model.safetensors", "teachers/embeddings/00", "", DISTILLED),
     ("teacher/2_Dense/pytorch_model.bin", "teachers-sed/targets", "teachers/embeddings/00", DISTILLED),
     ("vectors.parquet", "teachers-sed/targets", "corpus", EMBEDDED),
-    ("filler/model.safetensors", "views/mlm", "corpus", MASKED),
 ]
 """A file, the artefact that is made from it, one that is made before it changes, and settings."""
 
@@ -183,7 +180,6 @@ def begun(inputs):
         (inputs / name).write_text("\n".join(sentences))
     (inputs / "nli.tsv").write_text("label\tpremise\thypothesis\n" + "neutral\ta cat\ta dog\nentailment\tb\tc\n" * 4)
     shutil.copytree(inputs / "encoder", inputs / "teacher")
-    shutil.copytree(bundled.ENCODERS["raw"], inputs / "filler")
     (inputs / "teacher/2_Dense").mkdir()
     (inputs / "teacher/2_Dense/pytorch_model.bin").write_bytes(b"weights")
     vectors = pa.array(np.eye(len(sentences), dtype=np.float32).tolist())
@@ -231,7 +227,7 @@ def test_what_was_read_is_what_was_looked_at(inputs, begun, file, artefact, befo
     ):
         make_up_to(artefact)
     made = set(storage.names()) - set(known)
-    assert artefact not in made and not any(name.startswith(("ct/m", "teachers/rows", "views/mlm.t")) for name in made)
+    assert artefact not in made and not any(name.startswith(("ct/m", "teachers/rows")) for name in made)
 
 
 @pytest.mark.parametrize(("file", "artefact", "before", "settings"), [READ_LATER[row] for row in (0, 5, 9, 11)])

@@ -1,4 +1,4 @@
-"""Runs of `bsl` and `contrastive`: views made once and anywhere the same, members, and collapse."""
+"""Runs of `bsl` and `contrastive`: tables of views, members, and collapse."""
 
 import json
 import shutil
@@ -6,17 +6,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-import ray
-from started_jobs import ALONE, ONE_LAYER, artefact, executor_of, small_tasks
+from started_jobs import ALONE, ONE_LAYER, artefact, small_tasks
 
 import raysed.pipeline
-from raysed.cluster.blocks import StreamStage
 from raysed.config import Config, make_config
-from raysed.data.parquet import SentenceTable
 from raysed.errors import UserError
-from raysed.graph import BLOCK_FILE
-from raysed.plan.check import check
-from raysed.plan.graph import Plan
 from raysed.store.storage import Storage
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("blank_pictures")]
@@ -46,8 +40,8 @@ def settings(storage: Path, **changes) -> dict:
         "members": {"count": 2, "evaluate_every": 5, "checkpoint_every": 5},
         "nli": {"train": str(nli), "batch_size": 4},
         "views": {"files": str(views)},
-        "bsl": {"views": ["mlm", "entailment", "files"], "steps": 5, "batch_size": 16},
-        "contrastive": {"views": ["same", "mlm"], "steps": 5, "batch_size": 16},
+        "bsl": {"views": ["entailment", "files"], "steps": 5, "batch_size": 16},
+        "contrastive": {"views": ["same", "files"], "steps": 5, "batch_size": 16},
         "sed": {"epochs": 0.2, "learning_rate": 1e-4},
         "resources": ALONE,
         **changes,
@@ -83,36 +77,29 @@ def copied(finished, tmp_path) -> Path:
 
 def test_each_kind_is_one_table_that_stages_share(finished):
     storage, said = finished
-    assert {path.name for path in (storage / "views/views").iterdir()} == {"mlm", "mlm.text", "entailment", "files"}
-    table = pq.read_table(storage / "views/views/mlm")
-    assert table.column_names == ["id", "sentence1", "sentence2", "input_ids1", "input_ids2"]
-    originals = pq.read_table(storage / "views/corpus", columns=["sentence"]).column("sentence").to_pylist()
-    pairs = list(zip(*(table.column(f"sentence{side}").to_pylist() for side in (1, 2))))
-    rewritten = [(row["first"], row["second"]) for row in text(Storage(str(storage), "views"))]
-    assert [first for first, _ in rewritten] == originals and 0.8 * SENTENCES < len(table) <= SENTENCES
-    assert pairs == [(first, second) for first, second in rewritten if first != second]
-    assert (
-        len(pq.read_table(storage / "views/views/entailment")),
-        len(pq.read_table(storage / "views/views/files")),
-    ) == (4, 8)
-    line = next(line for line in said if line.startswith("mlm views: "))
-    assert "two identical views" in line and "tokens rewritten (" in line
+    assert {path.name for path in (storage / "views/views").iterdir()} == {"entailment", "files"}
+    table = pq.read_table(storage / "views/views/files")
+    assert table.column_names == ["id", "sentence1", "sentence2", "input_ids1", "input_ids2"] and len(table) == 8
+    assert len(pq.read_table(storage / "views/views/entailment")) == 4
+    assert any(line.startswith("files views: ") and "two identical views" in line for line in said)
     for node in ("bsl", "nli-contrastive"):
-        assert "views/mlm" in manifest(storage, f"{node}/members/00")["depends"]
+        assert "views/files" in manifest(storage, f"{node}/members/00")["depends"]
 
 
 def test_the_report_and_the_card_say_what_views_were(finished):
     storage, _ = finished
-    assert set(report(storage)["views"]) == {"mlm", "entailment", "files"}
+    assert set(report(storage)["views"]) == {"entailment", "files"}
     text = (storage / "views/report.md").read_text()
     assert "## Views" in text and "| files " in text
     labels = {line.split()[1]: line.split()[2] for line in text.splitlines() if line.startswith("| members")}
     row = next(line for line in text.splitlines() if line.startswith("| members") and "| bsl " in line)
     assert "| NLI " in row, "views of pairs labelled entailment are labels"
     card = (storage / "views/model/README.md").read_text()
-    assert "views: mlm" in card and "`contrastive.batch_size` | `16`" in card and "`views.mlm_rate`" not in card, labels
+    assert "`contrastive.batch_size` | `16`" in card and "`contrastive.temperature`" not in card, labels
     made = json.loads((storage / "views/model/raysed.json").read_text())
-    assert made["settings"]["views.mlm_rate"] == Config().views.mlm_rate, "a default is not on the card"
+    assert made["settings"]["contrastive.temperature"] == Config().contrastive.temperature, (
+        "a default is not on the card"
+    )
 
 
 def test_members_have_their_own_histories_with_spread(finished):
@@ -129,11 +116,11 @@ def test_members_have_their_own_histories_with_spread(finished):
 
 
 def test_another_setting_of_a_stage_keeps_the_views(copied):
-    before = {name: manifest(copied, f"views/{name}")["checksum"] for name in ("mlm", "entailment", "files")}
-    time = (copied / "views/views/mlm").stat().st_mtime_ns
+    before = {name: manifest(copied, f"views/{name}")["checksum"] for name in ("entailment", "files")}
+    time = (copied / "views/views/files").stat().st_mtime_ns
     run(copied, recipes=["bsl"], bsl={**settings(copied)["bsl"], "momentum": 0.9})
     assert {name: manifest(copied, f"views/{name}")["checksum"] for name in before} == before
-    assert (copied / "views/views/mlm").stat().st_mtime_ns == time
+    assert (copied / "views/views/files").stat().st_mtime_ns == time
     assert manifest(copied, "bsl/members/00")["depends"]["bsl"]["momentum"] == 0.9
 
 
@@ -176,80 +163,3 @@ def test_where_all_collapse_nothing_is_averaged(tmp_path):
         UserError, match="only 0 of 2 members of bsl have not collapsed, but 1 are needed; bsl/members/00: collaps"
     ):
         run(tmp_path, recipes=["bsl-sed"], **changes)
-
-
-@pytest.fixture
-def corpus(tmp_path, monkeypatch) -> Storage:
-    """A run directory with the sentence table only, in blocks of 64."""
-    monkeypatch.setattr("raysed.cluster.blocks._SMALLEST_BLOCK", 64)
-    storage = Storage(str(tmp_path), "run")
-    make(storage, "corpus")
-    return storage
-
-
-def make(storage: Storage, name: str) -> None:
-    """Makes an artefact of a run of `bsl`, and nothing else."""
-    config = make_config(
-        settings(
-            Path(storage.location),
-            recipes=["bsl"],
-            corpus={"source": "bundled:generated-text", "sentences": MANY},
-            views={"mlm_rate": 0.2},
-            bsl={"views": ["mlm"]},
-        )
-    )
-    plan = Plan(check(config))
-    executor_of(plan, storage).make([plan.graph.artefacts[name]])
-
-
-def made(storage: Storage) -> list[dict]:
-    """Makes the text of the views; returns it."""
-    make(storage, "views/mlm.text")
-    return text(storage)
-
-
-def text(storage: Storage) -> list[dict]:
-    blocks, columns = storage.names("views/mlm.text"), ["id", "first", "second"]
-    return [
-        row for name in blocks for row in pq.read_table(storage.fetch(name) / BLOCK_FILE, columns=columns).to_pylist()
-    ]
-
-
-def test_views_are_the_same_whatever_else_their_process_has_made(corpus, monkeypatch):
-    """On Ray several workers make blocks, in any order; here a new one makes each, the last one first."""
-    alone = made(corpus)
-    share = float((corpus.fetch("views/mlm.text") / "counts.txt").read_text().split("(")[1].split(" %")[0])
-    corpus.remove("views/mlm.text")
-
-    def make_blocks(stream, storage, on_block):
-        tables, sentences = stream.tables, SentenceTable(storage.fetch("corpus"))
-        for place in reversed(stream.places):
-            rows = tables.read(storage, sentences, place)
-            stage = StreamStage(ray.cloudpickle.loads(ray.cloudpickle.dumps(stream)), 0, storage)
-            tables.commit(storage, stage(rows))
-
-    monkeypatch.setattr("raysed.cluster.local.make_blocks_here", make_blocks)
-    assert len(alone) == MANY and alone == made(corpus) and share == pytest.approx(20, abs=2)
-
-
-def test_blocks_that_are_there_are_not_made_again(corpus, monkeypatch):
-    """Stopped after two of five blocks, it makes the others; one that comes first has the same sentences, too."""
-    asked, original = [], StreamStage.__call__
-
-    def stopped(stage, rows):
-        asked.append(rows["id"][0].as_py())
-        if len(asked) == 3:
-            raise KeyboardInterrupt
-        return original(stage, rows)
-
-    monkeypatch.setattr(StreamStage, "__call__", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        made(corpus)
-    assert len(corpus.entries("views/mlm.text")) == 2
-    corpus.remove("views/mlm.text/000000")  # as where several workers make them
-    for name, value in {"_SMALLEST_BLOCK": 16, "_BLOCKS_PER_WORKER": 16}.items():  # as with more of them
-        monkeypatch.setattr(f"raysed.cluster.blocks.{name}", value)
-    whole = made(corpus)
-    assert asked == [0, 64, 128, 0, 128, 192, 256]
-    corpus.remove("views/mlm.text")
-    assert made(corpus) == whole and len(corpus.names("views/mlm.text")) > 5

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from stopping import stop_after
 from torch import nn
 
+from papers.masked import dtype_on as views_dtype
 from raysed.config import CONFIGS, Config, find_config, load_config
 from raysed.data.batches import EpochBatches
 from raysed.data.graded import StsTask
@@ -29,7 +30,6 @@ from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
 from raysed.model.precision import cpu_flags, has_bf16, uses_bf16
 from raysed.model.static import StaticVectors
-from raysed.model.views import dtype_on as views_dtype
 from raysed.registry import stages
 from raysed.score.kinds.pairs import Pairs
 from raysed.score.tasks import DevTask, Evaluation

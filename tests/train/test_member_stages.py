@@ -21,11 +21,12 @@ MEMBERS = sorted(stages().keys() - {"sed"})
 
 @pytest.fixture
 def data(tmp_path, make_table, make_sentences, tiny_tokenizer):
-    """A table for each name that a stage asks for."""
+    """A table for each name that a stage asks for, by default or not."""
     rng, first, second = np.random.default_rng(0), make_sentences(40, 1), make_sentences(40, 2)
     labels = {"pairs/nli": rng.integers(3, size=40), "pairs/sts": rng.random(40)}
     places = {}
-    for name in {table for stage in MEMBERS for table in stages()[stage].tables(stages()[stage].Settings())}:
+    named = [table for stage in MEMBERS for table in stages()[stage].tables(stages()[stage].Settings())]
+    for name in {*named, "views/files"}:
         places[name] = tmp_path / name
         places[name].mkdir(parents=True)
         if name == "corpus":
@@ -43,7 +44,7 @@ def setup(data, make_encoder, tiny_tokenizer):
     def make(name, dropout=True, seed=3):
         settings = {"steps": 8} if name == "ct" else {"epochs": 2, "batch_size": 10, "learning_rate": 1e-3}
         if name == "contrastive" and not dropout:
-            settings["views"] = ["mlm"]
+            settings["views"] = ["files"]
         config = make_config({name: {**settings, "dropout": dropout}})
         start = Start(make_encoder("bert", layers=2), tiny_tokenizer, data, seed, lower_bound=0.2)
         run = set_up(stages()[name], getattr(config, name), config.members, start)

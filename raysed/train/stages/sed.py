@@ -77,7 +77,7 @@ class SedConfig(TuningConfig):
     """`mean` of the members' embeddings (paper), or `centred_mean`: the mean without its corpus average, CT's common
     offset. `null`: `centred_mean` for members that end with `ct`, else `mean`."""
     sentences: int | None = Field(None, ge=1)
-    """Corpus sentences for learners, calibrations and rewritten views. Members that train on the corpus itself read
+    """Corpus sentences for learners and calibrations. Members that train on the corpus itself read
     `corpus.sentences`. `null`: `corpus.sentences` for all."""
     target_precision: TargetPrecision = "fp32"
     """`fp32` targets, or `fp16` for half the storage and traffic, rounded by at most 1/2048."""

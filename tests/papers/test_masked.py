@@ -14,22 +14,20 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from bundled_encoder import train_tokenizer
+from papers import masked
+from papers.masked import Maker, load_filler, masked_views
 from raysed import bundled
-from raysed.config import EncoderConfig, ViewsConfig, derive_seed
+from raysed.config import EncoderConfig, derive_seed
 from raysed.errors import UserError
-from raysed.model import views as masked
-from raysed.model.views import Maker, load_filler, masked_views
-
-ENCODER = EncoderConfig(path="bundled:raw")
 
 
-def make(seed: int = 0, **views) -> Maker:
-    return masked_views(ViewsConfig(**views), ENCODER, seed)
+def make(model: str | Path = "bundled:raw", seed: int = 0, rate: float = 0.2) -> Maker:
+    return masked_views(EncoderConfig(path=str(model)), "--model", rate, 75, seed)
 
 
-def refused(message: str, encoder: EncoderConfig = ENCODER, **views) -> None:
+def refused(message: str, model: str | Path) -> None:
     with pytest.raises(UserError, match=message) as caught:
-        load_filler(ViewsConfig(**views), encoder)
+        load_filler(EncoderConfig(path=str(model)), "--model")
     assert "\n" not in str(caught.value) and "use_safetensors" not in str(caught.value)
 
 
@@ -163,17 +161,17 @@ def test_sentences_become_what_a_plain_reference_makes_of_them(filler, monkeypat
     """Also in small batches."""
     sentences = [*ODD, *generated(40), *(sentence.title() for sentence in generated(10))]
     ids = 3 + 5 * np.arange(len(sentences))
-    reference, views = Reference(filler, seed=0, rate=0.25), {"mlm_model": str(filler), "mlm_rate": 0.25}
-    made = make(**views)(sentences, ids)
+    reference = Reference(filler, seed=0, rate=0.25)
+    made = make(filler, rate=0.25)(sentences, ids)
     assert made.pairs == [(sentence, reference(sentence, key)) for sentence, key in zip(sentences, ids.tolist())]
     assert (made.chosen, made.total) == (reference.chosen, reference.total)
     assert made.chosen / made.total == pytest.approx(0.25, abs=0.03) and reference.changed > 30
     monkeypatch.setattr(masked, "_CELLS", 60)
-    assert make(**views)(sentences, ids) == made
+    assert make(filler, rate=0.25)(sentences, ids) == made
 
 
 def test_filled_tokens_depend_on_seed_and_id_alone(filler):
-    draws_by_seed_and_id(lambda seed: make(seed, mlm_model=str(filler)), generated(25))
+    draws_by_seed_and_id(lambda seed: make(filler, seed), generated(25))
 
 
 def test_no_token_means_that_nothing_is_filled(filler, tmp_path):
@@ -181,7 +179,7 @@ def test_no_token_means_that_nothing_is_filled(filler, tmp_path):
     path = shutil.copytree(filler, tmp_path / "model")
     tokenizer = json.loads((filler / "tokenizer.json").read_text()) | {"post_processor": None}
     (path / "tokenizer.json").write_text(json.dumps(tokenizer))
-    made = make(mlm_model=str(path), mlm_rate=0.9)(["", "The man started a fire."], np.arange(2))
+    made = make(path, rate=0.9)(["", "The man started a fire."], np.arange(2))
     (_, empty), (old, new) = made.pairs
     assert empty == "" and new != old
 
@@ -195,11 +193,10 @@ def test_reserved_and_special_entries_are_no_text():
 
 
 def test_what_cannot_fill_is_refused(tiny_encoder_dir, monkeypatch):
-    right = r".*views\.mlm_model.*bundled:raw or roberta-base"
-    lacks = rf": '.*' lacks \d+ weights of a masked language model, such as cls\.predictions.*{right}"
-    refused(rf"^views\.mlm_model{lacks}", mlm_model=str(tiny_encoder_dir))
-    refused(rf"^encoder\.path{lacks}", EncoderConfig(path=str(tiny_encoder_dir)))
-    refused(r"^views\.mlm_model: 'no/such/model' cannot be loaded", mlm_model="no/such/model")
+    right = ".*--model, such as bundled:raw or FacebookAI/roberta-base"
+    lacks = rf"^--model: '.*' lacks \d+ weights of a masked language model, such as cls\.predictions.*{right}"
+    refused(lacks, tiny_encoder_dir)
+    refused("^--model: 'no/such/model' cannot be loaded", "no/such/model")
     load = AutoTokenizer.from_pretrained
 
     def without_mask(*arguments, **options):
@@ -208,22 +205,18 @@ def test_what_cannot_fill_is_refused(tiny_encoder_dir, monkeypatch):
         return tokenizer
 
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", without_mask)
-    refused(rf"^encoder\.path: 'bundled:raw' has a tokenizer without a mask token{right}")
+    refused(rf"^--model: 'bundled:raw' has a tokenizer without a mask token{right}", "bundled:raw")
 
 
 def test_the_bundled_encoder_has_a_head_that_knows_its_text():
-    """Many of the tokens that it fills are those that were there; chance has it right once in thousands.
-
-    Without a model of their own, views are filled by the run's encoder, which is this one.
-    """
+    """Many of the tokens that it fills are those that were there; chance has it right once in thousands."""
     sentences, ids = generated(100), np.arange(100)
     made = make()(sentences, ids)
     assert sum(first == second for first, second in made.pairs) > 10
-    assert make(mlm_model="bundled:raw")(sentences, ids) == made
 
 
 def test_weights_are_read_from_safetensors_only(tmp_path):
     path = shutil.copytree(bundled.ENCODER, tmp_path / "model")
     (path / "model.safetensors").rename(path / "pytorch_model.bin")
     only = r"'.*' has no model\.safetensors, and weights are read from safetensors only; .*save_pretrained"
-    refused(rf"^views\.mlm_model: {only}", mlm_model=str(path))
+    refused(f"^--model: {only}", path)

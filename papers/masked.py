@@ -2,8 +2,7 @@
 
 The paper gives only the share and the model. Here the draw is from all tokens of text, punctuation included, which are
 masked together. Each becomes the likeliest token of its kind (`_texts_and_kinds`): a word's beginning for a beginning,
-punctuation for punctuation. The rest keeps its spelling. Tokens beyond `encoder.max_length` are neither drawn nor
-counted.
+punctuation for punctuation. The rest keeps its spelling. Tokens beyond `max_length` are neither drawn nor counted.
 """
 
 import re
@@ -18,12 +17,13 @@ from tokenizers import decoders
 from transformers import AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 
-from raysed.config import EncoderConfig, ViewsConfig, derive_seed
+from raysed.config import EncoderConfig, derive_seed
 from raysed.errors import UserError, first_line
 from raysed.model.precision import has_bf16
 from raysed.model.pretrained import LOAD_ERRORS, load_tokenizer, read_weights
-from raysed.model.shape import shape_of
 
+RATE = 0.2
+"""Share of tokens to mask and fill (BSL section 4.4)."""
 _CELLS = 2048
 """Tokens and padding per forward pass; with a large vocabulary their logits take half a gigabyte."""
 _RESERVED = re.compile(r"\[.+\]|<.+>")
@@ -45,11 +45,18 @@ Maker = Callable[[Sequence[str], np.ndarray], GeneratedViews]
 workers."""
 
 
-def masked_views(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "cpu") -> Maker:
-    """Return the maker; the model runs in bf16 on GPUs that have it."""
-    model, tokenizer = load_filler(views, encoder)
+def masked_views(
+    filler: EncoderConfig, setting: str, rate: float, max_length: int, seed: int, device: str = "cpu"
+) -> Maker:
+    """Return the maker; the model runs in bf16 on GPUs that have it.
+
+    Args:
+        filler: the masked language model, which errors call `setting`.
+        rate: share of tokens to mask and fill.
+    """
+    model, tokenizer = load_filler(filler, setting)
     model, seed = model.to(device, dtype_on(device)).eval(), derive_seed(seed, "mlm")
-    longest = min(encoder.max_length, usable_positions(model.config))
+    longest = min(max_length, usable_positions(model.config))
     options = dict(truncation=True, max_length=longest, return_offsets_mapping=True)
     texts, kinds = _texts_and_kinds(tokenizer)
     kinds_V = np.pad(kinds, (0, model.config.vocab_size - len(kinds)), constant_values=-1)
@@ -77,20 +84,13 @@ def masked_views(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: 
             places = _alone(spans_L2)
             places = places[kinds_V[tokens_L[places]] >= 0]
             rng = np.random.default_rng([seed, key])
-            chosen.append(places[draw(len(places), views.mlm_rate * len(places), rng)])
+            chosen.append(places[draw(len(places), rate * len(places), rng)])
             total += len(places)
         filled = _fill(model, tokenizer, torch.from_numpy(kinds_V).to(device), tokens, chosen)
         pairs = [(one[0], rewritten(*one)) for one in zip(sentences, tokens, spans, chosen, filled)]
         return GeneratedViews(pairs, sum(map(len, chosen)), total)
 
     return make
-
-
-def filler_of(views: ViewsConfig, encoder: EncoderConfig) -> tuple[str, EncoderConfig]:
-    """Return the filling model, `views.mlm_model` or the run's encoder, after its setting."""
-    if views.mlm_model is not None:
-        return "views.mlm_model", EncoderConfig(path=views.mlm_model)
-    return "encoder.path", encoder
 
 
 def _alone(spans_L2: np.ndarray) -> np.ndarray:
@@ -146,14 +146,8 @@ def _texts_and_kinds(tokenizer: PreTrainedTokenizerBase) -> tuple[list[str], np.
     return texts, kinds
 
 
-def filler_bytes(views: ViewsConfig, encoder: EncoderConfig) -> int:
-    """Estimate the bytes of the filling model's weights in fp32."""
-    return 4 * shape_of(filler_of(views, encoder)[1]).parameters
-
-
-def load_filler(views: ViewsConfig, encoder: EncoderConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_filler(config: EncoderConfig, setting: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load the filling model; raise UserError if it or its tokenizer cannot fill masks."""
-    setting, config = filler_of(views, encoder)
     with view_errors(setting, config.path):
         model, info = read_weights(AutoModelForMaskedLM, config)
         tokenizer = load_tokenizer(config)
@@ -167,14 +161,14 @@ def load_filler(views: ViewsConfig, encoder: EncoderConfig) -> tuple[PreTrainedM
         problem = "has a slow tokenizer, which does not report the positions of its tokens"
     if problem:
         raise UserError(
-            f"{config.path!r} {problem}, so it cannot make views of the kind mlm; set views.mlm_model to a model with "
-            "a masked-language-model head, such as bundled:raw or roberta-base",
+            f"{config.path!r} {problem}, so it cannot fill masks; name a model with a masked-language-model head in "
+            "--model, such as bundled:raw or FacebookAI/roberta-base",
             setting=setting,
         )
     return model, tokenizer
 
 
-# -- shared with the makers of papers/ -------------------------------------------------------------------------------
+# -- shared with the other makers ------------------------------------------------------------------------------------
 
 
 def usable_positions(config: PretrainedConfig) -> int:
