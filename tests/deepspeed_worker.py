@@ -160,10 +160,7 @@ def _trained(work: Work, rank: int, stage: int, **options: Any) -> TrainingResul
 
 
 def _resumes_exactly(work: Work, rank: int, stage: int) -> bool:
-    """Whether six updates with dropout give the same weights when they are stopped after three.
-
-    They have heads and variances beside the learner.
-    """
+    """Whether six updates with dropout give the same weights when they are stopped after three."""
     ends = []
     for name, parts in (("whole", [0]), ("parts", [3, 0])):
         states = Storage(str(work.directory), f"exact-{stage}").checkpoints(name, {})
@@ -208,9 +205,6 @@ def _spoiled(work: Work, rank: int, stage: int) -> dict[str, Any]:
 @contextmanager
 def _engine(work: Work, stage: int, dropout: bool = False) -> Iterator[DeepSpeedEngine]:
     objective = Distillation(tiny_learner(WIDTH), dropout)
-    if dropout:
-        heads = np.random.default_rng(2).normal(size=(16, WIDTH)).astype(np.float32)
-        objective = Distillation(tiny_learner(), dropout, ["nll", "contrastive"], (), heads, np.ones(WIDTH, np.float32))
     if work.scarce:
         objective.learner.transformer.forward = _limited(objective.learner.transformer.forward)
     sed = SedConfig(batch_size=8, zero_stage=stage, learning_rate=RATE)

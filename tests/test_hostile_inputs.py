@@ -84,7 +84,7 @@ members.count=true -> setting members.count: yes, no, true and false are not all
 evaluation.pool_layers=[true] -> setting evaluation.pool_layers: yes, no, true and false ...
 recipes=ct-sed -> setting recipes: input should be a valid list (got 'ct-sed')
 corpus.source=5 -> setting corpus.source: ...valid string, or ...valid list (got 5)
-sed.loss=l1 -> setting sed.loss: input should be 'mse', ... or 'contrastive', or ... (got 'l1')
+sed.loss=l1 -> setting sed.loss: input should be 'mse' or 'unit_mse' (got 'l1')
 # ranges
 members.count=0 -> setting members.count: input should be greater than or equal to 1 (got 0)
 sed.learning_rate=.nan -> setting sed.learning_rate: input should be a finite number (got nan)

@@ -36,13 +36,11 @@ class TargetBatch:
 
     Attributes:
         weight: its number of sentences over the workers' mean; the mean of weighted losses is the batch's loss.
-        of_all: targets of all workers' sentences, [G, D]; None with a single worker.
     """
 
     tokens: PackedTokens
     targets: torch.Tensor
     weight: float = 1.0
-    of_all: torch.Tensor | None = None
 
     @property
     def ids(self) -> np.ndarray:
@@ -86,7 +84,7 @@ class TargetBatches(Batches):
         if not self._group_rows.sum():
             raise UserError("one sentence is too few to hold some out; add text, or set sed.checkpoint to last")
         super().__init__(int(self._group_rows.sum()), batch_size, seed, rank, world)
-        self._is_shared, self._window = world > 1, window
+        self._window = window
         self._offset = np.asarray(offset, np.float32)
         self._loaded: tuple[tuple[int, int], _Window] | None = None
         self._ahead: tuple[tuple[int, int], Future[_Window]] | None = None
@@ -107,8 +105,7 @@ class TargetBatches(Batches):
         tokens, targets = zip(*pieces)
         targets_GD = torch.from_numpy(np.concatenate(targets) - self._offset)
         own = TokenTable.concatenate(tokens).take(np.arange(self.batch_size)[self._part])
-        of_all = targets_GD if self._is_shared else None
-        return TargetBatch(pack(own, few_shapes=self.few_shapes), targets_GD[self._part], self._weight, of_all)
+        return TargetBatch(pack(own, few_shapes=self.few_shapes), targets_GD[self._part], self._weight)
 
     def held_out(self) -> list[TargetBatch]:
         return held_out_batches(self._source, self.batch_size, self._offset)

@@ -32,7 +32,6 @@ from raysed.graph import (
 )
 from raysed.make.inputs import Named, layers_file
 from raysed.model.encoder import Encoder
-from raysed.model.head import fold
 from raysed.model.pretrained import load_start, write_checkpoint
 from raysed.process import StallTimer
 from raysed.recipe import SED, last_stage
@@ -341,8 +340,6 @@ class LearnerTrainer(Trainer):
         encoder, _ = load_start(self.inputs["encoder"], self.inputs["start"])
         encoder.set_head(trained.head_weight())
         encoder.load_state_dict(trained.state_dict())
-        if self.settings["sed"].head == "fold":
-            encoder.set_head(fold(encoder.head_weight()))
         description = {"seed": self.settings["seed"], "steps": steps}
         meta = {"dev": result.score, "held_out": result.held_out, "steps": steps, "kept_step": result.kept_step}
         meta["sentences"] = (steps - result.resumed_at) * self.setup.batch_at.sentences

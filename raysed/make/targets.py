@@ -24,7 +24,7 @@ from raysed.make.inputs import Named, layers_file
 from raysed.model.combination import Combination, fit_combination, side_by_side, turn
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
-from raysed.model.head import START, VARIANCE
+from raysed.model.head import START
 from raysed.model.precision import uses_bf16
 from raysed.model.pretrained import load_checkpoint, load_start
 from raysed.model.prompts import embed_by_role
@@ -42,7 +42,6 @@ _VERIFIED_ROWS = 32
 _MAX_DIFFERENCE = {"fp32": 2e-2, "bf16": 5e-2, "auto": 5e-2}
 """Largest difference of a target from its fp32 re-encoding, by precision, relative to the largest target or 1."""
 _TURN_SENTENCES = 4 * ROWS_PER_GROUP  # sentences to fit the rotation on: many more than dimensions
-_LEAST_VARIANCE = 1e-4  # floor of starting variances, relative to their mean: empty dimensions have none
 
 
 # -- the mean of members ---------------------------------------------------------------------------------------------
@@ -351,15 +350,9 @@ def combined_targets(out: Path, inputs: Named, settings: Named, context: Context
     combination = _fitted(table, how, None if sed.head else encoder.width, is_ordered)
     is_shared_space = settings["widths"] == [encoder.width]
     if sed.head:
-        products_DH, own_HH, squares_D = _products(table, combination, encoder, context)
-        start_HD = turn(products_DH.T)
-        np.save(out / START, start_HD.astype(np.float32))
-        if sed.head == "drop":
-            off_D = squares_D + (start_HD * (own_HH @ start_HD - 2 * products_DH.T)).sum(0)
-            off_D /= min(len(table.corpus), _TURN_SENTENCES)
-            np.save(out / VARIANCE, np.maximum(off_D, _LEAST_VARIANCE * off_D.mean()).astype(np.float32))
+        np.save(out / START, turn(_products(table, combination, encoder, context).T).astype(np.float32))
     elif how.turn if how.turn is not None else not (is_shared_space or is_ordered):
-        combination = combination.turned(_products(table, combination, encoder, context)[0])
+        combination = combination.turned(_products(table, combination, encoder, context))
     combination.save(out / COMBINATION)
 
     def row_groups() -> Iterator[pa.Table]:
@@ -408,25 +401,16 @@ def _fitted(table: TeacherVectors, how: CombinationConfig, width: int | None, is
     return fit_combination(how.how, weights, table.widths, products_EE, width, is_ordered, centred_on)
 
 
-def _products(
-    table: TeacherVectors, combination: Combination, encoder: Encoder, context: Context
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return sums over some sentences that compare targets with the untrained learner's unit vectors.
-
-    They are targets times unit vectors [D, H], unit vectors times themselves [H, H], and squared targets [D].
-    """
-    corpus, size = table.corpus, encoder.width
-    products_DH, own_HH = np.zeros((combination.width, size)), np.zeros((size, size))
-    squares_D = np.zeros(combination.width)
+def _products(table: TeacherVectors, combination: Combination, encoder: Encoder, context: Context) -> np.ndarray:
+    """Return the sum over some sentences of targets times the untrained learner's unit vectors, [D, H]."""
+    corpus = table.corpus
+    products_DH = np.zeros((combination.width, encoder.width))
     for start, parts in table.parts(min(len(corpus), _TURN_SENTENCES)):
         targets_BD = combination.target(parts).astype(np.float64)
         tokens = TokenTable.from_arrow(corpus.rows(start, start + len(targets_BD), ("id", "input_ids")))
         (own_BH,) = encode(encoder, tokens, (1,), context.token_budget)
-        unit_BH = side_by_side([own_BH], is_unit=True)
-        products_DH += targets_BD.T @ unit_BH
-        own_HH += unit_BH.T @ unit_BH
-        squares_D += np.square(targets_BD).sum(0)
-    return products_DH, own_HH, squares_D
+        products_DH += targets_BD.T @ side_by_side([own_BH], is_unit=True)
+    return products_DH
 
 
 def combined_embeddings(out: Path, inputs: Named, settings: Named, context: Context) -> Named:

@@ -107,9 +107,8 @@ def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
         if entry and (why := poolings_without_fit(entry.meta)):
             left_out[scored.embeddings] = why
     left_out |= {name: why for name, (why, _) in state.failures.items() if "/calibrations/" in name}
-    # Learners reproduce a single teacher's vectors unless these are centred, or a head is folded or dropped.
-    is_kept = config.sed.target in (None, "mean") and config.sed.head in (None, "keep")
-    shares_space = targets and targets.meta.get("shared") and is_kept
+    # Learners reproduce a single teacher's vectors unless these are centred.
+    shares_space = targets and targets.meta.get("shared") and config.sed.target in (None, "mean")
     return Facts(
         cluster=cluster,
         corpus=corpus.meta if corpus else {},

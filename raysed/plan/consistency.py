@@ -104,7 +104,7 @@ def combination_warnings(config: Config) -> Iterator[str]:
     """Yield what in the combination of teachers is allowed, but rarely wanted."""
     if not config.teachers or config.combination.how != "concatenated":
         return
-    if "mse" in config.sed.losses and not config.sed.head:
+    if config.sed.loss == "mse" and not config.sed.head:
         yield "sed.loss: mse also learns that the teachers' vectors have length 1; set sed.loss: unit_mse"
 
 
@@ -134,8 +134,6 @@ def _of_learners(config: Config, recipes: list[Recipe]) -> Iterator[str]:
             yield from _of_widths(config, recipe)
         if config.sed.head:
             yield from _of_head(config, recipe)
-        if "nll" in config.sed.losses:
-            yield from _of_variances(config, recipe)
 
 
 def _of_queries(config: Config, recipes: list[Recipe]) -> Iterator[str]:
@@ -171,19 +169,9 @@ def _of_head(config: Config, recipe: Recipe) -> Iterator[str]:
         yield f"{text} is only for {TEACHERS}, because members have the learner's width; remove it"
     if config.combination.turn:
         yield "sed.head learns its own rotation to the targets; remove combination.turn"
-    if config.sed.head == "keep" and recipe.calibration:
-        without = f"use {recipe.uncalibrated}, or sed.head: fold or drop"
+    if recipe.calibration:
+        without = f"use {recipe.uncalibrated}, or remove sed.head"
         yield f"{text}: keep gives vectors in the teachers' space, but a calibration leaves that space; {without}"
-
-
-def _of_variances(config: Config, recipe: Recipe) -> Iterator[str]:
-    if config.sed.head != "drop":
-        yield (
-            f"recipe {recipe.text!r}: sed.loss: nll needs heads that are dropped, in a recipe of {TEACHERS}; set "
-            "sed.head: drop, or use mse or unit_mse"
-        )
-    if config.combination.weights and config.sed.losses == ["nll"]:
-        yield "sed.loss: nll learns how much each dimension counts; leave combination.weights out, or use unit_mse"
 
 
 def _of_engine(config: Config, recipes: list[Recipe]) -> Iterator[str]:

@@ -228,7 +228,7 @@ class Plan:
         config, sed, learners = self.config, self.config.sed, {}
         stage = "+".join(recipe.uncalibrated for recipe in self._distilling)
         memory = partial(largest_need, [SED], config, self.shape)
-        base = self._base if self.dev and sed.start == "encoder" and sed.head in (None, "drop") else None
+        base = self._base if self.dev and sed.start == "encoder" and not sed.head else None
         for recipe, index in ((recipe, index) for recipe in self._distilling for index in range(sed.learners)):
             is_grid = any(stages()[name].is_grid for name in recipe.members)
             own = None if recipe.ensemble == TEACHERS else last_stage(recipe.ensemble).target

@@ -19,7 +19,7 @@ TAUGHT = {**PLAIN, "recipes": ["teachers-sed"], "teachers": ["one", "other"]}
 PER_TASK = {**PLAIN, "flow.per_task": True, "flow.fit_on": "tasks"}
 MEMBERS = {**PLAIN, "recipes": ["ct-sed"]}
 TURNED = {**TAUGHT, "combination.turn": True}
-NO_DEV, WIDTHS, FOLD, NLL = {"evaluation.dev": None}, {"sed.widths": [8]}, {"sed.head": "fold"}, {"sed.loss": "nll"}
+NO_DEV, WIDTHS, HEAD = {"evaluation.dev": None}, {"sed.widths": [8]}, {"sed.head": "keep"}
 
 
 def config(settings: dict[str, Any]) -> Config:
@@ -64,20 +64,13 @@ def config(settings: dict[str, Any]) -> Config:
             {"combination.balance": "centred"},
             r"^combination\.balance: centred needs several teachers, but there is 1; remove it$",
         ),
-        (MEMBERS, FOLD, r"^recipe 'ct-sed': sed\.head is only for teachers, "),
-        (TURNED, FOLD, r"^sed\.head learns .*; remove combination\.turn$"),
-        ({**TAUGHT, **WIDTHS}, FOLD, r"^sed\.widths needs .* sed\.head does not give; remove one$"),
+        (MEMBERS, HEAD, r"^recipe 'ct-sed': sed\.head is only for teachers, "),
+        (TURNED, HEAD, r"^sed\.head learns .*; remove combination\.turn$"),
+        ({**TAUGHT, **WIDTHS}, HEAD, r"^sed\.widths needs .* sed\.head does not give; remove one$"),
         (
             {**TAUGHT, "recipes": ["teachers-sed-sn"]},
             {"sed.head": "keep"},
-            r"^recipe 'teachers-sed-sn': .*; use teachers-sed, or .*: fold or drop$",
-        ),
-        (MEMBERS, NLL, r"^recipe 'ct-sed': sed\.loss: nll .* recipe of teachers; .*: drop, or"),
-        ({**TAUGHT, **FOLD}, NLL, r"^recipe .*: sed\.loss: nll .*; set sed\.head: drop, or use"),
-        (
-            {**TAUGHT, "sed.head": "drop", "combination.weights": [1, 2]},
-            NLL,
-            r"^sed\.loss: nll .* leave combination\.weights",
+            r"^recipe 'teachers-sed-sn': .*; use teachers-sed, or remove sed\.head$",
         ),
     ],
 )  # fmt: skip
@@ -92,9 +85,7 @@ def test_settings_that_do_not_go_together(right, wrong, message):
     [
         {"recipes": ["teachers-sed", "base-whiten"], "sed.widths": [8]},
         {"combination.balance": "centred"},
-        {"recipes": ["teachers-sed-sn"], "sed.head": "fold"},
-        {"recipes": ["teachers-sed-sn"], "sed.head": "drop", "sed.loss": ["contrastive", "nll"]},
-        {"sed.loss": ["unit_mse", "nll"], "sed.head": "drop", "combination.weights": [1, 2]},
+        {"sed.head": "keep", "combination.weights": [1, 2]},
         {
             "ct.copy": "best_on_dev",
             "sed.checkpoint": "best_on_dev",
@@ -112,15 +103,12 @@ def test_settings_that_go_together(changes):
     ("settings", "message"),
     [
         ({"evaluation.report": ["generated-test"] * 2}, "list each once"),
-        ({"sed.loss": []}, "list at least one, and each once"),
-        ({"sed.loss": ["mse", "mse"]}, "list at least one, and each once"),
-        ({"sed.loss": ["contrastive"], "sed.batch_size": 1}, "contrastive .* set sed.batch_size to 2 or more"),
         ({"sed.widths": [128, 64]}, "name each once and in ascending order"),
         ({"sed.widths": [64, 64]}, "name each once and in ascending order"),
     ],
 )
 def test_values_that_are_none(settings, message):
-    with pytest.raises(UserError, match=rf"(sed\.(loss|widths)|evaluation\.report): {message}"):
+    with pytest.raises(UserError, match=rf"(sed\.widths|evaluation\.report): {message}"):
         config({**TAUGHT, **settings})
 
 

@@ -12,7 +12,7 @@ from started_jobs import artefact, executor_of, small_tasks
 import raysed
 from raysed.cluster.execute import Executor
 from raysed.cluster.local import LocalBackend
-from raysed.config import make_config
+from raysed.config import TeacherConfig, make_config
 from raysed.data.targets import TARGET_FILE
 from raysed.errors import UserError
 from raysed.graph import BLOCK_FILE, GangTraining
@@ -257,81 +257,38 @@ def test_the_exported_learner_can_be_cut_short(settings, tmp_path):
     assert "truncate_dim=8" in (directory / "model/README.md").read_text()
 
 
-def test_a_head_leads_into_the_space_of_a_wider_teacher_and_folds(settings, tiny_encoder_dir, tmp_path):
-    """Dev scores, the report and the export are of the vectors after the head; folding changes no dot product."""
+def test_a_head_leads_into_the_space_of_a_wider_teacher(settings, tiny_encoder_dir, tmp_path):
+    """Dev scores, the report and the export are of the vectors after the head, which starts at the best turn."""
     transformers = pytest.importorskip("sentence_transformers")
     encoder = {"path": str(tiny_encoder_dir), "max_length": 20, "pool_layers": 1}
-    sed = {**settings()["sed"], "loss": "unit_mse", "checkpoint": "best_on_dev", "epochs": 4}
-    made = settings(combination={}, encoder=encoder, teachers=["bundled:encoder"], export={"recipe": "teachers-sed"})
-    own, searched = {}, {}
-    directory = tmp_path / "runs/taught"
-    evaluation = check(make_config(made)).evaluation
-    for head in ("keep", "fold"):
-        result = raysed.run({**made, "sed": {**sed, "head": head}})
-        own[head] = np.load(artefact(directory, "teachers-sed/embeddings/00") / "layers-1.npy").astype(np.float64)
-        model = transformers.SentenceTransformer(result.path, device="cpu")
-        np.testing.assert_allclose(model.encode(evaluation.sentences[:50]), own[head][:50], atol=1e-4)
-        entry = json.loads((directory / "manifest/teachers-sed/learners/00.json").read_text())
-        (row,) = [row for row in result.report["rows"] if row["kind"] == "learner"]
-        assert row["metrics"]["dev"]["spearman"] == pytest.approx(entry["meta"]["dev"], abs=0.01)
-        searched[head] = [row for row in result.report["teachers"] if "searches" in row]
+    sed = {**settings()["sed"], "loss": "unit_mse", "checkpoint": "best_on_dev", "epochs": 4, "head": "keep"}
+    given = {"encoder": encoder, "teachers": ["bundled:encoder"], "export": {"recipe": "teachers-sed"}}
+    made = settings(combination={}, sed=sed, **given)
+    directory, evaluation = tmp_path / "runs/taught", check(make_config(made)).evaluation
+    result = raysed.run(made)
+    own_UD = np.load(artefact(directory, "teachers-sed/embeddings/00") / "layers-1.npy").astype(np.float64)
+    model = transformers.SentenceTransformer(result.path, device="cpu")
+    np.testing.assert_allclose(model.encode(evaluation.sentences[:50]), own_UD[:50], atol=1e-4)
+    assert type(model[-1]).__name__ == "Dense"
+    entry = json.loads((directory / "manifest/teachers-sed/learners/00.json").read_text())
+    (row,) = [row for row in result.report["rows"] if row["kind"] == "learner"]
+    assert row["metrics"]["dev"]["spearman"] == pytest.approx(entry["meta"]["dev"], abs=0.01)
     teacher_UD = np.load(artefact(directory, "teachers/embeddings/00") / "layers-1.npy")
-    assert own["keep"].shape[1] == teacher_UD.shape[1] > own["fold"].shape[1] == 16
-    np.testing.assert_allclose(own["fold"] @ own["fold"].T, own["keep"] @ own["keep"].T, atol=1e-3)
+    assert own_UD.shape[1] == teacher_UD.shape[1] > 16
 
-    ((line,), nothing) = searched.values()
-    assert nothing == [] and line["model"] == "teachers-sed searching bundled"
-    assert line["score"] == evaluation.score_between(own["keep"], teacher_UD, ["test"])
+    (line,) = [row for row in result.report["teachers"] if "searches" in row]
+    assert line["model"] == "teachers-sed searching bundled"
+    assert line["score"] == evaluation.score_between(own_UD, teacher_UD, ["test"])
     _, target_ND = targets(directory)
     sentences = pq.read_table(directory / "corpus")["sentence"].to_pylist()
     expected_ND = load_teacher(make_config(made).teachers[0]).embed(sentences)
     expected_ND /= np.linalg.norm(expected_ND, axis=1, keepdims=True)
     np.testing.assert_allclose(target_ND, expected_ND, atol=1e-5)
 
-
-def test_heads_that_are_dropped_leave_a_learner_of_its_own_width(settings, tiny_encoder_dir, tmp_path):
-    """They start as the turn that brings the untouched learner closest to both teachers; nothing shows them later."""
-    transformers = pytest.importorskip("sentence_transformers")
-    encoder = {"path": str(tiny_encoder_dir), "max_length": 20, "pool_layers": 1}
-    sed = {**settings()["sed"], "head": "drop", "loss": ["nll", "contrastive"], "checkpoint": "best_on_held_out"}
-    teachers = ["bundled:encoder", {"path": str(tiny_encoder_dir), "max_length": 20}]
-    recipes = {"recipes": ["teachers-sed", "teachers-sed-whiten"], "export": {"recipe": "teachers-sed"}}
-    made = settings(combination={}, encoder=encoder, sed=sed, teachers=teachers, **recipes)
-    result, directory = raysed.run(made), tmp_path / "runs/taught"
-
-    sentences, target_ND = targets(directory)
-    say = [load_teacher(teacher).embed(sentences) for teacher in make_config(made).teachers]
-    unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in say]  # the second one is the learner before it learns
-    np.testing.assert_allclose(target_ND, np.concatenate(unit, 1) / np.sqrt(2), atol=1e-5)
-    place = artefact(directory, "teachers-sed/targets")
-    heads_HD, variance_D = np.load(place / "head.npy"), np.load(place / "variance.npy")
-    np.testing.assert_allclose(heads_HD @ heads_HD.T, np.eye(16), atol=1e-5)
-    fits = lambda head: (unit[1] @ head * target_ND).sum()  # noqa: E731
-    others = [np.linalg.qr(np.random.default_rng(i).normal(size=heads_HD.shape[::-1]))[0].T for i in range(20)]
-    assert fits(heads_HD) > max(map(fits, others))
-    errors = np.square(target_ND - unit[1] @ heads_HD).mean(0)
-    np.testing.assert_allclose(variance_D, np.maximum(errors, 1e-4 * errors.mean()), rtol=1e-3)
-
-    rows = result.report["teachers"]
-    assert [row["model"] for row in rows][:2] == ["bundled", "tiny-encoder0"]
-    assert all(row["sentences_per_second"] > 0 and row["parameters"] for row in rows if row["width"])
-    kinds = {(row["recipe"], row["kind"]) for row in result.report["rows"]}
-    assert kinds >= {("teachers", "member"), ("teachers", "ensemble"), ("teachers-sed", "learner")}
-
-    learner = artefact(directory, "teachers-sed/learners/00")
-    assert {"config.json", "model.safetensors"} <= {file.name for file in learner.iterdir()}
-    assert not (learner / "head.safetensors").exists()
-    own_UD = np.load(artefact(directory, "teachers-sed/embeddings/00") / "layers-1.npy")
-    model = transformers.SentenceTransformer(result.path, device="cpu")
-    assert not [module for module in model if type(module).__name__ == "Dense"]
-    found = model.encode(check(make_config(made)).evaluation.sentences[:50])
-    np.testing.assert_allclose(found, own_UD[:50], atol=1e-4)
-    assert found.shape[1] == 16 and not [row for row in result.report["teachers"] if "searches" in row]
-
-
-def test_a_learner_in_the_space_of_its_teacher_has_no_dropped_head(settings):
-    """One teacher of the learner's width: with `drop` nothing keeps the learner in its space."""
-    one = settings(teachers=["bundled:encoder"], combination={})
-    for head, title in ((None, "bundled"), ("drop", None)):
-        executor, plan, _ = combined({**one, "sed": {**one["sed"], "head": head}})
-        assert facts_of(plan, executor.state, "").shares_space_of == title
+    start = load_teacher(TeacherConfig(path=str(tiny_encoder_dir), max_length=20))
+    start_ND = start.embed(sentences)
+    start_ND /= np.linalg.norm(start_ND, axis=1, keepdims=True)
+    head_HD = np.load(artefact(directory, "teachers-sed/targets") / "head.npy")
+    np.testing.assert_allclose(head_HD @ head_HD.T, np.eye(16), atol=1e-5)
+    others = [np.linalg.qr(np.random.default_rng(i).normal(size=head_HD.shape[::-1]))[0].T for i in range(20)]
+    assert (start_ND @ head_HD * target_ND).sum() > max((start_ND @ other * target_ND).sum() for other in others)

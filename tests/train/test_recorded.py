@@ -39,17 +39,17 @@ OBJECTIVES = ("ct", "nli", "sts", "contrastive", "bsl", "sed")
 class Training:
     """An objective of a tiny encoder with dropout, its batches and its engine, on the CPU as on a GPU."""
 
-    def __init__(self, name, make_encoder, make_table, records=True, bf16=False, losses=("mse",), fault=None):
+    def __init__(self, name, make_encoder, make_table, records=True, bf16=False, fault=None):
         torch.manual_seed(0)
         self.name, self.tables = name, [make_table(300, seed=seed, longest=40) for seed in (1, 2)]
-        self.objective = self._objective(make_encoder("bert", layers=2), losses).train()
+        self.objective = self._objective(make_encoder("bert", layers=2)).train()
         optimizer = self._optimizer()
         self.recorder = Recorder(self._known, fault and partial(fault, self)) if records else None
         self.engine = TorchEngine(self.objective, optimizer, 1.0, bf16, record=self.recorder)
         self.batch_at = self._batches()
         self.batch_at.few_shapes = True
 
-    def _objective(self, encoder, losses):
+    def _objective(self, encoder):
         width = encoder.width
         return {
             "ct": lambda: ContrastiveTension(encoder, dropout=True),
@@ -57,7 +57,7 @@ class Training:
             "sts": lambda: CosineRegression(encoder, 0.2),
             "contrastive": lambda: Contrastive(encoder),
             "bsl": lambda: Bootstrap(encoder, make_predictor(BslConfig(), width), 0.9, False, True),
-            "sed": lambda: Distillation(encoder, dropout=True, losses=losses),
+            "sed": lambda: Distillation(encoder, dropout=True),
             "mlm": lambda: MaskedLM(encoder, mask_id=4, special_ids=[0, 1, 2, 3, 4]),
         }[self.name]()
 

@@ -11,11 +11,11 @@ from pydantic import AfterValidator, Field, model_validator
 from torch import nn
 from torch.nn import functional as F
 
-from raysed.config import MAX_MODELS, NO_EFFECT, Precision, TargetPrecision, ascending, distinct
+from raysed.config import MAX_MODELS, NO_EFFECT, Precision, TargetPrecision, ascending
 from raysed.data.batches import Batches
 from raysed.data.parquet import directory_of
 from raysed.data.targets import MEAN, TargetBatch, TargetBatches
-from raysed.model.head import START, VARIANCE
+from raysed.model.head import START
 from raysed.train.objective import EncoderObjective
 from raysed.train.optimizers import make_moments
 from raysed.train.stage import BEST_ON_HELD_OUT, Stage, Start, TuningConfig
@@ -23,56 +23,34 @@ from raysed.train.stage import BEST_ON_HELD_OUT, Stage, Start, TuningConfig
 if TYPE_CHECKING:
     from raysed.model.encoder import Encoder
 
-TEMPERATURE = 0.07
-"""Divisor of cosines in `contrastive`."""
-_VARIANCE_SPEED, _MOST_LOG = 10.0, 10.0
-"""Log-variances move 10 times as fast as weights, whose rate is too small for them. They move at most 10 from their
-start: a dimension that is always 0 must not lead to infinity."""
 
-
-def mse(x_BD: torch.Tensor, t_BD: torch.Tensor, **_: Any) -> torch.Tensor:
+def mse(x_BD: torch.Tensor, t_BD: torch.Tensor) -> torch.Tensor:
     """Return the mean squared difference."""
     return F.mse_loss(x_BD, t_BD)
 
 
-def unit_mse(x_BD: torch.Tensor, t_BD: torch.Tensor, **_: Any) -> torch.Tensor:
+def unit_mse(x_BD: torch.Tensor, t_BD: torch.Tensor) -> torch.Tensor:
     """Return the mean over sentences of the squared distance of unit vectors."""
     return (F.normalize(x_BD, dim=1) - F.normalize(t_BD, dim=1)).square().sum(1).mean()
 
 
-def contrastive(x_BD: torch.Tensor, t_BD: torch.Tensor, all_GD: torch.Tensor, **_: Any) -> torch.Tensor:
-    """Return the cross entropy of finding each x's target t among all targets of the batch, by cosine (InfoNCE).
-
-    It compares x with targets only, so workers need no gradients from each other.
-    """
-    x_BD, t_BD, all_GD = (F.normalize(rows, dim=1) for rows in (x_BD, t_BD, all_GD))
-    return ((x_BD @ all_GD.T / TEMPERATURE).logsumexp(1) - (x_BD * t_BD).sum(1) / TEMPERATURE).mean()
-
-
-def nll(x_BD: torch.Tensor, t_BD: torch.Tensor, log_variance_D: torch.Tensor, **_: Any) -> torch.Tensor:
-    """Return the negative log-likelihood of t by a Gaussian around x, less log(2 pi) / 2; a mean as in `mse`."""
-    return (log_variance_D + (t_BD - x_BD).square() / log_variance_D.exp()).mean() / 2
-
-
-LOSSES = {loss.__name__: loss for loss in (mse, unit_mse, nll, contrastive)}
+LOSSES = {loss.__name__: loss for loss in (mse, unit_mse)}
 """From embeddings and targets [B, D] to a mean over sentences; see `sed.loss`."""
-LossName = Literal["mse", "unit_mse", "nll", "contrastive"]
+LossName = Literal["mse", "unit_mse"]
 
 
 class SedConfig(TuningConfig):
     """Ensemble distillation (SED sections 4 and 5.1)."""
 
-    loss: Annotated[LossName | list[LossName], AfterValidator(distinct)] = "mse"
-    """`mse`: mean squared difference from the target (SED). `unit_mse`: squared distance of unit vectors.
-    `contrastive`: InfoNCE within the batch. `nll`: likelihood with a learnt variance per dimension, for `sed.head:
-    drop`. A list: their sum. See docs/methods.md#losses."""
+    loss: LossName = "mse"
+    """`mse`: mean squared difference from the target (SED). `unit_mse`: squared distance of unit vectors. See
+    docs/methods.md#losses."""
     widths: Annotated[list[Annotated[int, Field(ge=1)]], AfterValidator(ascending)] = []
     """Smaller widths at which the first coordinates alone should work, such as `[64, 128]` (Matryoshka, Kusupati et al.
     2022). The loss averages all widths. For `teachers`. See docs/distill.md#shorter-embeddings."""
-    head: Literal["fold", "keep", "drop"] | None = None
-    """`null`: targets have the learner's width. Otherwise the learner gets a linear head per teacher. `keep` exports
-    the heads, `fold` exports at most the learner's width with the same dot products, `drop` exports the learner alone.
-    For `teachers`. See docs/methods.md#learner-heads."""
+    head: Literal["keep"] | None = None
+    """`null`: targets have the learner's width. `keep`: the learner gets a linear layer to the teachers' width, which
+    is exported with it. For `teachers`. See docs/methods.md#learner-heads."""
     target: Literal["mean", "centred_mean"] | None = None
     """`mean` of the members' embeddings (paper), or `centred_mean`: the mean without its corpus average, CT's common
     offset. `null`: `centred_mean` for members that end with `ct`, else `mean`."""
@@ -129,68 +107,27 @@ class SedConfig(TuningConfig):
             raise ValueError(f"sed.workers is {self.workers}, which is more than {most}")
         return self
 
-    @model_validator(mode="after")
-    def _others_are_in_the_batch(self) -> SedConfig:
-        if "contrastive" in self.losses and self.batch_size < 2:
-            raise ValueError("sed.loss: contrastive compares with others of the batch; set sed.batch_size to 2 or more")
-        return self
-
-    @property
-    def losses(self) -> list[LossName]:
-        return [self.loss] if isinstance(self.loss, str) else self.loss
-
 
 class Distillation(EncoderObjective):
     """The distance between the learner's last-layer embedding and the target; by default SED's (section 4).
 
     With `widths` it is the mean distance over the first coordinates at each width and the full one, equally weighted.
     Source: Kusupati et al., "Matryoshka Representation Learning", 2022.
-
-    Args:
-        heads_HD: initial heads of all teachers, side by side, from the learner's unit vector to the target. They train
-            with the learner but are not part of it. None: compare the learner's own vector.
-        variance_D: initial variances for `nll`, one per dimension of the targets.
     """
 
     is_recordable = True
 
-    def __init__(
-        self,
-        learner: Encoder,
-        dropout: bool = False,
-        losses: Sequence[str] = ("mse",),
-        widths: Sequence[int] = (),
-        heads_HD: np.ndarray | None = None,
-        variance_D: np.ndarray | None = None,
-    ):
+    def __init__(self, learner: Encoder, dropout: bool = False, loss: LossName = "mse", widths: Sequence[int] = ()):
         super().__init__(dropout)
-        self.learner = learner
-        self._losses, self._widths = [LOSSES[name] for name in losses], tuple(widths)
-        device = next(learner.parameters()).device
-        self.heads_HD = None if heads_HD is None else nn.Parameter(torch.tensor(heads_HD, device=device))
-        self.has_variance = "nll" in losses
-        if self.has_variance:
-            self.register_buffer("log_start_D", torch.tensor(variance_D, device=device).log())
-            self.log_change_D = nn.Parameter(torch.zeros(len(variance_D), device=device))
+        self.learner, self._distance, self._widths = learner, LOSSES[loss], tuple(widths)
 
     def loss(self, batch: TargetBatch) -> torch.Tensor:
         """Return the mean loss over sentences; its mean over workers is the loss of the batch."""
         device = self.learner.transformer.device
         emb_BD = self.learner(batch.tokens.to(device)).float()
         with torch.autocast(device.type, enabled=False):
-            if self.heads_HD is not None:
-                emb_BD = F.normalize(emb_BD, dim=1) @ self.heads_HD
             t_BD, widths = batch.targets.to(device), (*self._widths, emb_BD.shape[1])
-            all_GD = t_BD if batch.of_all is None else batch.of_all.to(device)
-            more = {"log_variance_D": self.log_variance() if self.has_variance else None}
-            losses = [
-                loss(emb_BD[:, :d], t_BD[:, :d], all_GD=all_GD[:, :d], **more) for d in widths for loss in self._losses
-            ]
-            return batch.weight * sum(losses) / len(widths)
-
-    def log_variance(self) -> torch.Tensor:
-        """Return the logarithms of the learnt variances, [D]."""
-        return self.log_start_D + (_VARIANCE_SPEED * self.log_change_D).clamp(-_MOST_LOG, _MOST_LOG)
+            return batch.weight * sum(self._distance(emb_BD[:, :d], t_BD[:, :d]) for d in widths) / len(widths)
 
     forward = loss  # DeepSpeed calls forward
 
@@ -204,14 +141,10 @@ class _Sed(Stage):
     sentences_per_row = 1
 
     def objective(self, settings: SedConfig, start: Start) -> Distillation:
-        """Return the objective; the teachers' heads start at the best fit to the targets."""
-        directory, heads = directory_of(start.data["targets"]), ()
-        if settings.head == "drop":
-            heads = np.load(directory / START), np.load(directory / VARIANCE)
-        elif settings.head:
-            start.encoder.set_head(np.load(directory / START))
-        options = settings.dropout, settings.losses, settings.widths
-        return Distillation(start.encoder, *options, *heads)
+        """Return the objective; the learner's head starts at the best fit to the targets."""
+        if settings.head:
+            start.encoder.set_head(np.load(directory_of(start.data["targets"]) / START))
+        return Distillation(start.encoder, settings.dropout, settings.loss, settings.widths)
 
     def batches(self, settings: SedConfig, start: Start) -> Batches:
         data, offset = start.data, 0.0
