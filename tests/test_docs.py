@@ -136,7 +136,7 @@ def test_options_exist():
     own = set().union(*of_jobs.values(), *of_commands, *of_papers)
     own |= ray_options(["job", "submit"])
     of_benchmarks = set().union(*map(options_of_benchmark, map(by_name, ROOT.glob("benchmarks/*.py"))))
-    others = {"tensorboard": {"--logdir"}, "grafana": {"--homepath", "--config"}}
+    others = {"tensorboard": {"--logdir"}, "grafana": {"--homepath", "--config"}, "pandoc": {"--wrap"}}
     for line in (line for line in commands() if "--" in line):
         words = shlex.split(line)
         if jobs := [place for place, word in enumerate(words) if re.fullmatch(r"(jobs|examples)/\w+\.py", word)]:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysed.data.sources import ENDINGS, MARKDOWN_ENDINGS, ending
+from raysed.data.sources import ENDINGS, ending
 from raysed.errors import UserError, first_line
 from raysed.store.files import sha256_of
 from raysed.uris import half_character_in
@@ -75,7 +75,7 @@ def source_of(given: Any, place: str, setting: str) -> list[str]:
 
 
 def _names_source(item: Any) -> bool:
-    if isinstance(item, PathLike) or ending(item) in ENDINGS + MARKDOWN_ENDINGS:
+    if isinstance(item, PathLike) or ending(item) in ENDINGS:
         return True
     return bool(_SOURCE.fullmatch(item)) or os.path.exists(item)
 

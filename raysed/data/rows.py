@@ -7,7 +7,6 @@ same for all schemas:
   header shows, or else as the ending says.
 - `.txt`: tab-separated text without a header if the schema knows columns by position; else as `.tsv`.
 - `.jsonl`: an object per line. `.parquet`: Parquet. `.gz` may follow the endings of text.
-- `.md` and `.markdown`: the text under each heading, with its `title`, if the schema has one column by position.
 
 Text is UTF-8, and only a newline ends a line.
 """
@@ -28,9 +27,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysed.config import PairSource, TaskConfig
-from raysed.data.markdown import sections
 from raysed.data.parquet import refuse_code
-from raysed.data.sources import MARKDOWN_ENDINGS, File, Hub, find, local_file, readable
+from raysed.data.sources import File, Hub, find, local_file, readable
 from raysed.errors import UserError, first_line, need
 from raysed.uris import half_character_in
 
@@ -58,7 +56,7 @@ class Schema:
         optional: column names of further fields; values are null where a source or JSONL object lacks one.
         text: fields that hold text or null.
         bare: fields by position in a `.txt` file without a header. A single field takes whole lines, counts blank lines
-            as rows, accepts an empty file, and can be read from Markdown.
+            as rows, and accepts an empty file.
         loose: whether the header of `.txt` and `.tsv` files is optional; needs `bare`.
         blanks: whether any blanks separate columns without a header.
     """
@@ -199,8 +197,6 @@ def column_names(file: File) -> list[str]:
     if file.ending == ".parquet":
         with readable(file.name), file.filesystem.open_input_file(file.path) as raw:
             return pq.read_schema(raw).names
-    if file.ending in MARKDOWN_ENDINGS:
-        return ["title", "text"]
     number, line = first_filled_line(file)
     if file.ending == ".jsonl":
         return list(_json_object(line, f"{file.name}, line {number}")) if line else []
@@ -234,29 +230,14 @@ def _listed(names: Collection[str]) -> str:
 def _read_text(file: File, schema: Schema) -> Iterator[_Record]:
     """Yield the records of a text file; blank lines count only for a single bare field."""
     lines, is_blank_counted = _lines(file), len(schema.bare) == 1
-    if file.ending in MARKDOWN_ENDINGS or (file.ending == ".txt" and is_blank_counted):
-        records = _plain_records(file, lines, schema)
+    if file.ending == ".txt" and is_blank_counted:
+        records = ((number, [line]) for number, line in lines)
     elif file.ending == ".jsonl":
         records = _json_records(file.name, lines, schema)
     else:
         records = _text_records(file, lines, schema)
     blank = [None] * len(schema.fields)
     yield from ((number, values or blank) for number, values in records if values or is_blank_counted)
-
-
-def _plain_records(file: File, lines: Iterator[tuple[int, str]], schema: Schema) -> Iterator[tuple[int, list]]:
-    """Yield whole lines, or the sections of Markdown, which may fill the optional columns `text` and `title`."""
-    if not len(schema.bare) == 1 == len(schema.fields) - len(schema.optional):
-        raise UserError(
-            f"{file.name}: columns {schema.needed} are needed, but a {file.ending} file has no columns; "
-            "use .jsonl, .csv, .tsv or .parquet"
-        )
-    if file.ending == ".txt":
-        yield from ((number, [line, *[None] * len(schema.optional)]) for number, line in lines)
-        return
-    for number, title, text in sections(lines):
-        known = {"title": title, "text": text}
-        yield number, [text, *map(known.get, schema.optional.values())]
 
 
 def _text_records(file: File, lines: Iterator[tuple[int, str]], schema: Schema) -> Iterator[tuple[int, list | None]]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from hashlib import blake2b
-from itertools import chain, takewhile
+from itertools import takewhile
 from typing import Any
 
 import pyarrow as pa
@@ -18,8 +18,6 @@ from raysed.store.files import check_content
 from raysed.uris import refuse_secret
 
 ENDINGS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
-MARKDOWN_ENDINGS = (".md", ".markdown")
-"""Files without columns, which often only describe the others."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _FILE_ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]*$")
@@ -73,7 +71,7 @@ class Hub:
 def find(item: str, setting: str, kind: str, hub: Hub, several: bool = False) -> list[File | Hub]:
     """Return the files that `item` names, sorted, or else the dataset `hub`.
 
-    `several` allows directories, patterns and Markdown. Markdown counts only without other files of text.
+    `several` allows directories and patterns.
     """
     refuse_secret(item, setting)
     with readable(f"{setting}: {public(item)}"):
@@ -90,19 +88,20 @@ def find(item: str, setting: str, kind: str, hub: Hub, several: bool = False) ->
             plain = list(takewhile(lambda part: not re.search(r"[*?[]", part), parts))
             root = "/".join(plain) or ("/" if path.startswith("/") else ".")
             infos = _list(filesystem, root, parts[len(plain) :])
-    choices = [ENDINGS, MARKDOWN_ENDINGS] if several else [ENDINGS]
     present = [i for i in infos if i.type != pafs.FileType.Directory]
-    known = next(filter(None, ([i for i in present if ending(i.path) in endings] for endings in choices)), None)
-    if known:
+    if known := [i for i in present if ending(i.path) in ENDINGS]:
         for each in known if isinstance(filesystem, pafs.LocalFileSystem) else ():
             check_content(each.path, setting)
         files = [File(scheme + i.path, filesystem, i.path, i.size, i.mtime_ns) for i in known]
         return sorted(files, key=lambda file: file.path)
     if infos or info.type == pafs.FileType.Directory:
         check_content(path, setting)
+        is_markdown = any(ending(i.path) in (".md", ".markdown") for i in present)
         raise UserError(
             f"{public(item)} {'neither is nor contains' if several else 'is not'} a file of {kind}; supported endings "
-            f"are {', '.join(chain(*choices))}, and the text formats also with .gz",
+            f"are {', '.join(ENDINGS)}, and the text formats also with .gz"
+            + "; pandoc -t plain --wrap=none turns Markdown into text"
+            * is_markdown,
             setting=setting,
         )
     if _HUB_ID.fullmatch(item) and not _FILE_ENDING.search(item):
