@@ -10,5 +10,4 @@ from raysed import bundled
 
 splits = {name: [(first, second, score) for score, first, second in bundled.pairs(name)] for name in ("dev", "test")}
 
-for model in sys.argv[1:] or ["bundled:raw", "bundled:encoder"]:
-    print(f"{model}\n{raysed.evaluate(model, splits)}\n")
+print(raysed.evaluate(sys.argv[1:] or ["bundled:raw", "bundled:encoder"], splits))

@@ -21,8 +21,7 @@ def rare_words(some: Sequence[str]) -> np.ndarray:
 
 
 pairs = {"pairs": [(first, second, score) for score, first, second in bundled.pairs("test")]}
-for teacher in ("bundled:encoder", rare_words):
-    print(raysed.evaluate(teacher, pairs))
+print(raysed.evaluate(["bundled:encoder", rare_words], pairs))
 
 result = raysed.distill(
     teachers=["bundled:encoder", rare_words],

@@ -55,8 +55,8 @@ def _cell(value: Any) -> str:
     return number(value) if value is None or isinstance(value, float) else str(value)
 
 
-class Report(dict[str, Any]):
-    """Content of `report.json`; prints as `report.md`."""
+class _Content(dict[str, Any]):
+    """Plain types; prints as a text."""
 
     def __init__(self, content: Mapping[str, Any], text: str):
         super().__init__(content)
@@ -64,6 +64,25 @@ class Report(dict[str, Any]):
 
     def __repr__(self) -> str:
         return self._text
+
+
+class Comparison(_Content):
+    """Models side by side: content of the file of `raysed evaluate --output`; prints as the command's tables."""
+
+    @property
+    def scores(self) -> Scores:
+        """Scores of baselines and models: `mean`, the headline, and each task's main score."""
+        from raysed.score.tasks import main_score, mean_score
+
+        scores = Scores()
+        for row in [*self["baselines"], *self["models"]]:
+            of_tasks = {task: main_score(metrics) for task, metrics in row["metrics"].items()}
+            scores[row["model"]] = {"mean": mean_score(row["metrics"], self["tasks"]), **of_tasks}
+        return scores
+
+
+class Report(_Content):
+    """Content of `report.json`; prints as `report.md`."""
 
     def _repr_markdown_(self) -> str:
         return self._text
@@ -356,47 +375,45 @@ def _with_lengths(own: dict[str, Any], settings: Mapping[str, Any], verbose: boo
     return make_config(merge(known, {"encoder": {"max_length": found.tokens}, "corpus": corpus}, Config))
 
 
-def evaluate(model: Any, tasks: Any) -> Scores:
-    """Score a model; return metrics by task, scores x100.
+def evaluate(models: Any, tasks: Any, dev: Any = None) -> Comparison:
+    """Score one or several models side by side, alone and combined, as `raysed evaluate` does.
 
     Args:
-        model: a teacher as for `distill`, such as `{"path": "bert-base-uncased", "pool_layers": 1}`. By default, raysed
-            averages the last two layers of a plain transformer.
+        models: one or several teachers as for `distill`, such as `{"path": "bert-base-uncased", "pool_layers": 2}`.
         tasks: as for `distill`: graded pairs, labelled texts, or directories in BEIR's layout, recognised by their
             content.
+        dev: a further such task, which chooses the best subset of several models. None: all tasks choose.
 
     Raises:
         UserError: a model or task cannot be used.
+        RunFailed: a model returns numbers that are not finite.
 
     Examples:
         >>> import raysed
         >>> pairs = [("It rains.", "Rain falls.", 5), ("It rains.", "A cat sleeps.", 0), ("A cat.", "A pet.", 3.5)]
-        >>> print(raysed.evaluate("bundled:encoder", {"mine": pairs}))
-              spearman  pearson  pairs  aggregation
-        ----  --------  -------  -----  -----------
-        mine    100.00    98.23      3  all
+        >>> print(raysed.evaluate("bundled:encoder", {"mine": pairs}).scores)
+                        mean    mine
+        ------------  ------  ------
+        word overlap   86.60   86.60
+        TF-IDF        100.00  100.00
+        encoder       100.00  100.00
     """
-    from raysed.config import EncoderConfig
-    from raysed.model.prompts import embed_by_role
-    from raysed.model.teacher import load_teacher
-    from raysed.model.teachers.python import PythonTeacher, settings_of
-    from raysed.resources import device_here
-    from raysed.score.tasks import Evaluation, load_any_task, tasks_of
+    from raysed.model.teachers.python import settings_of
+    from raysed.score.seen import without_seen
+    from raysed.score.tasks import Evaluation
+    from raysed.side_by_side import compare
 
     quiet_libraries()
-    with tempfile.TemporaryDirectory() as directory:
-        found = tasks_of(_sources(None, tasks, directory))
-        if not found:
-            raise UserError("tasks: none given; pass graded pairs, labelled texts or a directory in BEIR's layout")
-        evaluation = Evaluation([load_any_task(name, task, 0, "all") for name, task in found.items()])
     objects: dict[str, Any] = {}  # not `given_objects`: a run may be at work in another thread
-    block = {"pool_layers": EncoderConfig().pool_layers, **settings_of(model, objects)}
-    (config,) = make_config({"teachers": [block]}).teachers
-    teacher = load_teacher(config, device=device_here())
-    if isinstance(teacher, PythonTeacher):
-        teacher.objects = objects
-    x_UD = embed_by_role(teacher.embed, evaluation.sentences, evaluation.roles)
-    return Scores(evaluation.score(x_UD).metrics)
+    blocks = [settings_of(model, objects) for model in _as_list(models)]
+    with tempfile.TemporaryDirectory() as directory:
+        sources = _sources(dev, tasks, directory)
+        if len(sources) <= (dev is not None):
+            raise UserError("tasks: none given; pass graded pairs, labelled texts or a directory in BEIR's layout")
+        config = make_config({"teachers": blocks, "evaluation": _on_tasks(sources, dev is not None)})
+        evaluation = without_seen(Evaluation.load(config.evaluation, config.seed), config.evaluation, {})
+    with shown(False):
+        return Comparison(*compare(config, evaluation, objects))
 
 
 def _as_list(teachers: Any) -> list[Any]:

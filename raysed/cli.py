@@ -27,8 +27,7 @@ COMMANDS = {
     "init": "write a first config for your own text",
     "run": "train, distil, calibrate, evaluate and export",
     "distill": "distil one or more models into one small model",
-    "teachers": "compare models as teachers, alone and together",
-    "evaluate": "score any models side by side",
+    "evaluate": "score any models side by side, alone and together",
     "status": "show the progress of runs",
 }
 """Help by command, whose name is also that of its module in `raysed.commands`."""

@@ -646,7 +646,7 @@ class ResourcesConfig(Block):
     """Tokens per pass when embedding, halved if memory runs out. `null`: 2,048 on CPUs, 65,536 on GPUs, at most 8,192
     for dev scores during training."""
     encode_precision: Precision = "auto"
-    """As `members.precision`, for teachers' embeddings (also in `raysed teachers`), with weights in bf16, too. Means
+    """As `members.precision`, for teachers' embeddings (also in `raysed evaluate`), with weights in bf16, too. Means
     and scores use fp32."""
     wait_minutes: Annotated[float, NO_EFFECT] = Field(10.0, ge=0)
     """Longest wait for an autoscaling cluster. If a smaller one can do the run, the wait ends two minutes after its

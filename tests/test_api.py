@@ -246,10 +246,14 @@ def test_queries_of_your_own(distillation):
 
 def test_evaluate_takes_objects():
     pairs = [("A man sleeps.", "The man sleeps.", 5), ("A man sleeps.", "It rains.", 0), ("A cat.", "A dog.", 2)]
-    scores = api.evaluate(by_words, {"mine": pairs, "classes": [("a man", "x"), ("the woman", "y")] * 20})
-    assert list(scores) == ["mine", "classes"]
-    assert str(scores).split()[0] == "spearman" and "\nmine  " in str(scores)
-    assert scores.to_pandas().loc["mine", "spearman"] == scores["mine"]["spearman"]
+    dev = [("A boy eats.", "The boy eats.", 4), ("It snows.", "A man sings.", 1), ("A bird.", "A boat.", 0)]
+    found = api.evaluate([by_words, "bundled:encoder"], {"mine": pairs}, dev=dev)
+    scores = found.scores
+    assert list(scores) == ["word overlap", "TF-IDF", "by_words", "bundled"]
+    assert scores["by_words"]["mean"] == scores["by_words"]["mine"] == found["models"][0]["metrics"]["mine"]["spearman"]
+    assert str(scores).split()[:3] == ["mean", "dev", "mine"] and "\nby_words  " in str(scores)
+    assert scores.to_pandas().loc["by_words", "mine"] == scores["by_words"]["mine"]
+    assert "gain over the best teacher" in str(found)
 
 
 @pytest.mark.parametrize("tasks", [None, [], {}])
@@ -259,14 +263,13 @@ def test_without_tasks_nothing_is_evaluated(tasks):
 
 
 def test_a_path_and_settings_name_the_same_model(make_sentences):
-    """A plain transformer, of which the command averages two layers, too."""
     pairs = {"mine": list(zip(make_sentences(9, 1), make_sentences(9, 2), range(9)))}
     path = "bundled:raw"
     by_path, by_settings, of_two, of_one = (
-        api.evaluate(model, pairs)["mine"]["pearson"]
+        api.evaluate(model, pairs)["models"][0]["metrics"]["mine"]["pearson"]
         for model in (path, {"path": path}, {"path": path, "pool_layers": 2}, {"path": path, "pool_layers": 1})
     )
-    assert by_path == by_settings == of_two != of_one
+    assert by_path == by_settings == of_one != of_two
 
 
 def test_secrets_in_what_is_scored_are_not_repeated():
@@ -348,7 +351,7 @@ def test_a_distillation_from_objects_to_a_model(tmp_path, capfd, monkeypatch):
     assert "teachers-sed/learner" in str(result) and "## " in str(result.report)
     assert set(result.report.to_pandas()["task"]) >= {"dev", "mine"}
     evaluated = raysed.evaluate(result.model, {"mine": pairs[100:200]})
-    assert evaluated["mine"]["spearman"] == pytest.approx(learner["mine"], abs=0.05)
+    assert evaluated["models"][0]["metrics"]["mine"]["spearman"] == pytest.approx(learner["mine"], abs=0.05)
 
     uploaded = {}
 

@@ -1,12 +1,13 @@
-"""Compare models with each other and with lexical baselines, on your own files or on the tasks of a config.
+"""Compare models with each other, together, and with lexical baselines, on your own files or on the tasks of a config.
 
-    raysed evaluate --models MODEL --task pairs.csv --task my-retrieval/ --task labelled.tsv
-    raysed evaluate --models runs/quickstart/model bundled:encoder
-    raysed evaluate --models MODEL --config minilm3-cpu
+    raysed evaluate --models A B C --task pairs.csv --task my-retrieval/ --task labelled.tsv --dev pairs-dev.csv
+    raysed evaluate --models runs/quickstart/model vectors.parquet
+    raysed evaluate --config tickets-small.yaml
 
-A model is a directory or hub id of a sentence-transformers model or a plain transformer. The embedding of a plain
-transformer is the mean over tokens and --pool-layers. A config contributes `evaluation`, `encoder.max_length`,
-`encoder.pool_layers`, `resources` and `seed`.
+A model is whatever can be a teacher: a sentence-transformers model or a plain transformer (directory or hub id), or a
+.parquet file with the columns sentence and embedding. Several are also scored all combined, all except one, and as the
+best subset on the dev task. A config contributes `teachers` (unless you name --models), `evaluation`, `combination`,
+`resources` and `seed`.
 """
 
 import argparse
@@ -16,9 +17,11 @@ from typing import TYPE_CHECKING
 
 from raysed.cli import check_output, write_output
 from raysed.commands import add_names, add_tasks, parser_of, refuse_renamed
+from raysed.errors import UserError
 
 if TYPE_CHECKING:
     from raysed.config import Config
+    from raysed.score.tasks import Evaluation
 
 AFTER_STOP = "Run the same command again to start over."
 
@@ -26,52 +29,66 @@ AFTER_STOP = "Run the same command again to start over."
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     result = parser_of(__doc__, "--set")
-    add_names(result, "--models", "MODEL", "directories or hub ids", required=True)
+    add_names(result, "--models", "MODEL", "models, or .parquet files of embeddings; default: the config's teachers")
     add_tasks(result, "graded pairs, labelled texts or a directory in BEIR's layout, instead of the tasks of a config")
+    result.add_argument("--dev", metavar="TASK", help="choose the best subset on this task; default: all tasks")
     result.add_argument("--config", help="a name from raysed/configs/ or a YAML file; quickstart if no task is given")
-    layers = "average this many last layers of plain transformers, or first_last"
-    result.add_argument("--pool-layers", metavar="LAYERS", help=layers)
+    layers = "average this many last layers of plain transformers, or first_last; default: 1, or the config's"
+    result.add_argument("--pool-layers", metavar="LAYERS", type=_layers, help=layers)
     refuse_renamed(result, {"--model": "--models", "--layers": "--pool-layers"})
-    result.add_argument("--output", type=Path, help="write all scores to this JSON file")
+    result.add_argument("--output", type=Path, help="write all numbers to this JSON file")
     return result
 
 
+def _layers(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
+
+
 def job(arguments: argparse.Namespace) -> None:
-    """Load the tasks, score one model after another, and print tables."""
-    config = _settings(arguments)
+    """Score all models and print tables."""
+    from raysed.config import find_config, load_config
+
+    has_tasks = arguments.tasks or arguments.dev
+    path = find_config(arguments.config or "quickstart") if arguments.config or not has_tasks else None
+    config = load_config(path, arguments.overrides)
+    models = _models(arguments, config)
     if arguments.output:
         check_output(arguments.output)
 
     from raysed.process import prepare_process
 
     prepare_process()
-    from raysed.model.load import check_layers
-    from raysed.plan.check import load_evaluation
-    from raysed.score.tasks import Evaluation
-    from raysed.side_by_side import describe, score_baselines, score_model
+    from raysed.api import Comparison
+    from raysed.side_by_side import compare
 
-    evaluation = Evaluation.load(config.evaluation, config.seed) if arguments.tasks else load_evaluation(config)
-    for name in arguments.models:
-        check_layers(name, config.encoder.pool_layers, asked_for="pool_layers" in config.encoder.model_fields_set)
-    models = [score_model(name, evaluation, config) for name in dict.fromkeys(arguments.models)]
-    baselines, tasks = score_baselines(evaluation), config.evaluation.report_tasks()
-    for text in describe(baselines, models, evaluation, tasks):
-        print(f"\n{text}")
+    config, evaluation = _with_tasks(arguments, config)
+    comparison = Comparison(*compare(config.model_copy(update={"teachers": models}), evaluation))
+    print(f"\n{comparison}")
     if arguments.output:
-        rows = [{key: value for key, value in row.items() if key != "outcomes"} for row in [*baselines, *models]]
-        about = {"aggregation": config.evaluation.aggregation, "max_length": config.encoder.max_length}
-        write_output(arguments.output, json.dumps({"tasks": tasks, **about, "models": rows}, indent=1) + "\n")
+        write_output(arguments.output, json.dumps(comparison, indent=1) + "\n")
 
 
-def _settings(arguments: argparse.Namespace) -> "Config":
-    """Return the settings; `--task` replaces the tasks of a config."""
-    from raysed.config import find_config, load_config
+def _models(arguments: argparse.Namespace, config: "Config") -> list:
+    """Return the settings of the models: those of `--models`, or the teachers of the config."""
+    from raysed.config import make_config
 
-    layers = [f"encoder.pool_layers={arguments.pool_layers}"] if arguments.pool_layers else []
-    path = find_config(arguments.config or "quickstart") if arguments.config or not arguments.tasks else None
-    config = load_config(path, [*arguments.overrides, *layers])
-    if not arguments.tasks:
-        return config
-    from raysed.score.tasks import with_tasks
+    blocks = [{"path": path} for path in dict.fromkeys(arguments.models)]
+    blocks = blocks or [teacher.model_dump(mode="json", exclude_unset=True) for teacher in config.teachers]
+    if not blocks:
+        raise UserError("there is nothing to score; name --models, or a --config with teachers")
+    if arguments.pool_layers is not None:
+        blocks = [{**block, "pool_layers": arguments.pool_layers} for block in blocks]
+    return make_config({"teachers": blocks}).teachers
 
-    return config.model_copy(update={"evaluation": with_tasks(config.evaluation, arguments.tasks)})
+
+def _with_tasks(arguments: argparse.Namespace, config: "Config") -> tuple["Config", "Evaluation"]:
+    """Return the config with the tasks that are named here, if any, and the tasks as they are scored."""
+    from raysed.plan.check import load_evaluation
+    from raysed.score.seen import without_seen
+    from raysed.score.tasks import Evaluation, with_tasks
+
+    if not (arguments.tasks or arguments.dev):
+        return config, load_evaluation(config)
+    chosen = with_tasks(config.evaluation, arguments.tasks, arguments.dev)
+    config = config.model_copy(update={"evaluation": chosen})
+    return config, without_seen(Evaluation.load(chosen, config.seed), chosen, {})

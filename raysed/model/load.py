@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import AutoConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 from transformers.utils import find_adapter_config_file
 
 from raysed.config import EncoderConfig, Layers, Role
@@ -139,22 +139,6 @@ def load_model(
     return NativeModel(encoder.to(device), tokenizer, layers, max_length, token_budget=token_budget, prompts=prompts)
 
 
-def check_layers(name: str, layers: Layers, asked_for: bool) -> None:
-    """Raise UserError if a model has fewer layers than the pooling needs.
-
-    A model with its own pooling is checked only if the user asked for these layers.
-    """
-    directory = model_directory(name)
-    if (directory / "modules.json").is_file() and not asked_for:
-        return
-    try:
-        count = getattr(AutoConfig.from_pretrained(directory, trust_remote_code=False), "num_hidden_layers", None)
-    except LOAD_ERRORS:  # loading will report it; or the transformer is in a subdirectory
-        return
-    if count is not None:
-        _check_depth(layers, count, f"--models {name}")
-
-
 def _check_kind(directory: Path, name: str) -> None:
     """Refuse models marked as another kind; warn that a classifier's head is ignored.
 
@@ -174,7 +158,7 @@ def _check_depth(layers: Layers, count: int, place: str) -> None:
     try:
         blocks_of(layers, count)
     except UserError as error:
-        raise UserError(f"{error}; choose fewer with --pool-layers or encoder.pool_layers", setting=place) from None
+        raise UserError(f"{error}; choose fewer with --pool-layers or pool_layers", setting=place) from None
 
 
 def _load_modules(directory: Path, token_budget: int | None, device: str) -> NativeModel | LibraryModel:

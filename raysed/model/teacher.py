@@ -32,6 +32,7 @@ class Teacher(ABC):
         is_model: a learner can start from its path.
         is_stored: its vectors are looked up, so its speed means nothing.
         parameters: 0 if unknown.
+        description: how a model pools, in words.
         identity: fingerprint of its vectors, independent of its name and location.
     """
 
@@ -45,6 +46,7 @@ class Teacher(ABC):
     is_model: ClassVar[bool] = False
     is_stored: ClassVar[bool] = False
     parameters: ClassVar[int] = 0
+    description: ClassVar[str] = ""
     identity: ClassVar[str]
     _directory: ClassVar[Path | None] = None
     """A model's files, which may have prompts."""

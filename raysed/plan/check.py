@@ -14,7 +14,7 @@ from raysed.model.pretrained import check_encoder, load_encoder, load_tokenizer,
 from raysed.model.teacher import Teacher, load_teacher
 from raysed.plan.consistency import check_depths, check_settings, check_width
 from raysed.plan.requirements import reads_corpus, view_kinds
-from raysed.recipe import Recipe
+from raysed.recipe import Recipe, parse_recipes
 from raysed.registry import stages
 from raysed.score.seen import without_seen
 from raysed.score.tasks import Evaluation
@@ -58,7 +58,8 @@ def check(config: Config) -> Job:
     """Check recipes, encoder, corpus and tasks; train and start nothing."""
     recipes = check_settings(config)
     config = with_absolute_paths(config)
-    teachers, widths = check_teachers(config)  # before the encoder, which may be half of the first teacher
+    teachers = load_teachers(config)
+    widths = check_teachers(config, teachers)  # before the encoder, which may be half of the first teacher
     _check_start(config)
     if config.sed.widths:
         check_width(config, width_of(config.encoder))
@@ -117,7 +118,7 @@ def _check_start(config: Config) -> None:
 
 def load_evaluation(config: Config) -> Evaluation:
     """Read the tasks of a config as a run scores them, without the pairs that its recipes train on."""
-    recipes = check_settings(config)
+    recipes = parse_recipes(config.recipes)
     return _evaluation(config, recipes, *_pairs_and_views(config, recipes))
 
 
@@ -142,29 +143,33 @@ def _evaluation(
     return without_seen(Evaluation.load(config.evaluation, config.seed), config.evaluation, items)
 
 
-def check_teachers(config: Config) -> tuple[list[Teacher], tuple[int, ...]]:
-    """Check the teachers, loaded one at a time, and return them with their widths."""
-    teachers, widths = [], []
+def load_teachers(config: Config) -> list[Teacher]:
+    """Return the teachers; their models are loaded when they are first used."""
+    budget = config.resources.encode_token_budget
+    return [load_teacher(block, budget, encoder=config.encoder) for block in config.teachers]
+
+
+def check_teachers(config: Config, teachers: Sequence[Teacher]) -> tuple[int, ...]:
+    """Check the teachers, loaded one at a time, and return their widths."""
+    widths = []
     known: dict[str, Teacher] = {}
-    for block in config.teachers:
-        teacher = load_teacher(block, config.resources.encode_token_budget, encoder=config.encoder)
+    for teacher in teachers:
         same = known.setdefault(teacher.identity, teacher)  # before loading: loaded files may be newer
         if same is not teacher:
             raise UserError(
-                f"teachers: {same.config.path!r} and {block.path!r} are the same; name it once "
+                f"teachers: {same.config.path!r} and {teacher.config.path!r} are the same; name it once "
                 "(combination.weights can double it)"
             )
         teacher.check()
         widths.append(teacher.width)
-        if len(config.teachers) > 1:
+        if len(teachers) > 1:
             teacher.unload()
-        teachers.append(teacher)
     if len(set(widths)) > 1 and config.combination.how == "mean":
         listed = ", ".join(f"{teacher.title} {width}" for teacher, width in zip(teachers, widths))
         raise UserError(
             f"combination.how: mean needs teachers of equal width, but they have {listed}; use concatenated"
         )
-    return teachers, tuple(widths)
+    return tuple(widths)
 
 
 def _view_rows(kind: str, config: Config, nli: PairRows | None) -> PairRows:

@@ -9,13 +9,8 @@ import numpy as np
 from raysed.config import CombinationConfig
 from raysed.model.combination import MOST_EXHAUSTIVE, choose_teachers, combined, prepared
 from raysed.score.intervals import NO_DIFFERENCE, Difference, interval, resample
-from raysed.score.metrics import unit
 from raysed.score.tasks import Evaluation, ModelScores, mean_score
 from raysed.store.progress import steps
-
-NEIGHBOURS = 10
-FEWEST_SENTENCES = 100
-"""With fewer, teachers share neighbours by chance."""
 
 Subset = tuple[int, ...]
 """Ascending indices of teachers."""
@@ -153,27 +148,3 @@ def _mean_of(tasks: Sequence[str]) -> str:
 
 def _position(gain: Mapping[str, Any]) -> str:
     return Difference(gain["value"], gain["ends"]).position()
-
-
-# -- without labels --------------------------------------------------------------------------------------------------
-
-
-def agreement(embeddings: Sequence[np.ndarray], titles: Sequence[str]) -> dict[str, Any]:
-    """Return how much teachers agree, from their embeddings [N, D_k] of the same sentences, N of at least 100.
-
-    The neighbours of a sentence are the ten others with the highest cosine. `shared` is the percentage that both
-    teachers find, `by_chance` the percentage expected of random neighbours.
-    """
-    count, near = len(embeddings[0]), []
-    for x_ND in embeddings:
-        x_ND = unit(np.asarray(x_ND, np.float32))
-        cosine_NN = x_ND @ x_ND.T
-        np.fill_diagonal(cosine_NN, -np.inf)
-        near_NN = np.zeros(cosine_NN.shape, bool)
-        np.put_along_axis(near_NN, np.argpartition(-cosine_NN, NEIGHBOURS, axis=1)[:, :NEIGHBOURS], True, axis=1)
-        near.append(near_NN)
-    pairs = [
-        {"teachers": [titles[i], titles[j]], "shared": 100 * float((near[i] & near[j]).sum() / near[i].sum())}
-        for i, j in combinations(range(len(near)), 2)
-    ]
-    return {"sentences": count, "by_chance": 100 * NEIGHBOURS / (count - 1), "pairs": pairs}

@@ -15,7 +15,8 @@ log = logging.getLogger(__name__)
 
 _EVERY_S = 1.0
 """How often `steps` updates the progress, which decides itself when to print."""
-_is_shown = True
+_silences = 0
+"""How many callers want no output: runs and comparisons in several threads may."""
 _listeners: list[Callable[[dict[str, Any]], None]] = []
 
 
@@ -31,13 +32,13 @@ def listening(listener: Callable[[dict[str, Any]], None]) -> Iterator[None]:
 
 @contextmanager
 def shown(wanted: bool) -> Iterator[None]:
-    """Turn progress output on or off while the block runs."""
-    global _is_shown
-    before, _is_shown = _is_shown, wanted
+    """Print no progress while the block runs, unless it is wanted."""
+    global _silences
+    _silences += not wanted
     try:
         yield
     finally:
-        _is_shown = before
+        _silences -= not wanted
 
 
 def emit(**facts: Any) -> None:
@@ -93,7 +94,7 @@ class Progress:
         self._write(f"{self._title}: done in {duration(seconds)}{' · ' if note else ''}{note}", "\n")
 
     def _write(self, text: str, end: str) -> None:
-        if not _is_shown:
+        if _silences:
             return
         if self._terminal:
             width = shutil.get_terminal_size().columns - 1

@@ -41,7 +41,7 @@ def corpus(path, **settings) -> list[str]:
 
 
 def test_a_first_line_that_is_no_header_has_no_names_of_columns(tmp_path):
-    """`evaluate` asks for them, to tell sentences from a table."""
+    """A survey asks for them."""
     for first in ("e" + "\u0301\u0323" * 100_000, "a carriage\rreturn"):
         assert column_names(local_file(write(tmp_path / "a.txt", f"{first}\nAnother one.\n"))) == [first]
 

@@ -40,7 +40,7 @@ def test_a_table_learns_and_is_exported(tmp_path):
     assert losses[-1] < 0.7 * losses[0]
 
     assert load_model(first.path).embed(["A sentence."]).shape == (1, 32)
-    scored = raysed.evaluate(first.path, [tasks["generated-test"]])["test"]["spearman"]
+    scored = raysed.evaluate(first.path, [tasks["generated-test"]])["models"][0]["metrics"]["test"]["spearman"]
     assert scored == pytest.approx(first.scores["teachers-sed-whiten/learner"]["mean"], abs=0.05)
     modules = json.loads((Path(first.path) / "modules.json").read_text())
     assert [module["type"].rpartition(".")[2] for module in modules] == ["StaticEmbedding", "Dense"]

@@ -7,7 +7,7 @@ import pytest
 
 from raysed.config import CombinationConfig
 from raysed.data.graded import StsTask
-from raysed.score.ensemble import Ensemble, agreement, by_title, summary_lines
+from raysed.score.ensemble import Ensemble, by_title, summary_lines
 from raysed.score.intervals import interval, resample
 from raysed.score.kinds.neighbours import Neighbours
 from raysed.score.kinds.pairs import Pairs
@@ -117,22 +117,3 @@ def test_what_is_said_of_a_choice_depends_on_what_it_was_made_on():
         worth, choice = summary_lines(worth_of([*chosen], [*dev]))
         assert worth.endswith("with 80.0; both together score 81.2, 1.2 (0.5 to 2.0) above it.")
         assert choice.startswith(said)
-
-
-def test_agreement_is_the_mean_overlap_of_ten_neighbours():
-    rng = np.random.default_rng(2)
-    embeddings = [rng.normal(size=(120, width)) for width in (4, 4, 7)]
-    embeddings[1] = embeddings[0] @ np.linalg.qr(rng.normal(size=(4, 4)))[0] * 5  # no cosine changes
-    found = agreement(embeddings, ["A", "B", "C"])
-
-    def near(x_ND: np.ndarray, i: int) -> set[int]:
-        cosine_N = [x @ x_ND[i] / np.linalg.norm(x) / np.linalg.norm(x_ND[i]) for x in x_ND]
-        return set(sorted((j for j in range(120) if j != i), key=lambda j: -cosine_N[j])[:10])
-
-    def overlap(x_ND: np.ndarray, y_ND: np.ndarray) -> float:
-        return 100 * np.mean([len(near(x_ND, i) & near(y_ND, i)) / 10 for i in range(120)])
-
-    assert [pair["teachers"] for pair in found["pairs"]] == [["A", "B"], ["A", "C"], ["B", "C"]]
-    expected = [100, *(overlap(embeddings[k], embeddings[2]) for k in (0, 1))]
-    assert [pair["shared"] for pair in found["pairs"]] == pytest.approx(expected)
-    assert found["sentences"] == 120 and found["by_chance"] == pytest.approx(100 * 10 / 119)

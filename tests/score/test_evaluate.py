@@ -1,4 +1,4 @@
-"""Models scored side by side; mistakes are one sentence each."""
+"""Models side by side, alone and together; mistakes are one sentence each."""
 
 import json
 import re
@@ -8,15 +8,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from sentence_transformers import SentenceTransformer
 
 import raysed
 from raysed import bundled
 from raysed.cli import main_of
-from raysed.commands import evaluate, teachers
+from raysed.commands import evaluate
 from raysed.config import EvaluationConfig
-from raysed.score.tasks import Evaluation, tasks_of
+from raysed.data.graded import StsTask
+from raysed.score.kinds.pairs import Pairs
+from raysed.score.tasks import Evaluation, main_score, tasks_of
 
 
 @pytest.fixture
@@ -27,11 +31,7 @@ def tasks(tmp_path, sentences) -> Path:
     for file in files.values():
         rows = [f"all\t{rng.uniform(0, 5):.2f}\t{a}\t{b}" for a, b in zip(rng.permutation(sentences[:-1]), sentences)]
         Path(file).write_text("\n".join(["subset\tscore\tsentence1\tsentence2", *rows]) + "\n")
-    config = {
-        "encoder": {"max_length": 12, "pool_layers": 2},
-        "evaluation": {"tasks": files, "dev": "first"},
-        "resources": {"gpu": False},
-    }
+    config = {"evaluation": {"tasks": files, "dev": "first"}, "resources": {"gpu": False, "encode_precision": "fp32"}}
     (tmp_path / "tiny.yaml").write_text(json.dumps(config))
     return tmp_path / "tiny.yaml"
 
@@ -53,33 +53,44 @@ def call(undone, monkeypatch, capsys) -> Callable[..., str]:
 PRECISE = "resources.encode_precision=fp32"
 
 
-def table(text: str, title: str) -> dict[str, dict[str, float]]:
+def table(text: str, title: str) -> dict[str, dict[str, float | None]]:
     """The rows of the table that has this column, by model and column; names hold no double space."""
     block = next(part for part in text.split("\n\n") if part.startswith("models") and title in part.splitlines()[0])
     header, _, *rows = [re.split(r" {2,}", line.strip()) for line in block.splitlines()]
-    names = [name for cell in header[1:] for name in cell.split()]
-    return {row[0]: dict(zip(names, map(float, row[1:]))) for row in rows}
+    cells = [[None if cell == "-" else float(cell.replace(",", "")) for cell in row[1:]] for row in rows]
+    return {row[0]: dict(zip(header[1:], values, strict=True)) for row, values in zip(rows, cells)}
 
 
 def test_several_models_are_in_the_tables(call, exports, tiny_encoder_dir, tasks, tmp_path):
-    chosen = [str(exports["2"]), str(exports["flow"]), str(tiny_encoder_dir)]
-    words = ["--models", *chosen]
-    out = call("--config", tasks, *words, "--output", tmp_path / "o.json")
+    """As teachers: those of a config, each with its own pooling."""
+    plain = {"path": str(tiny_encoder_dir), "name": "plain", "pool_layers": 2, "max_length": 12}
+    chosen = [{"path": str(exports["2"]), "name": "two"}, {"path": str(exports["flow"]), "name": "flow"}, plain]
+    config = json.loads(tasks.read_text()) | {"teachers": chosen, "recipes": ["teachers-sed"]}
+    tasks.write_text(json.dumps(config))
+    out = call("--config", tasks, "--output", tmp_path / "o.json")
     similarity = table(out, "second")
-    assert list(similarity) == ["word overlap", "TF-IDF", *chosen]
+    names = ["two", "flow", "plain"]
+    assert list(similarity) == ["word overlap", "TF-IDF", *names]
     document = json.loads((tmp_path / "o.json").read_text())
-    assert [model["model"] for model in document["models"]] == list(similarity)
-    for model in document["models"]:
-        shown = similarity[model["model"]]
+    assert document["tasks"] == ["second"], "the dev task is not in the headline"
+    assert [row["model"] for row in document["baselines"] + document["models"]] == list(similarity)
+    for row in document["baselines"] + document["models"]:
+        shown = similarity[row["model"]]
         for task in ("first", "second"):
-            assert shown[task] == pytest.approx(model["metrics"][task]["spearman"], abs=0.006)
-        assert shown["mean"] == shown["second"], "the dev task is not in the headline"
-    assert similarity[chosen[0]] == similarity[chosen[2]], "an export without calibration is its encoder"
-    assert similarity[chosen[0]] != similarity[chosen[1]]
+            assert shown[task] == pytest.approx(row["metrics"][task]["spearman"], abs=0.006)
+        assert shown["mean"] == shown["second"]
+        assert "outcomes" not in row
+    scores = [[similarity[name][task] for task in ("first", "second")] for name in names]
+    assert scores[0] == scores[2], "an export without calibration is its encoder"
+    assert scores[0] != scores[1]
+    assert all(row["sentences_per_second"] > 0 and row["parameters"] > 16 == row["width"] for row in document["models"])
+    assert "plain: mean over tokens, layers 2; 12 tokens" in out
+    of_one = call("--config", tasks, "--pool-layers", 1)
+    assert "plain: mean over tokens, layers 1; 12 tokens" in of_one and "two: mean over tokens, layers 2;" in of_one
 
 
 def test_queries_and_documents_have_their_prompts(call, exports, sentences, tmp_path):
-    """Wherever models are scored: by this command, by `raysed teachers`, and from Python."""
+    """Wherever models are scored: by the command, and from Python by path, settings or object."""
     path, search = shutil.copytree(exports["1"], tmp_path / "model"), tmp_path / "search"
     prompts = {"prompts": {"query": "the big red ", "document": "on "}}
     (path / "config_sentence_transformers.json").write_text(json.dumps(prompts))
@@ -95,15 +106,10 @@ def test_queries_and_documents_have_their_prompts(call, exports, sentences, tmp_
     x_UD = np.concatenate([model.encode_query(texts[1:31]), model.encode_document(texts)])
     expected = pytest.approx(task.metrics(task.outcome(x_UD))["ndcg@10"], abs=1e-3)
     assert task.metrics(task.outcome(model.encode(task.sentences)))["ndcg@10"] != expected
-    output = tmp_path / "o.json"
-    call("--models", path, "--task", search, "--output", output)
-    assert json.loads(output.read_text())["models"][-1]["metrics"]["search"]["ndcg@10"] == expected
-    words = ["--teachers", str(path), str(exports["2"]), "--task", str(search), "--output", str(output)]
-    words += ["--set", PRECISE]
-    teachers.job(teachers.parser().parse_args(words))
-    assert json.loads(output.read_text())["worth"]["rows"][0]["tasks"]["search"] == expected
+    call("--models", path, "--task", search, "--output", tmp_path / "o.json", "--set", PRECISE)
+    assert json.loads((tmp_path / "o.json").read_text())["models"][0]["metrics"]["search"]["ndcg@10"] == expected
     for given in (path, {"path": str(path)}, model):
-        assert raysed.evaluate(given, [str(search)])["search"]["ndcg@10"] == expected
+        assert raysed.evaluate(given, [str(search)])["models"][0]["metrics"]["search"]["ndcg@10"] == expected
 
 
 def test_files_need_no_config(call, tmp_path):
@@ -123,13 +129,121 @@ def test_files_need_no_config(call, tmp_path):
         "query-id\tcorpus-id\tscore\n" + "".join(f"{i}\t{i}\t1\n" for i in range(10))
     )
     words = [word for source in (pairs, topics, found) for word in ("--task", source)]
-    out = call("--models", "bundled:encoder", *words, "--output", tmp_path / "o.json")
-    scores = out[out.index("models ") :]
-    header = scores.splitlines()[0].split()
-    assert header == ["models", "mean", "mine", "topics", "search"]
-    by_name = {line.split("  ")[0]: line.split()[-len(header) + 1 :] for line in scores.splitlines()[2:6]}
-    assert list(by_name) == ["word overlap", "TF-IDF", "BM25", "bundled:encoder"]
-    assert by_name["bundled:encoder"][-1] == by_name["BM25"][-1] == "100.00"
-    assert "the best lexical baseline" in out and "95 % intervals" in out
-    document = json.loads((tmp_path / "o.json").read_text())
-    assert "outcomes" not in document["models"][-1]
+    out = call("--models", "bundled:encoder", *words)
+    scores = table(out, "search")
+    assert list(scores) == ["word overlap", "TF-IDF", "BM25", "bundled"]
+    assert {"mean", "mine", "topics", "search"} <= scores["bundled"].keys()
+    assert scores["bundled"]["search"] == scores["BM25"]["search"] == 100
+    assert "the best lexical baseline" in out and "gain" not in out, "one model has no combinations"
+
+
+# -- together --------------------------------------------------------------------------------------------------------
+
+WORDS = "cat dog sun rain tree house road river bread cheese milk stone".split()
+SENTENCES = [f"the {a} and the {b}" for a in WORDS for b in WORDS]
+
+
+def embed(path: str, seed: int, sentences=SENTENCES) -> None:
+    """Writes embeddings that follow the words, by vectors of its own and noise."""
+    rng = np.random.default_rng(seed)
+    of = {word: rng.normal(size=6) for word in WORDS}
+    x_ND = np.array([of[text.split()[1]] + of[text.split()[4]] for text in sentences])
+    x_ND += 0.8 * rng.normal(size=x_ND.shape)
+    pq.write_table(pa.table({"sentence": sentences, "embedding": x_ND.astype(np.float32).tolist()}), path)
+
+
+def pairs_of(seed: int) -> list[tuple[float, str, str]]:
+    rng = np.random.default_rng(seed)
+    pairs = [(SENTENCES[a], SENTENCES[b]) for a, b in rng.integers(len(SENTENCES), size=(60, 2))]
+    return [(len(set(a.split()) & set(b.split())) - 2.0, a, b) for a, b in pairs]
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for seed, name in enumerate(("dev", "pairs"), 1):
+        lines = ["score\tsentence1\tsentence2", *(f"{score}\t{a}\t{b}" for score, a, b in pairs_of(seed))]
+        Path(f"{name}.tsv").write_text("\n".join(lines))
+    judged = ["query-id\tcorpus-id\tscore", *(f"{i}\t{i + 1}\t1" for i in range(20))]
+    Path("search/qrels").mkdir(parents=True)
+    Path("search/qrels/test.tsv").write_text("\n".join(judged))
+    for name, some in (("corpus", SENTENCES), ("queries", SENTENCES[:20])):
+        lines = [json.dumps({"_id": str(i), "text": text}) for i, text in enumerate(some)]
+        Path(f"search/{name}.jsonl").write_text("\n".join(lines))
+    for seed, name in enumerate("ab"):
+        embed(f"{name}.parquet", seed)
+
+
+@pytest.fixture
+def together(files, call) -> Callable[[str], tuple[str, dict]]:
+    """Runs the command; returns what it shows, and the JSON."""
+
+    def run(words: str) -> tuple[str, dict]:
+        shown = call("--models", *words.split(), "--output", "o.json")
+        return shown, json.loads(Path("o.json").read_text())
+
+    return run
+
+
+def test_models_alone_and_together_by_kind_of_task(together):
+    shown, found = together("a.parquet b.parquet --task pairs.tsv --task search --dev dev.tsv")
+    worth = found["worth"]
+    assert worth["kinds"] == {"pairs": ["pairs"], "retrieval": ["search"]} and found["tasks"] == ["pairs", "search"]
+    assert worth["dev"] == ["dev"] and [row["teachers"] for row in worth["rows"]] == [["a"], ["b"], ["a", "b"]]
+    chosen_by = {frozenset(pair) for _, *pair in pairs_of(1)}
+    of_its_own = [(a, b, score) for score, a, b in pairs_of(2) if frozenset((a, b)) not in chosen_by]
+    assert 3 < len(of_its_own) < 60
+    first, second, gold = zip(*of_its_own)
+    evaluation = Evaluation([Pairs(StsTask("pairs", {"": (list(first), list(second), np.array(gold))}))])
+    vectors = {row["sentence"]: row["embedding"] for row in pq.read_table("a.parquet").to_pylist()}
+    alone = main_score(evaluation.score(np.array([vectors[text] for text in evaluation.sentences])).metrics["pairs"])
+    assert worth["rows"][0]["tasks"]["pairs"] == pytest.approx(alone, abs=1e-4)
+    assert found["models"][0]["metrics"]["pairs"]["spearman"] == pytest.approx(alone, abs=1e-4)
+    assert found["models"][0]["sentences_per_second"] is None, "stored vectors have no speed"
+    assert f"{worth['rows'][2]['scores']['mean']:.2f}" in shown and "(best on dev)" in shown
+    assert "gain over the best teacher" in shown
+    raysed_found = raysed.evaluate(["a.parquet", "b.parquet"], ["pairs.tsv", "search"], dev="dev.tsv")
+    assert json.loads(json.dumps(raysed_found)) == found and str(raysed_found) in shown
+
+
+def test_a_mean_weighs_models_as_asked(together):
+    words = "a.parquet b.parquet --task pairs.tsv --set combination.how=mean --set combination.weights="
+    equal, first = (together(f"{words}{weights}")[1]["worth"]["rows"] for weights in ("[1,1]", "[1,0.000001]"))
+    scores = [row["scores"]["mean"] for row in equal]
+    assert first[2]["scores"]["mean"] == pytest.approx(scores[0], abs=0.1) != pytest.approx(scores[2], abs=0.1)
+
+
+def test_the_scored_data_says_what_it_can_show(together):
+    shown, _ = together("a.parquet b.parquet --task pairs.tsv")
+    ends = re.search(r"is [\d.]+ \(([-\d.]+) to ([-\d.]+).* below \w, the best of these", shown)
+    low, high = map(float, ends.groups())
+    smallest = float(re.search(r"\n60 pairs: differences below about (\d+) points may be chance", shown)[1])
+    assert smallest == pytest.approx((high - low) / 2, abs=0.6)
+
+
+def test_choices_on_the_only_task_say_so(together):
+    assert "chosen by these same scores" in together("a.parquet b.parquet --task pairs.tsv")[0]
+
+
+def test_a_task_that_a_file_does_not_know_is_left_out(together):
+    embed("c.parquet", 5, sorted({text for _, *pair in pairs_of(2) for text in pair}))
+    shown, found = together("a.parquet c.parquet --task pairs.tsv --dev dev.tsv")
+    assert "left out: dev: c has no embeddings for some of its sentences" in shown
+    assert found["worth"]["tasks"] == ["pairs"] and found["left_out"] == {"dev": "c"}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--task pairs.tsv", "there is nothing to score; name --models, or a --config with teachers"),
+        ("--models a.parquet same.parquet --task pairs.tsv", "teachers: .* and 'same.parquet' are the same; name it.*"),
+        ("--models a.parquet members --task pairs.tsv", "teachers: 'members' exists only within a run; name models.*"),
+        ("--models a.parquet b.parquet --task pairs.tsv --set combination.weights=[1]", "combination.weights has 1 .*"),
+        ("--models a.parquet --task bundled:generated-dev", "no task is left: a has no embeddings for some .*; add .*"),
+    ],
+)
+def test_mistakes_end_in_one_sentence(files, undone, monkeypatch, capsys, words, sentence):
+    shutil.copy("a.parquet", "same.parquet")
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", *words.split()])
+    assert main_of(evaluate.job, evaluate.parser()) == 2
+    assert re.fullmatch(f"error: {sentence}\n", capsys.readouterr().err)

@@ -70,6 +70,10 @@ class ModelTeacher(Teacher):
     def parameters(self) -> int:
         return self._model.parameters
 
+    @property
+    def description(self) -> str:
+        return self._model.description
+
     def embed(self, sentences: Sequence[str], role: Role = "") -> np.ndarray:
         texts = sentences if role in self.prompts else self._with_prompt(sentences, role)
         return self._model.embed(texts, role)

@@ -11,7 +11,7 @@ from raysed.recipe import SED, TEACHERS
 from raysed.report.results import RunResults
 from raysed.report.scores import signed
 from raysed.report.section import Block, Section
-from raysed.score.ensemble import NEIGHBOURS, summary_lines
+from raysed.score.ensemble import summary_lines
 from raysed.store.text import Table, number
 
 _LEARNER = f"{TEACHERS}-{SED}"
@@ -105,20 +105,6 @@ def gain_blocks(found: Mapping[str, Any]) -> Iterator[Block]:
     if len(set(best.values())) > 1:
         listed = "; ".join(f"{title} ({column})" for column, title in best.items())
     yield f"Best teacher: {listed}. In brackets: 95 % intervals over the sampling of pairs, queries and texts."
-
-
-def agreement_blocks(found: Mapping[str, Any]) -> Iterator[Block]:
-    """Yield a table of how much teachers agree, from `raysed.score.ensemble.agreement`."""
-    columns = {
-        "teachers": lambda pair: " and ".join(pair["teachers"]),
-        "neighbours that both find": lambda pair: f"{pair['shared']:.1f}%",
-    }
-    yield Table.of(sorted(found["pairs"], key=lambda pair: pair["shared"]), columns)
-    yield (
-        f"Share of each sentence's {NEIGHBOURS} nearest neighbours among {found['sentences']:,} sentences; chance: "
-        f"{found['by_chance']:.1f}%. Teachers that agree add little to each other. Teachers that differ may "
-        "complement each other, or one may just be worse; this table does not show which."
-    )
 
 
 def _count(value: float | None) -> str:
