@@ -17,7 +17,15 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from raysed.config import PYTHON, Config, check_task_name, find_config, load_config, make_config
+from raysed.config import (
+    PYTHON,
+    Config,
+    TeacherConfig,
+    check_task_name,
+    find_config,
+    load_config,
+    make_config,
+)
 from raysed.config_text import merge
 from raysed.errors import UserError
 from raysed.recipe import TEACHERS
@@ -33,6 +41,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+PASSAGE = 2000
+"""Longest passage of a corpus, in characters."""
 _running = threading.Lock()
 
 
@@ -323,7 +333,7 @@ def distillation(*arguments: Any, **named: Any) -> Config:
         # Few batches contain any one token, so updates may be large.
         settings["sed"] |= {"learning_rate": 1e-2, "batch_size": 256}
     known = defaults.model_dump(mode="json", exclude_unset=True)
-    return _with_lengths(merge(known, settings, Config), options.settings or {}, options.verbose)
+    return _with_lengths(make_config(merge(merge(known, settings, Config), options.settings or {}, Config)))
 
 
 def _learner(
@@ -352,27 +362,22 @@ def _on_tasks(sources: Mapping[str, str], has_dev: bool) -> dict[str, Any]:
     return {"tasks": {name: task.model_dump(mode="json") for name, task in found.items()}, "dev": dev}
 
 
-def _with_lengths(own: dict[str, Any], settings: Mapping[str, Any], verbose: bool) -> Config:
-    """Return the config with passages and tokens that fit its texts, unless `settings` define `encoder.max_length`."""
-    from raysed.model.teacher import kind_of
-    from raysed.plan.draft import survey_corpus
-    from raysed.plan.lengths import fit_lengths, in_passages
+def _with_lengths(config: Config) -> Config:
+    """Return the config with the longest texts that the learner and all its teachers can read; what is set stays."""
+    from raysed.model.teacher import kind_of, limit_of
 
-    config = make_config(merge(own, settings, Config))
-    if "max_length" in config.encoder.model_fields_set:
-        return config
+    known = config.model_dump(mode="json", exclude_unset=True)
+    kinds = [kind_of(block["path"]) for block in known["teachers"]]
     try:
-        survey, paths = survey_corpus(in_passages(config.corpus), 20_000), [block.path for block in config.teachers]
-        found = fit_lengths(survey.sample, survey.report.split > 0, config.corpus, config.encoder, paths)
+        limit = limit_of([block["path"] for block in known["teachers"]], config.encoder)
     except UserError:  # the run's own checks find it again, and name the setting
         return config
-    (print_text if verbose else log.info)(f"lengths of the first texts: {found}")
-    corpus = {"passage_characters": found.passage_characters} if found.passage_characters else {}
-    known = config.model_dump(mode="json", exclude_unset=True)
-    for block in known["teachers"]:
-        if kind_of(block["path"]).is_model:
-            block.setdefault("max_length", found.tokens)  # for plain transformers
-    return make_config(merge(known, {"encoder": {"max_length": found.tokens}, "corpus": corpus}, Config))
+    known["encoder"].setdefault("max_length", limit)
+    for block in (block for block, kind in zip(known["teachers"], kinds) if kind.is_model):
+        block.setdefault("max_length", limit)  # for plain transformers
+    if not any(kind.is_stored for kind in kinds):  # such a file has vectors of whole lines only
+        known.setdefault("corpus", {}).setdefault("passage_characters", min(PASSAGE, config.corpus.max_characters))
+    return make_config(known)
 
 
 def evaluate(models: Any, tasks: Any, dev: Any = None) -> Comparison:
@@ -405,15 +410,31 @@ def evaluate(models: Any, tasks: Any, dev: Any = None) -> Comparison:
 
     quiet_libraries()
     objects: dict[str, Any] = {}  # not `given_objects`: a run may be at work in another thread
-    blocks = [settings_of(model, objects) for model in _as_list(models)]
+    teachers = models_to_compare([settings_of(model, objects) for model in _as_list(models)])
     with tempfile.TemporaryDirectory() as directory:
         sources = _sources(dev, tasks, directory)
         if len(sources) <= (dev is not None):
             raise UserError("tasks: none given; pass graded pairs, labelled texts or a directory in BEIR's layout")
-        config = make_config({"teachers": blocks, "evaluation": _on_tasks(sources, dev is not None)})
+        config = make_config({"evaluation": _on_tasks(sources, dev is not None)})
+        config = config.model_copy(update={"teachers": teachers})
         evaluation = without_seen(Evaluation.load(config.evaluation, config.seed), config.evaluation, {})
     with shown(False):
         return Comparison(*compare(config, evaluation, objects))
+
+
+def models_to_compare(blocks: Iterable[Mapping[str, Any]]) -> list[TeacherConfig]:
+    """Return settings for `compare`: plain transformers read as many tokens as they can, unless a block says how many.
+
+    Args:
+        blocks: settings of teachers.
+    """
+    from raysed.model.teacher import kind_of, limit_of
+
+    lengths = [
+        {"max_length": limit_of([path])} if (path := block.get("path")) and kind_of(path).is_model else {}
+        for block in blocks
+    ]
+    return make_config({"teachers": [{**length, **block} for length, block in zip(lengths, blocks)]}).teachers
 
 
 def _as_list(teachers: Any) -> list[Any]:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from raysed.api import Result
 
 COMMANDS = {
-    "init": "write a first config for your own text",
     "run": "train, distil, calibrate, evaluate and export",
     "distill": "distil one or more models into one small model",
     "evaluate": "score any models side by side, alone and together",

@@ -54,6 +54,24 @@ def test_half_of_the_first_teacher_learns_unless_told_otherwise(distillation, te
     assert (config.encoder.path, config.encoder.keep_layers, config.encoder.model_kwargs) == expected
 
 
+def test_texts_are_read_as_far_as_all_models_can_and_what_is_set_stays(distillation, tiny_encoder_dir):
+    """The tiny encoder has positions for 40 tokens."""
+    plain = str(tiny_encoder_dir)
+    for teacher, settings, expected in (
+        (plain, {}, (40, 40, 2000)),
+        ({"path": plain, "max_length": 12}, {}, (40, 12, 2000)),
+        (plain, {"encoder": {"max_length": 20}}, (20, 40, 2000)),
+        (plain, {"corpus": {"passage_characters": 300}}, (40, 40, 300)),
+        (plain, {"corpus": {"passage_characters": None}}, (40, 40, None)),
+        ("bundled:encoder", {}, (96, 96, 2000)),
+    ):
+        config = distillation([teacher, "members"], "c.txt", "bundled:encoder", settings=settings)
+        found = config.encoder.max_length, config.teachers[0].max_length, config.corpus.passage_characters
+        assert found == expected
+    beside_a_file = distillation([plain, "v.parquet"], "c.txt")
+    assert beside_a_file.encoder.max_length == 40 and beside_a_file.corpus.passage_characters is None
+
+
 def test_a_call_makes_the_settings_of_a_config(distillation):
     """Those of `distill.yaml`, with the call's own in their place."""
     called = distillation(

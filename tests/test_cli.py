@@ -127,7 +127,7 @@ def test_sentences_without_labels_are_no_task(raysed, tmp_path):
 
 
 def test_an_unknown_command_is_a_users_mistake(raysed):
-    known = "init, run, distill, evaluate, status"
+    known = "run, distill, evaluate, status"
     assert raysed("train") == (2, "", f"error: 'train' is not a command; the commands are {known}\n")
     assert raysed()[0] == 2
 
@@ -146,8 +146,6 @@ def test_a_script_does_what_the_command_does(raysed, tmp_path):
     [
         ("evaluate --model A --model B --task pairs.csv", "--model is --models now"),
         ("evaluate --models A --layers 1", "--layers is --pool-layers now"),
-        ("init tickets.txt --teachers A", "write --corpus tickets.txt"),
-        ("init --corpus a.txt --pairs d.csv", "--pairs is --dev (the first file) and --task (each other) now"),
     ],
 )
 def test_an_old_spelling_is_refused_in_a_sentence_with_the_new_one(raysed, words, said):
@@ -155,7 +153,7 @@ def test_an_old_spelling_is_refused_in_a_sentence_with_the_new_one(raysed, words
     assert (code, out) == (2, "") and wrong.endswith(f"error: {said}\n")
 
 
-@pytest.mark.parametrize("name", ["evaluate", "distill", "init"])
+@pytest.mark.parametrize("name", ["evaluate", "distill"])
 def test_options_for_several_may_also_be_repeated(name):
     parser = importlib.import_module(f"raysed.commands.{name}").parser()
     options = {option: action for action in parser._actions for option in action.option_strings if action.help}

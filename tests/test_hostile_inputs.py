@@ -4,6 +4,7 @@ In a sentence `...` stands for any text; «x»9 is nine times x, and LONG a long
 for `raysed run --plan`, which makes every check of a run without starting anything.
 """
 
+import argparse
 import gzip
 import json
 import os
@@ -13,6 +14,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,6 +22,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from raysed import bundled, cli, pipeline
+from raysed.config import make_config
+from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.store.storage import Storage, check_stays
 
 MINE = "evaluation.tasks.generated-dev"
@@ -220,7 +224,7 @@ c.yaml: run: «[»50000 -> config file c.yaml is not valid YAML: it is nested to
 c.yaml: «- »50000 -> config file c.yaml is not valid YAML: it is nested too deeply
 c.yaml: «# \n»100000 -> config file c.yaml is not valid YAML: it has more than 200,000 characters
 c.yaml: run: «1»5000 -> config file c.yaml is not valid YAML: Exceeds the limit (4300 digits) ...
-> init --corpus %
+> corpus %
 a.csv:  -> corpus.source: no usable sentence in a.csv (0 lines: ...
 a.txt: x\n\ny\n -> corpus.source: no usable sentence in a.txt (3 lines: 1 empty, 2 too short, ...
 a.txt: fine\nalso fine\nbr\xffken\n -> a.txt, line 3: not valid UTF-8 (byte 0xff); save ... as UTF-8
@@ -300,7 +304,7 @@ b/qrels/b.tsv: QRELS -> evaluation.tasks.x: ...qrels has no a.tsv; it has b, tes
 s/STS.gs.s.txt: 1\n2\n -> ...STS.input.s.txt has 1 lines, but STS.gs.s.txt beside it has 2
 s/STS.gs.s.txt: x\n -> ...STS.gs.s.txt, line 1: score 'x' is not a number; ...
 s/STS.input.s.txt: a b\n -> ...STS.input.s.txt, line 1: 1 tab-separated columns instead of 2
-> init --corpus d
+> corpus d
 d/4.txt: x\n\ny\n -> ...: no usable sentence in ...0.txt, ... and 2 more (15 ...
 > MINE=t
 t/x:  -> ...t is not a SentEval directory: it has no STS.input.<subset>.txt
@@ -349,7 +353,7 @@ FLOATS = pa.list_(pa.float32())
 MADE: list[tuple[str, str, Content, str]] = [
     ("run --config c.yaml", "c.yaml", BOMB.encode(), "...: its aliases stand for more than 100,000 values"),
     *(
-        (f"init --corpus {name}", name, content, sentence)
+        (f"corpus {name}", name, content, sentence)
         for name, content, sentence in (
             ("a.txt", lambda path: path.symlink_to("/dev/zero"), "...a.txt..."),
             ("a.txt", lambda path: path.symlink_to("a.txt"), "...a.txt..."),
@@ -404,7 +408,7 @@ MADE: list[tuple[str, str, Content, str]] = [
             (POINTER, "is a Git LFS pointer; run git lfs pull to get the file"),
         )
         for command, name, setting in (
-            ("init --corpus 'd/*.txt'", "d/4.txt", "corpus.source"),
+            ("corpus 'd/*.txt'", "d/4.txt", "corpus.source"),
             ("encoder.path=m; recipes=[base]", "m/config.json", "encoder.path"),
             ("recipes=[teachers-sed]; teachers=[m]", "m/model.safetensors", "teachers: ...m'"),
             ("evaluate --models m", "m/tokenizer.json", "teachers: 'm'"),
@@ -424,7 +428,7 @@ MADE: list[tuple[str, str, Content, str]] = [
             b"",
             f"{setting}: ... was written by ...save_to_disk; write ...",
         )
-        for command, setting in (("init --corpus saved", "corpus.source"), (f"{MINE}=saved", MINE))
+        for command, setting in (("corpus saved", "corpus.source"), (f"{MINE}=saved", MINE))
     ),
     (
         "recipes=[teachers-sed]; teachers=[bundled:encoder, x.parquet]; combination.how=mean",
@@ -458,11 +462,6 @@ evaluate --models bundled:encoder --output no/o.json -> --output no/o.json: cann
 evaluate --models bundled:encoder --output . -> --output .: cannot write a file there; ...
 evaluate --models bundled:encoder --output /dev/full -> --output /dev/full: cannot write a file there; ...
 evaluate --models bundled:encoder --output LONG -> --output LONG: cannot write a file there; ...
-init --corpus a.txt --output no/o.json -> --output no/o.json: cannot write a file there; ...
-init --corpus a.txt --output used.yaml -> used.yaml already exists; name another ...
-init --corpus a.txt --dev no.csv -> --dev: no.csv does not exist; name an existing file or a hub ...
-init --corpus a.txt --task same.tsv -> --task: all 5 pairs of same.tsv have the score 3, ...
-init --corpus a.txt --encoder no/model -> encoder.path: 'no/model' is neither a model directory nor ...
 status nothing -> there is no run at ...
 status --storage LONG -> storage: ... cannot be reached: ...
 status NAME --watch -> --watch is no option: follow a run with watch raysed status NAME, or in TensorBoard
@@ -486,11 +485,21 @@ ROWS: list[tuple[str, dict[str, Content], str]] = [
 
 
 def words_of(command: str) -> list[str]:
-    """A command line; `a=1; b=2` is one of settings."""
-    if command.split(" ")[0] in cli.COMMANDS:
+    """A command line; `a=1; b=2` is one of settings, and `corpus SOURCE` reads one."""
+    if command.split(" ")[0] in (*cli.COMMANDS, "corpus"):
         return shlex.split(command)
     options = [part for setting in command.split("; ") for part in ("--set", setting)]
     return ["run", "--plan", *options]
+
+
+def read_corpus(source: str) -> int:
+    """Reads a corpus as a run does; returns the exit code of a command that would."""
+
+    def job(arguments: argparse.Namespace) -> None:
+        for _ in sentence_chunks(make_config({"corpus": {"source": source}}).corpus, 0, CorpusReport()):
+            pass
+
+    return cli.main_of(job, argparse.ArgumentParser(), arguments=[])
 
 
 @pytest.fixture
@@ -500,7 +509,8 @@ def refused(undone, monkeypatch, tmp_path, capfd):
 
     def call(sentence: str, *words: str) -> None:
         monkeypatch.setattr(sys, "argv", ["raysed", *words])
-        code, said = cli.main(), capfd.readouterr().err
+        main = partial(read_corpus, *words[1:]) if words[0] == "corpus" else cli.main
+        code, said = main(), capfd.readouterr().err
         assert code == 2 and said.count("\n") == 1, said
         expected = re.escape(sentence).replace(r"\.\.\.", ".*")
         assert re.fullmatch(rf"error: (/\S*/)?{expected}\n", said), said
@@ -562,7 +572,7 @@ def test_results_do_not_go_with_an_uploaded_working_directory(refused, monkeypat
 
 
 @pytest.mark.usefixtures("undone")
-@pytest.mark.parametrize("words", [["status", "x"], ["status"], ["init", "--corpus", "a.jsonl", "--output", "a.yaml"]])
+@pytest.mark.parametrize("words", [["status", "x"], ["status"]])
 def test_what_somebody_else_wrote_moves_no_cursor(monkeypatch, tmp_path, capfd, words):
     monkeypatch.chdir(tmp_path)
     status = {"state": "failed", "since": 1, "told": 2, "every": 5, "host": "a", "pid": 1, "error": "\x1b[2J"}
@@ -570,8 +580,6 @@ def test_what_somebody_else_wrote_moves_no_cursor(monkeypatch, tmp_path, capfd, 
     (tmp_path / "runs/x/status.json").write_text(json.dumps(status))
     (tmp_path / "runs/\x1b[2J").mkdir()
     (tmp_path / "runs/\x1b[2J/status.json").write_text("damaged")
-    lines = (json.dumps({"text": f"Sentence {n}.", "\x1b[2J": n}) for n in range(20))
-    (tmp_path / "a.jsonl").write_text("\n".join(lines))
     monkeypatch.setattr(sys, "argv", ["raysed", *words])
     assert cli.main() in (0, 1)
     said = capfd.readouterr().out

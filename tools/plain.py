@@ -73,7 +73,7 @@ ENDINGS = {
 """Options that make commands take seconds, by pattern."""
 NEEDS_EXTRA = {
     "raysed run --config my-run.yaml --run on-ray --set resources.engine=ray": {"plain": "[ray]'"},
-    "raysed init --corpus me/text --output text.yaml": {
+    "raysed distill --teachers A --corpus me/text": {
         "plain": "[datasets]'",
         "all": "cannot be read as a hub dataset",
     },
@@ -87,8 +87,8 @@ NEEDS_EXTRA = {
 def shell_commands(text: str) -> list[str]:
     r"""Return the commands of a shell block, without comments and with continued lines joined.
 
-    >>> shell_commands("# all runs\nraysed status  # now\nraysed init --corpus \\\n  a.txt\n")
-    ['raysed status', 'raysed init --corpus a.txt']
+    >>> shell_commands("# all runs\nraysed status  # now\nraysed run --config \\\n  a.yaml\n")
+    ['raysed status', 'raysed run --config a.yaml']
     """
     lines = [re.sub(r"(^|\s+)#\s.*", "", line) for line in re.sub(r"\s*\\\n\s*", " ", text).splitlines()]
     return [line.strip() for line in lines if line]

@@ -51,7 +51,8 @@ def job(arguments: argparse.Namespace) -> None:
     has_tasks = arguments.tasks or arguments.dev
     path = find_config(arguments.config or "quickstart") if arguments.config or not has_tasks else None
     config = load_config(path, arguments.overrides)
-    models = _models(arguments, config)
+    if not (arguments.models or config.teachers):
+        raise UserError("there is nothing to score; name --models, or a --config with teachers")
     if arguments.output:
         check_output(arguments.output)
 
@@ -61,6 +62,7 @@ def job(arguments: argparse.Namespace) -> None:
     from raysed.api import Comparison
     from raysed.side_by_side import compare
 
+    models = _models(arguments, config)
     config, evaluation = _with_tasks(arguments, config)
     comparison = Comparison(*compare(config.model_copy(update={"teachers": models}), evaluation))
     print(f"\n{comparison}")
@@ -70,14 +72,13 @@ def job(arguments: argparse.Namespace) -> None:
 
 def _models(arguments: argparse.Namespace, config: "Config") -> list:
     """Return the settings of the models: those of `--models`, or the teachers of the config."""
+    from raysed.api import models_to_compare
     from raysed.config import make_config
 
-    blocks = [{"path": path} for path in dict.fromkeys(arguments.models)]
-    blocks = blocks or [teacher.model_dump(mode="json", exclude_unset=True) for teacher in config.teachers]
-    if not blocks:
-        raise UserError("there is nothing to score; name --models, or a --config with teachers")
-    if arguments.pool_layers is not None:
-        blocks = [{**block, "pool_layers": arguments.pool_layers} for block in blocks]
+    layers = {} if arguments.pool_layers is None else {"pool_layers": arguments.pool_layers}
+    if arguments.models:
+        return models_to_compare([{"path": path, **layers} for path in dict.fromkeys(arguments.models)])
+    blocks = [{**teacher.model_dump(mode="json", exclude_unset=True), **layers} for teacher in config.teachers]
     return make_config({"teachers": blocks}).teachers
 
 

@@ -6,6 +6,7 @@
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -15,10 +16,14 @@ import numpy as np
 
 from raysed.config import EncoderConfig, Precision, Role, TeacherConfig, stable_hash
 from raysed.errors import UserError, public
+from raysed.model.pretrained import LOAD_ERRORS, configuration_of, load_tokenizer, longest_input
 from raysed.model.prompts import prompts_of
 from raysed.registry import discover
 from raysed.store.files import Watched, digest_of
 from raysed.store.hub import model_identity
+
+LONGEST_TEXT = 512
+"""Tokens of a text that a distillation reads at most; attention is quadratic in them."""
 
 
 @dataclass(eq=False)
@@ -140,6 +145,24 @@ def kind_of(path: str) -> type[Teacher]:
 def load_teacher(config: TeacherConfig, *arguments: Any, **named: Any) -> Teacher:
     """Build a teacher from its settings; `Teacher` lists further arguments."""
     return kind_of(config.path)(config, *arguments, **named)
+
+
+def limit_of(paths: Iterable[str], learner: EncoderConfig | None = None) -> int:
+    """Return how many tokens all these teachers and a learner can read, at most 512; files of embeddings do not count.
+
+    Raises:
+        UserError: the learner cannot be read.
+    """
+    from raysed.model.library import most_tokens  # takes seconds
+
+    limits = [LONGEST_TEXT]
+    if learner and not learner.static:
+        limits.append(longest_input(configuration_of(learner), learner.trust_remote_code))
+        limits.append(load_tokenizer(learner).model_max_length)
+    for path in (path for path in paths if kind_of(path).is_model):
+        with suppress(*LOAD_ERRORS):  # the checks of teachers report a missing model
+            limits.append(most_tokens(path))
+    return min(limits)
 
 
 def default_learner(paths: Iterable[str]) -> dict[str, str]:

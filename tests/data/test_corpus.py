@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from raysed.config import CorpusConfig
 from raysed.data import rows
-from raysed.data.corpus import CorpusReport, check_corpus, clean, corpus_fingerprint, sentence_chunks
+from raysed.data.corpus import CorpusReport, check_corpus, clean, corpus_fingerprint, passages, sentence_chunks
 from raysed.errors import UserError
 
 SENTENCES = ["A cat sat.", 'She said "no", twice.', "Zwölf Boxkämpfer jagen Viktor.", "東京は晴れです。"]
@@ -323,3 +323,40 @@ def test_fingerprint_is_of_the_content(tmp_path):
     write(tmp_path / "there/a.txt", "two")
     write(tmp_path / "here/b.txt", "two")
     assert all(corpus_fingerprint(config(tmp_path / d)) != before for d in ("here", "there"))
+
+
+# -- passages --------------------------------------------------------------------------------------------------------
+
+TEXT = st.text(alphabet="ab .!?。\"'é", max_size=200).map(lambda text: " ".join(text.split()))
+
+
+@given(TEXT, st.integers(5, 60))
+def test_passages_are_the_text_in_turn_and_none_is_too_long(text, most):
+    parts = passages(text, most)
+    assert "".join(parts).replace(" ", "") == text.replace(" ", "")
+    assert all(0 < len(part) <= most and part == part.strip() for part in parts)
+    assert parts == ([text] if text else []) or len(text) > most
+
+
+def test_passages_end_with_sentences_where_they_can():
+    sentences = [f"Sentence {index} says something." for index in range(50)]
+    parts = passages(" ".join(sentences), 100)
+    assert all(part.endswith("something.") for part in parts) and len(parts) < 50 / 2
+
+
+def test_long_lines_become_passages_instead_of_being_skipped(tmp_path):
+    long, file = "The cat sat near the tree. " * 200, tmp_path / "text.txt"
+    file.write_text(f"A short line.\n{long}\n\nx\n")
+
+    def read(**settings) -> tuple[list[str], CorpusReport]:
+        report = CorpusReport()
+        chunks = sentence_chunks(CorpusConfig(source=str(file), **settings), 0, report)
+        return [sentence for _, chunk in chunks for sentence in chunk], report
+
+    kept, report = read()
+    assert kept == ["A short line."] and report.too_long == 1 and "passages" not in report.summary()
+    kept, report = read(passage_characters=400)
+    assert report.split == 1 and report.too_long == 0 and report.too_short == 1 and report.empty == 1
+    assert kept[0] == "A short line." and kept[1] == " ".join(["The cat sat near the tree."] * 14)
+    assert len(kept) == 3 and report.duplicates == 13  # of the same sentence again and again
+    assert report.lines == report.empty + report.too_short + report.duplicates + report.usable

@@ -36,7 +36,7 @@ from raysed.model.load import load_model
 from raysed.model.pretrained import check_encoder, load_checkpoint, load_encoder, save_encoder, write_checkpoint
 from raysed.model.shape import shape_of
 from raysed.model.static_start import token_embeddings
-from raysed.plan.lengths import limit_of
+from raysed.model.teacher import limit_of
 
 POOLINGS = [1, 2, 3, "first_last"]
 BLOCKS = {1: [-1], 2: [-2, -1], 3: [-3, -2, -1], "first_last": [1, -1]}
@@ -390,7 +390,7 @@ def test_as_many_tokens_as_an_architecture_takes_are_allowed_and_no_more(tiny_to
     assert check_encoder(settings) == 2
     encoder, tokenizer = load_encoder(settings)
     assert np.isfinite(encode(encoder, tokenize(tokenizer, ["cat " * 99], 40))[0]).all()
-    for longest in limit_of(settings, tokenizer, []), limit_of(settings, tokenizer, [str(tmp_path)]):
+    for longest in limit_of([], settings), limit_of([str(tmp_path)]):
         assert longest == (512 if name == "XLNet" else 40)
     if name != "XLNet":
         with pytest.raises(UserError, match=r"^encoder\.max_length is 41, but .* takes at most 40 tokens$"):

@@ -85,6 +85,7 @@ def test_several_models_are_in_the_tables(call, exports, tiny_encoder_dir, tasks
     assert scores[0] != scores[1]
     assert all(row["sentences_per_second"] > 0 and row["parameters"] > 16 == row["width"] for row in document["models"])
     assert "plain: mean over tokens, layers 2; 12 tokens" in out
+    assert "mean over tokens, layers 1; 40 tokens" in call("--config", tasks, "--models", tiny_encoder_dir), "as it can"
     of_one = call("--config", tasks, "--pool-layers", 1)
     assert "plain: mean over tokens, layers 1; 12 tokens" in of_one and "two: mean over tokens, layers 2;" in of_one
 
