@@ -534,9 +534,6 @@ class CombinationConfig(Block):
     balance: Literal["none", "centred"] = "none"
     """`centred`: centre each teacher's unit vectors and scale them to equal total variance (PHI-S). For teachers with
     high cosines (docs/methods.md#balance)."""
-    leave_out: bool = False
-    """Distil only the smallest set of teachers that no larger one beats by 0.1 on the dev task. With up to 6 teachers,
-    raysed tries all sets; with more, it adds one at a time."""
     turn: bool | None = None
     """Rotate targets towards the untrained learner; cosines do not change. `null`: yes, except for a single teacher of
     the learner's width, with `sed.widths` (principal directions) or `sed.head`."""

@@ -341,8 +341,7 @@ def worth_of_teachers(out: Path, inputs: Named, settings: Named, context: Contex
 def combined_targets(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Write a table of id, input_ids and the teachers' combined embedding, and the combination next to it.
 
-    Teachers that the dev task has not chosen contribute nothing. The fact `shared` tells whether targets are in a
-    single teacher's space.
+    The fact `shared` tells whether targets are in a single teacher's space.
     """
     table, sed = TeacherVectors(inputs, settings["widths"]), settings["sed"]
     encoder, _ = load_start(inputs["encoder"], inputs["start"])
@@ -372,13 +371,10 @@ def combined_targets(out: Path, inputs: Named, settings: Named, context: Context
 
 
 class TeacherVectors:
-    """The teachers' embeddings of the corpus, block by block; `kept` has the numbers of the chosen teachers."""
+    """The teachers' embeddings of the corpus, block by block."""
 
     def __init__(self, inputs: Named, widths: Sequence[int]):
-        self.widths = widths
-        self.corpus, self.kept = SentenceTable(inputs["corpus"]), list(range(len(widths)))
-        if "choice" in inputs:
-            self.kept = json.loads((inputs["choice"] / CHOICE).read_text())["chosen"]
+        self.widths, self.corpus = widths, SentenceTable(inputs["corpus"])
         self._teachers = [SentenceTable(inputs[f"teacher {index}"]) for index in range(len(widths))]
 
     def parts(self, rows: int) -> Iterator[tuple[int, list[np.ndarray]]]:
@@ -395,8 +391,7 @@ def _fitted(table: TeacherVectors, how: CombinationConfig, width: int | None, is
         rows_BE = side_by_side(parts, how.how != "mean")
         products_EE += rows_BE.T @ rows_BE
         sums_E += rows_BE.sum(0)
-    count = len(table.widths)
-    weights = [weight if k in table.kept else 0.0 for k, weight in enumerate(how.weights or [1.0] * count)]
+    weights = how.weights or [1.0] * len(table.widths)
     centred_on = (sums_E, len(table.corpus)) if how.balance == "centred" else None
     return fit_combination(how.how, weights, table.widths, products_EE, width, is_ordered, centred_on)
 

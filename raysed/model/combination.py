@@ -79,7 +79,7 @@ def fit_combination(
     """Fit the map from teachers' vectors to targets.
 
     Args:
-        weights: one per teacher; 0 leaves the teacher out.
+        weights: one per teacher, above 0.
         products_EE: X' X of the rows X of `side_by_side`, uncentred; unit rows unless `how` is `mean`.
         width: D of the targets; None: the combined width. Wider vectors are projected onto their uncentred principal
             directions, which preserve dot products best. Narrower ones are padded with zeros.
@@ -89,7 +89,7 @@ def fit_combination(
     """
     weights_K, mean_E = np.asarray(weights, np.float64) / np.sum(weights), np.zeros(len(products_EE))
     scales_K = np.ones(len(widths))
-    if centred_on and np.count_nonzero(weights_K) > 1:
+    if centred_on and len(weights_K) > 1:
         sums_E, rows = centred_on
         mean_E, products_EE = sums_E / rows, products_EE - np.outer(sums_E, sums_E) / rows
         variances_K = np.add.reduceat(np.diag(products_EE), np.cumsum([0, *widths[:-1]])) / rows
@@ -98,7 +98,7 @@ def fit_combination(
         whole_EF = np.concatenate([weight * np.eye(widths[0]) for weight in weights_K])
     else:  # square roots make the dot product of two targets the weighted mean of the teachers' cosines
         roots_E = np.repeat(np.sqrt(weights_K) * scales_K, widths)
-        whole_EF = np.diag(roots_E)[:, roots_E > 0]
+        whole_EF = np.diag(roots_E)
     found = whole_EF.shape[1]
     width = width or found
     reduce_FD, share = np.eye(found, width), 1.0

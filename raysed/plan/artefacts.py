@@ -12,10 +12,8 @@ from raysed.make.scores import poolings_without_fit
 from raysed.plan.requirements import CORPUS, MEMBERS_CORPUS
 from raysed.recipe import SED, TEACHERS, last_stage, member_nodes
 from raysed.score.ensemble import by_title
-from raysed.store.storage import Entry
 
 if TYPE_CHECKING:
-    from raysed.plan.check import Job
     from raysed.plan.graph import Plan
 
 COMBINED_EMBEDDINGS = f"{TEACHERS}/together"
@@ -101,7 +99,6 @@ def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
     corpus, members_corpus, targets = map(state.entry, (CORPUS, MEMBERS_CORPUS, f"{TEACHERS}-{SED}/targets"))
     left_out = {name: why for entry in outcomes.values() for name, why in entry.meta["left_out"].items()}
     worth = state.entry(TEACHER_SCORES)
-    left_out |= teachers_left_out(job, worth)
     for scored in (scored for group in plan.scored.values() for scored in group):
         entry = state.entry(scored.embeddings)
         if entry and (why := poolings_without_fit(entry.meta)):
@@ -122,13 +119,3 @@ def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
         worth=worth and by_title(worth.meta, [teacher.title for teacher in job.teachers]),
         shares_space_of=job.teachers[0].title if shares_space else None,
     )
-
-
-def teachers_left_out(job: Job, worth: Entry | None) -> dict[str, str]:
-    """Return why teachers are not part of the combination, by name."""
-    if not (worth and job.config.combination.leave_out):
-        return {}
-    titles, chosen = [teacher.title for teacher in job.teachers], worth.meta["chosen"]
-    best = f"{' + '.join(titles[k] for k in chosen)}, the best on {job.config.evaluation.dev}"
-    others = [k for k in range(len(titles)) if k not in chosen]
-    return {f"{TEACHERS}/members/{k:02d}": f"{titles[k]} is not part of {best}" for k in others}

@@ -89,11 +89,6 @@ def check(config: Config) -> Job:
             raise (error.at("flow.fit_on") if error.setting else error) from None
     inputs["teachers"] = [teacher.identity for teacher in teachers]
     unscored = frozenset(i for i, teacher in enumerate(teachers) if not teacher.knows(evaluation.sentences))
-    if config.combination.leave_out and unscored:
-        raise UserError(
-            "combination.leave_out needs scores on the dev task, but a file of embeddings lacks its sentences; add "
-            "them to the file, or remove combination.leave_out"
-        )
     masking = [(recipe.text, stage) for recipe in recipes for stage in recipe.members if stages()[stage].masks]
     if masking and load_tokenizer(config.encoder).mask_token_id is None:
         recipe, stage = masking[0]

@@ -22,7 +22,6 @@ from raysed.plan.artefacts import (
     TEACHER_SCORES,
     TEACHER_SELECTION,
     ScoredModel,
-    teachers_left_out,
 )
 from raysed.plan.requirements import CORPUS
 from raysed.recipe import SED, TEACHERS
@@ -60,12 +59,11 @@ def add_teacher(plan: Plan, index: int, make: Any, inputs: Mapping[str, Any]) ->
 def combine_teachers(plan: Plan, embedded: tuple[Artefact, ...], means: Mapping[int, Artefact], start: Any) -> Artefact:
     """Add the teachers' scores, their combined target, and its embeddings of the evaluation's sentences."""
     config, job, sed, add, stage = plan.config, plan.job, plan.config.sed, plan.graph.add, "combination"
-    choice = _score_teachers(plan, embedded) if len(job.teachers) > 1 and not job.unscored else None
+    if len(job.teachers) > 1 and not job.unscored:
+        _score_teachers(plan, embedded)
     inputs = {f"teacher {i}": means.get(i) or _rows(plan, teacher) for i, teacher in enumerate(job.teachers)}
     own = sed.only("widths", "head", "target_precision")
     settings = {"combination": config.combination, "widths": list(job.widths), "sed": own}
-    if config.combination.leave_out and choice:
-        inputs["choice"] = choice
     inputs |= {"corpus": plan.table[CORPUS], "encoder": plan.encoder, "start": start}
     about = {"execution": Short(on_cpus=True), "is_intermediate": True}
     name, title = f"{TEACHERS}-{SED}/targets", "targets of the teachers"
@@ -77,8 +75,8 @@ def combine_teachers(plan: Plan, embedded: tuple[Artefact, ...], means: Mapping[
     return targets
 
 
-def _score_teachers(plan: Plan, embedded: tuple[Artefact, ...]) -> Artefact | None:
-    """Add the teachers' scores, alone and together, and the choice of the best on the dev task; return the choice."""
+def _score_teachers(plan: Plan, embedded: tuple[Artefact, ...]) -> None:
+    """Add the teachers' scores, alone and together, and which of them are best on the dev task."""
     evaluation, choice = plan.config.evaluation, None
     settings = {"combination": plan.config.combination.only("how", "weights", "balance")}  # they change cosines
     execution = Short(TEACHER_SCORES, on_cpus=True)
@@ -92,7 +90,6 @@ def _score_teachers(plan: Plan, embedded: tuple[Artefact, ...]) -> Artefact | No
     settings |= {"tasks": ways, "layers": plan.config.encoder.pool_layers}
     made = TEACHER_SCORES, "scores of the teachers, alone and together", "teachers", worth_of_teachers
     plan.graph.add(Artefact(*made, inputs, settings, execution=execution, lines=partial(_teacher_lines, plan)))
-    return choice
 
 
 def _rows(plan: Plan, teacher: Teacher) -> Artefact:
@@ -103,8 +100,5 @@ def _rows(plan: Plan, teacher: Teacher) -> Artefact:
 
 def _teacher_lines(plan: Plan, entry: Entry) -> Iterator[str]:
     yield from summary_lines(by_title(entry.meta, [teacher.title for teacher in plan.job.teachers]))
-    chosen, how = entry.meta.get("chosen"), plan.config.combination
-    if chosen and len(chosen) < len(plan.job.teachers) and not how.leave_out:
-        yield "All teachers are distilled; combination.leave_out: true distils only the best on the dev task."
-    for name, reason in teachers_left_out(plan.job, entry).items():
-        yield f"left out: {name}: {reason}"
+    if 0 < len(entry.meta.get("chosen", [])) < len(plan.job.teachers):
+        yield "All teachers are distilled; to distil only the best on the dev task, name no others."

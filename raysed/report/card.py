@@ -42,11 +42,7 @@ def write_card(run: RunResults, path: Path) -> None:
     record["scores"] = [entry for entry in run.scores.summary if entry["task"] == AVERAGE]
     (path / "raysed.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     members = sum(name not in facts.left_out for name in facts.members.get(recipe.ensemble, []))
-    names = {
-        f"{TEACHERS}/members/{index:02d}": teacher.title + " (with code of its own)" * teacher.trust_remote_code
-        for index, teacher in enumerate(config.teachers)
-    }
-    teachers = [title for name, title in names.items() if name not in facts.left_out]
+    teachers = [teacher.title + " (with code of its own)" * teacher.trust_remote_code for teacher in config.teachers]
     teachers = " and ".join(filter(None, [", ".join(teachers[:-1]), *teachers[-1:]]))
     sources = [config.corpus.source] if isinstance(config.corpus.source, str) else config.corpus.source
     corpus = ", ".join(map(public_name, sources)) if reads_corpus(recipe, config) else ""

@@ -123,8 +123,8 @@ CHOOSING = [
         {"ct/members/00", "nli/members/01", "base-natsv/calibrations/00"},
     ),
     (
-        {"ct": {"copy": "closest"}, "sed": {"checkpoint": "best_on_dev"}, "combination": {"leave_out": True}},
-        {"ct-sed/learners/00", "teachers-sed/targets"},
+        {"ct": {"copy": "closest"}, "sed": {"checkpoint": "best_on_dev"}},
+        {"ct-sed/learners/00", "teachers-sed/learners/00"},
     ),
 ]
 

@@ -137,7 +137,6 @@ def test_another_teacher_or_combination_asks_nobody_twice(settings, tmp_path, ca
 
     said = combined(settings(combination={"balance": "centred", "turn": False}))[2]
     assert rows_of(directory) == second and "best single teacher" in " ".join(said)
-    assert any("combination.leave_out: true distils only the best" in line for line in said)
     centred = [x_ND - x_ND.mean(0) for x_ND in unit]
     balanced_NE = np.concatenate([x_ND / np.sqrt(2 * np.square(x_ND).sum(1).mean()) for x_ND in centred], 1)
     left, values, _ = np.linalg.svd(balanced_NE, full_matrices=False)
@@ -175,23 +174,17 @@ def test_another_encoder_to_learn_asks_nobody_twice(settings, tmp_path):
     assert [rows_of(directory, kind) for kind in kinds] == first
 
 
-def test_a_teacher_that_does_no_good_is_left_out_and_named(settings, tmp_path):
+def test_teachers_are_scored_together_and_the_best_on_dev_are_named(settings):
     """The tiny encoder has random weights."""
-    executor, plan, said = combined(settings(combination={"leave_out": True, "turn": False}))
+    executor, plan, said = combined(settings())
     (worth,) = [line for line in said if "is the best single teacher" in line]
     assert worth.startswith("On test, bundled is the best single teacher with ") and "both together score " in worth
     (choice,) = [line for line in said if line.startswith("Best on dev: ")]
     assert choice.startswith("Best on dev: bundled alone, with ") and "On test, which did not influence" in choice
     assert said.index(worth) < said.index(choice) < len(said) - 1
+    assert any(line.startswith("All teachers are distilled; to distil only the best on the dev") for line in said)
     facts = facts_of(plan, executor.state, "")
-    assert facts.left_out == {"teachers/members/01": "tiny-encoder0 is not part of bundled, the best on dev"}
     assert facts.worth["chosen"] == ["bundled"] and len(facts.worth["tried"]) == 3
-    _, target_ND = targets(tmp_path / "runs/taught")
-    combined(settings(teachers=["bundled:encoder"], combination={"turn": False}))
-    _, alone_ND = targets(tmp_path / "runs/taught")
-    np.testing.assert_allclose(target_ND @ target_ND.T, alone_ND @ alone_ND.T, atol=1e-5)
-    with pytest.raises(UserError, match=r"combination.leave_out chooses teachers on evaluation.dev; name a dev task"):
-        check(make_config(settings(combination={"leave_out": True}, evaluation={"dev": None})))
 
 
 def test_members_of_the_run_are_a_teacher_beside_one_from_outside(settings, tmp_path):

@@ -32,9 +32,7 @@ def _teachers(run: RunResults) -> list[dict[str, Any]]:
         found.append({"model": teacher.title, **about, "score": run.scores.average_of(TEACHERS, "member", index)})
     if (TEACHERS, "ensemble") in {(row.recipe, row.kind) for row in run.scores.rows} and len(found) > 1:
         score = run.scores.average_of(TEACHERS, "ensemble", 0)
-        kept = sum(f"{TEACHERS}/members/{index:02d}" not in run.facts.left_out for index in range(len(found)))
-        together = "all teachers together" if kept == len(found) else f"the {kept} kept, together"
-        found.append({"model": together, **_UNKNOWN, "score": score})
+        found.append({"model": "all teachers together", **_UNKNOWN, "score": score})
     model, loaded = run.choice.model, run.exported_model
     own = {"model": run.choice.title, "width": loaded.encoder.width, "parameters": loaded.parameters}
     own |= {"sentences_per_second": run.speed, "score": run.scores.average_of(model.recipe, model.kind, model.index)}
