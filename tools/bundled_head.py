@@ -1,6 +1,6 @@
 """Gives bundled:raw its masked-language-model head, which `python -m papers.views mlm` fills tokens with.
 
-    OMP_NUM_THREADS=1 python benchmarks/bundled_head.py TEXT [TEXT ...] [--epochs 8]
+    OMP_NUM_THREADS=1 python tools/bundled_head.py TEXT [TEXT ...] [--epochs 8]
 
 The encoder stays frozen; BERT's head (a dense layer, a layer norm and a bias per token, the output matrix being the
 input embeddings) is trained on the named text files and `bundled:generated-text`, and its tensors are put beside the
