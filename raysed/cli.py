@@ -76,13 +76,10 @@ def main_of(
         sys.stdout.reconfigure(errors="replace")
     parsed = parser.parse_args(arguments)
 
-    def last_words() -> None:
-        print(f"\nStopped. {after_stop}", file=sys.stderr)
-
     if getattr(parsed, "address", None):
         os.environ["RAY_ADDRESS"] = parsed.address
     level = logging.DEBUG if getattr(parsed, "verbose", False) else logging.INFO
-    interrupts.listen(last_words)
+    interrupts.listen()
     atexit.register(gc.freeze)  # or Python spends a second or two at exit collecting torch's objects
     try:
         with notes_shown(level=level), interrupts.errors_are_stops():
@@ -93,16 +90,14 @@ def main_of(
         text = str(UserError(first_line(error)) if isinstance(error, MemoryError) else error)
         print(f"{'error' if is_mistake else 'failed'}: {printable(' '.join(text.split()))}", file=sys.stderr)
         return 2 if is_mistake else 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         interrupts.acknowledge()
-        code = 128 + (interrupts.received_signal() or signal.SIGINT)  # a library may have raised this interrupt
+        code = 128 + (interrupts.received_signal() or next(iter(error.args), signal.SIGINT))
         atexit.register(os._exit, code)  # skip libraries' exit handlers: after an interrupt they may hang or crash
         with suppress(OSError):  # the terminal may be closed
-            last_words()
+            print(f"\nStopped. {after_stop}", file=sys.stderr)
             print(end="", flush=True)
         return code
-    finally:
-        interrupts.disarm()
 
 
 def check_output(path: Path) -> None:

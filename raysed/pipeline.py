@@ -95,7 +95,7 @@ def _make(job: Job, storage: Storage, status: Status, starts_ray: bool, say: Cal
     is_quiet = logs and interrupts.listening()  # a command, not a program that calls `run`
     with (
         native_output_to(logs / "native.log") if is_quiet else nullcontext(),
-        session(engine, logs and logs / "ray") as where,
+        session(engine) as where,
     ):
         for line in [*notes, *where]:
             say(line)

@@ -183,7 +183,7 @@ def test_the_output_of_a_program_that_calls_raysed_is_its_own(tmp_path, monkeypa
     """Its log is not redirected, and `sys.stderr` stays what it was."""
     stderr, job = sys.stderr, SimpleNamespace(config=make_config({"resources": {"engine": "local"}}))
 
-    def session(engine: str, logs: Path) -> None:
+    def session(engine: str) -> None:
         os.write(2, b"the caller's\n")
         assert sys.stderr is stderr
         raise ZeroDivisionError

@@ -29,9 +29,9 @@ def config(short_path) -> Path:
     return path
 
 
-def wait_for_the_end_of_ray(place: Path, kill: bool = False) -> None:
-    """Ray's own processes end when they notice that the others are gone, which takes minutes."""
-    deadline = time.monotonic() + 60
+def wait_for_the_end_of_ray(place: Path, seconds: float, kill: bool = False) -> None:
+    """Ray's own processes end when they notice that the others are gone."""
+    deadline = time.monotonic() + seconds
     while (left := processes_of(place)) and time.monotonic() < deadline:
         for line in left if kill else ():
             subprocess.run(["kill", "-9", line.split()[0]], stderr=subprocess.DEVNULL)
@@ -60,7 +60,7 @@ def test_a_job_that_is_stopped_ends_with_the_same_model(finished_run, short_path
     assert job.returncode == 128 + signal.SIGINT, output
     assert output.endswith("Stopped. Run the same command again to continue.\n")
     assert json.loads((root / "status.json").read_text())["state"] == "stopped"
-    assert not processes_of(short_path)
+    wait_for_the_end_of_ray(short_path, seconds=15)
     settings = tiny_settings(storage=str(root.parent))
     settings["resources"] |= ALONE
     raysed.run(settings)
@@ -93,7 +93,7 @@ def test_a_job_on_s3_that_is_killed_in_every_stage_ends_with_the_same_model(
             else:
                 os.killpg(job.pid, signal.SIGKILL)
                 job.communicate(timeout=60)
-            wait_for_the_end_of_ray(short_path / "r", kill=True)
+            wait_for_the_end_of_ray(short_path / "r", seconds=60, kill=True)
         finished = start_job(config, location, short_path)
         output = finished.communicate(timeout=300)[0]
         assert finished.returncode == 0, output

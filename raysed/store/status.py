@@ -105,9 +105,8 @@ def status_of(storage: Storage, every: float | None = None) -> Iterator[Status]:
     status = Status(storage, every)
     status.write()
     try:
-        with interrupts.when_stopped(at_once=lambda: status.end(state="stopped")), interrupts.errors_are_stops():
-            with repeating(status.write, status.every), listening(status.listen):
-                yield status
+        with interrupts.errors_are_stops(), repeating(status.write, status.every), listening(status.listen):
+            yield status
     except KeyboardInterrupt:
         interrupts.acknowledge()
         status.end(state="stopped")

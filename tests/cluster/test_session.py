@@ -101,14 +101,17 @@ def test_a_ray_that_runs_on_this_machine_is_joined_as_by_ray_init(started, monke
         monkeypatch.setenv("RAY_ADDRESS", "local")
         with session.session("ray") as said:
             pass
-        assert said == ["Ray: started on this machine, dashboard http://127.0.0.1:8265"]
+        assert said == [
+            "Ray: started on this machine, dashboard http://127.0.0.1:8265",
+            f"Ray's logs: {tmp_path}/session/logs",
+        ]
     assert started == ["auto", "local"]
 
 
 def test_a_ray_that_is_gone_is_not_joined_and_not_waited_for(started, monkeypatch, tmp_path):
     with running(tmp_path) as address:
         pass
-    with session.session("ray") as (gone, where):
+    with session.session("ray") as (gone, where, _):
         pass
     assert gone.startswith(f"Ray: the one at {address} does not answer and is not joined") and str(tmp_path) in gone
     assert started == ["local"] and where.startswith("Ray: started on this machine")
@@ -131,22 +134,6 @@ def test_another_users_ray_is_joined_only_if_it_is_named(started, monkeypatch, t
     assert started == ["local", "auto"] and said == [
         f"Ray: joined the one that runs on this machine at {address}, dashboard http://127.0.0.1:8265"
     ]
-
-
-def test_rays_logs_are_kept_up_to_a_size(started, monkeypatch, tmp_path):
-    """The newest, and of each its end."""
-    logs, kept = tmp_path / "session/logs", tmp_path / "run/logs/ray"
-    (logs / "old").mkdir(parents=True)
-    for second, (name, text) in enumerate({"a": "aaaa", "b": "123456", "c": "cc", "empty": ""}.items()):
-        (logs / name).write_text(text)
-        os.utime(logs / name, (second, second))
-    kept.mkdir(parents=True)
-    (kept / "earlier").write_text("of an earlier start")
-    monkeypatch.setattr(session, "_KEPT_LOG_BYTES", 4)
-    monkeypatch.setattr(session, "_KEPT_LOGS_BYTES", 7)
-    with session.session("ray", kept):
-        pass
-    assert {file.name: file.read_text() for file in kept.iterdir()} == {"c": "cc", "b": "3456", "a": "a"}
 
 
 SEVERAL_WORKERS = {"recipes": ["teachers-sed"], "teachers": ["bundled:encoder"], "sed": {"workers": 2}}
@@ -321,7 +308,7 @@ def ray_of_a_user(short_path) -> Iterator[tuple[str, dict[str, str]]]:
 
 @pytest.mark.cluster
 @pytest.mark.timeout(400)
-def test_a_ray_of_this_machine_gets_the_token_unasked_and_its_workers_say_their_niceness(ray_of_a_user, tmp_path):
+def test_a_ray_with_a_token_is_joined_with_it_only_and_its_workers_say_their_niceness(ray_of_a_user, tmp_path):
     address, variables = ray_of_a_user
 
     def join(**changes: str) -> list[str]:
@@ -334,22 +321,7 @@ def test_a_ray_of_this_machine_gets_the_token_unasked_and_its_workers_say_their_
     niceness = min(15 + os.nice(0), 19)
     slow = f"Ray gave this worker niceness {niceness}, so other programs slow it down; start Ray with "
     slow += "RAY_worker_niceness=0"
-    assert join() == [f"Ray: joined the one that runs on this machine at {address}, without a dashboard", slow]
-    assert join(RAY_ADDRESS=address) == [f"Ray: joined the cluster at {address}, without a dashboard", slow]
-    (refusal,) = join(HOME=str(tmp_path), RAY_NUM_REDIS_GET_RETRIES="1")  # one try to connect, not twenty
+    joined = f"Ray: joined the one that runs on this machine at {address}, without a dashboard"
+    assert join(RAY_AUTH_MODE="token") == [joined, slow]
+    (refusal,) = join(RAY_NUM_REDIS_GET_RETRIES="1")  # one try to connect, not twenty
     assert refusal.startswith(f"Ray cannot be used at '{address}'; it requires a token: set RAY_AUTH_MODE=token and")
-
-
-@pytest.mark.parametrize(("mode", "expected"), [("token", True), ("disabled", False), (None, False)])
-def test_a_token_is_sent_to_a_ray_that_was_started_with_one(monkeypatch, mode, expected):
-    """Between a program with tokens and a Ray without, workers could fetch none of the program's objects."""
-
-    def server(port: int, environment: dict) -> SimpleNamespace:
-        command = ["gcs_server", f"--gcs_server_port={port}"]
-        return SimpleNamespace(name=lambda: command[0], cmdline=lambda: command, environ=lambda: environment)
-
-    other = server(16379, {"RAY_AUTH_MODE": "disabled" if expected else "token"})
-    own = server(6379, {} if mode is None else {"RAY_AUTH_MODE": mode})
-    monkeypatch.setattr(session.psutil, "process_iter", lambda: [other, own])
-    assert session._expects_token("10.0.0.1:6379") is expected
-    assert session._expects_token("10.0.0.1:6000"), "nobody says otherwise"

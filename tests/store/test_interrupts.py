@@ -21,7 +21,6 @@ from raysed.store.status import status_of
 from raysed.store.storage import Storage
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which `nohup make test` would have it ignore
-interrupts._CLEAN_UP_S = {patience}
 write_text = Storage.write_text
 
 def write(storage, name, text):
@@ -31,10 +30,7 @@ def write(storage, name, text):
 Storage.write_text = write
 
 def job(arguments):
-    def last():
-        print("killed the rest", flush=True)
-
-    with interrupts.when_stopped(at_last=last), status_of(Storage({storage!r}, "mine"), every=0.1):
+    with status_of(Storage({storage!r}, "mine"), every=0.1):
         try:
             print("ready", flush=True)
             time.sleep(600)
@@ -43,12 +39,9 @@ def job(arguments):
 
 sys.exit(main_of(job, argparse.ArgumentParser()))
 """
-ENDLESS = "interrupts.acknowledge(); time.sleep(600)"
-USUAL = {"patience": 60, "cleaning_up": ENDLESS, "before_writing": "pass"}
-AGAIN = "interrupts._REPEAT_S = 0.0; raise KeyboardInterrupt"
+ENDLESS = "interrupts.acknowledge(); print('cleaning up', flush=True); time.sleep(600)"
+USUAL = {"cleaning_up": "pass", "before_writing": "pass"}
 PLANT = """if "stopped" in text:
-        if threading.current_thread() is not threading.main_thread():
-            raise OSError("planted")
         signal.raise_signal(signal.SIGTERM)"""
 
 
@@ -71,18 +64,16 @@ def stop(directory: Path, number: signal.Signals = signal.SIGTERM, **words) -> t
 @pytest.mark.parametrize(
     ("number", "words"),
     [
-        (signal.SIGTERM, {"cleaning_up": "pass"}),
-        (signal.SIGHUP, {"patience": 1.0}),
-        (signal.SIGTERM, {"patience": 1.0, "cleaning_up": f"sys.stdout = None; {ENDLESS}"}),
+        (signal.SIGTERM, {}),
+        (signal.SIGHUP, {"cleaning_up": "sys.stdout = None"}),
         # a library that hangs when the process ends, as the log of Ray Tune does where its experiment was cut off
         (signal.SIGINT, {"cleaning_up": "import atexit; atexit.register(time.sleep, 600); raise KeyboardInterrupt"}),
         *((signal.SIGTERM, {"cleaning_up": f"raise {error}"}) for error in ("RuntimeError('no Ray')", "SystemExit(1)")),
-        # `timeout` sends two signals, and the job says how it ended in between; here its other thread cannot say it
-        (signal.SIGTERM, {"cleaning_up": AGAIN, "before_writing": PLANT}),
+        # `timeout` sends two signals, and the job says how it ended in between
+        (signal.SIGTERM, {"before_writing": PLANT}),
     ],
     ids=[
         "at once",
-        "out of patience",
         "without output",
         "hangs at exit",
         "error",
@@ -94,9 +85,25 @@ def test_a_job_ends_soon_and_says_that_it_was_stopped(tmp_path, number, words):
     process, said, errors, seconds = stop(tmp_path, number, **words)
     assert process.returncode == 128 + number
     assert errors == "\nStopped. Run the same command again to continue.\n"
-    assert said == ("" if "cleaning_up" in words else "killed the rest\n")
+    assert said == ""
     assert json.loads((tmp_path / "mine/status.json").read_text())["state"] == "stopped"
     assert seconds < 20
+
+
+def test_a_second_signal_ends_a_job_at_once(tmp_path):
+    """However it cleans up; only what comes within a second of the first signal is the same one."""
+    command = [sys.executable, "-c", JOB.format(**USUAL | {"cleaning_up": ENDLESS}, storage=str(tmp_path))]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "cleaning up\n"
+        time.sleep(1.2)
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=5) == 128 + signal.SIGINT
+    finally:
+        process.kill()
 
 
 def test_a_closed_terminal_ends_a_job_that_cannot_say_so(tmp_path):
@@ -144,3 +151,18 @@ except KeyboardInterrupt:
 def test_an_error_without_a_signal_is_none(tmp_path):
     with pytest.raises(ZeroDivisionError), errors_are_stops():
         raise ZeroDivisionError
+
+
+def test_a_job_of_nohup_outlives_its_terminal(tmp_path):
+    job = JOB.replace("signal.signal(signal.SIGHUP, signal.SIG_DFL)", "").format(**USUAL, storage=str(tmp_path))
+    command, pipes = ["nohup", sys.executable, "-c", job], {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command, cwd=ROOT, text=True, **pipes)
+    try:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGHUP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=1.5)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
