@@ -162,7 +162,7 @@ class Work:
 
     def _mean_of_raysed(self, precision: Precision, texts: list[str]) -> np.ndarray:
         _, tokenizer = load_encoder(ENCODER)
-        add = teacher_sum(self.teachers, None, self.options.device, precision=precision)
+        add = teacher_sum(self.teachers, self.options.device, precision=precision)
         return add(tokenize(tokenizer, texts, MAX_LENGTH)) / len(self.teachers)
 
     def _sample(self, seconds: float, number: int, embed: Callable[[list[str]], np.ndarray]) -> Sample:

@@ -125,7 +125,7 @@ class Work:
             train = partial(train_member, config, directory, self._device)
             members = list((pool.map if pool else map)(train, range(config.members.count)))
             corpus = read_tokens(directory)
-            add = teacher_sum(members, config.resources.encode_token_budget, self._device)
+            add = teacher_sum(members, self._device)
             train_learner(config, corpus, add(corpus) / len(members), self._device, Path(out, "learner"))
         return Sample(seconds[0], 1)
 

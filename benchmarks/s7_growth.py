@@ -2,7 +2,7 @@
 
     python benchmarks/s7_growth.py [--pairs 5] [--members 5] [--updates 10] [--rows 12000] [--factor 10]
 
-Time: one Ray session trains a number of members, twice as many, and the first number again one at a time; then a
+Time: Ray trains a number of members, twice as many, and the first number again one at a time; then a
 learner on one worker and on two. Every worker has one CPU and one torch thread, so that two have twice the cores of
 one. The start of processes is part of every turn; the efficiency of two workers is stated with it and without.
 
@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -70,14 +70,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         work = Work(options, Path(directory), texts)
         sides = {
-            few: partial(work.members, few, options.members, WORKERS),
-            many: partial(work.members, many, 2 * options.members, WORKERS),
-            ALONE: partial(work.members, ALONE, options.members, 1),
+            few: partial(work.on_ray, WORKERS, work.members, few, options.members),
+            many: partial(work.on_ray, WORKERS, work.members, many, 2 * options.members),
+            ALONE: partial(work.on_ray, 1, work.members, ALONE, options.members),
         }
         if not work.gpu or torch.cuda.device_count() >= WORKERS:
-            sides |= {ONE: partial(work.learner, ONE, 1), TWO: partial(work.learner, TWO, WORKERS)}
-        with ray_session(max(options.threads, WORKERS)):
-            samples = alternate(sides, options.pairs)
+            cpus = max(options.threads, WORKERS)
+            sides |= {
+                ONE: partial(work.on_ray, cpus, work.learner, ONE, 1),
+                TWO: partial(work.on_ray, cpus, work.learner, TWO, WORKERS),
+            }
+        samples = alternate(sides, options.pairs)
         peaks = [peak_of_run(options, texts, rows) for rows in (options.rows, options.rows * options.factor)]
     faster = {(few, ALONE): None, **({(TWO, ONE): None} if TWO in samples else {})}
     notes = [*(efficiency(work, samples, *pair) for pair in faster), memory_table(peaks)]
@@ -110,10 +113,15 @@ class Work:
         self._task = write_task(self.directory / "task.tsv", self.texts)
         _, self._tokenizer = load_encoder(ENCODER)
 
-    def members(self, side: str, count: int, at_a_time: int, number: int) -> Sample:
+    def on_ray(self, cpus: int, train: Callable[..., Sample], *arguments: object) -> Sample:
+        """Trains on a Ray of its own, whose CPUs limit how many members train at a time."""
+        with ray_session(cpus):
+            return train(*arguments)
+
+    def members(self, side: str, count: int, number: int) -> Sample:
         """Trains so many members as one experiment."""
         storage = Storage(str(self.directory), f"{side}-{number}")
-        executor, graph = self._executor(storage, {"concurrent_members": at_a_time}, members={"count": count})
+        executor, graph = self._executor(storage, members={"count": count})
         write = partial(write_sentence_table, self.texts, self._tokenizer)
         storage.commit("corpus", write, executor.state.task("corpus").depends, {"rows": len(self.texts)})
         members = [artefact for artefact in graph.artefacts.values() if isinstance(artefact.execution, Training)]
@@ -127,7 +135,7 @@ class Work:
     def learner(self, side: str, workers: int, number: int) -> Sample:
         """Trains one learner on targets that mean nothing."""
         storage = Storage(str(self.directory), f"{side}-{number}")
-        executor, graph = self._executor(storage, {}, sed={"workers": workers})
+        executor, graph = self._executor(storage, sed={"workers": workers})
         lists = {name: [("ct/members/00", "none")] for name in ("all", "healthy")}
         storage.commit("ct/ensemble", lambda path: None, executor.state.task("ct/ensemble").depends, {LISTS: lists})
         storage.commit("ct-sed/targets", self._write_targets, executor.state.task("ct-sed/targets").depends)
@@ -136,9 +144,8 @@ class Work:
         self.busy[side].append(workers * storage.entry("ct-sed/learners/00").meta["seconds"])
         return Sample(seconds[0], self.options.learner_updates)
 
-    def _executor(self, storage: Storage, resources: dict[str, Any], **blocks: Any) -> tuple[Executor, Graph]:
+    def _executor(self, storage: Storage, **blocks: Any) -> tuple[Executor, Graph]:
         made = settings(self.directory, self._corpus, self._task, 1, self.options.updates, self.gpu)
-        made["resources"] |= resources
         for name, block in blocks.items():
             made[name] |= block
         plan = Plan(check(make_config(made)))

@@ -376,7 +376,7 @@ def _with_lengths(config: Config) -> Config:
     for block in (block for block, kind in zip(known["teachers"], kinds) if kind.is_model):
         block.setdefault("max_length", limit)  # for plain transformers
     if not any(kind.is_stored for kind in kinds):  # such a file has vectors of whole lines only
-        known.setdefault("corpus", {}).setdefault("passage_characters", min(PASSAGE, config.corpus.max_characters))
+        known.setdefault("corpus", {}).setdefault("passage_characters", PASSAGE)
     return make_config(known)
 
 

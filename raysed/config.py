@@ -105,10 +105,6 @@ class Block(BaseModel):
         unused = {*self._marked(NO_EFFECT), *self._marked(SELECTION_ONLY)}
         return self.model_dump(mode="json", exclude=unused, by_alias=True)
 
-    def choices(self) -> dict[str, Any]:
-        """Return the settings marked `SELECTION_ONLY`, in the same way."""
-        return self.model_dump(mode="json", include=self._marked(SELECTION_ONLY), by_alias=True)
-
     def only(self, *names: str) -> "Block":
         """Return the block with these settings and defaults for the others."""
         return type(self)(**{name: getattr(self, name) for name in names})
@@ -239,27 +235,9 @@ class CorpusConfig(Block):
     count as documents, and models embed each text with the prompt of its role (docs/distill.md#search)."""
     sentences: int | None = Field(None, ge=1)
     """Sentences to draw at random. `null`: all."""
-    min_characters: int = Field(2, ge=1)
-    """Skip and count shorter lines."""
-    max_characters: int = Field(2000, ge=1)
-    """Skip and count longer lines."""
     passage_characters: int | None = Field(None, ge=50)
-    """Cut longer lines at sentence ends into passages of at most this many characters, instead of skipping them.
-    `null`: no."""
-
-    @model_validator(mode="after")
-    def _lengths_leave_something(self) -> "CorpusConfig":
-        least, most = self.min_characters, self.max_characters
-        if least > most:
-            raise ValueError(
-                f"corpus.min_characters is {least}, which is more than corpus.max_characters ({most}); lower it"
-            )
-        if (self.passage_characters or 0) > most:
-            raise ValueError(
-                f"corpus.passage_characters is {self.passage_characters}, which is more than corpus.max_characters "
-                f"({most}); raise that"
-            )
-        return self
+    """Cut longer lines at sentence ends into passages of at most this many characters. `null`: skip and count lines of
+    more than 2,000 characters."""
 
     def identity(self) -> dict[str, Any]:
         """Return what sentences depend on besides the files."""
@@ -467,8 +445,6 @@ class ViewsConfig(Block):
 
     files: Annotated[list[ViewSource], BeforeValidator(as_blocks)] = []
     """Pairs of the kind `files`: a path, hub id, the settings below, or a list."""
-    max_unusable: float = Field(0.5, ge=0, lt=1)
-    """Largest share of pairs with an empty view or identical views, which are left out. Above it the run ends."""
 
     @model_validator(mode="before")
     @classmethod
@@ -531,9 +507,6 @@ class CombinationConfig(Block):
     docs/methods.md#combining-teachers."""
     weights: list[Annotated[float, Field(gt=0)]] | None = None
     """One weight per teacher. `null`: equal."""
-    balance: Literal["none", "centred"] = "none"
-    """`centred`: centre each teacher's unit vectors and scale them to equal total variance (PHI-S). For teachers with
-    high cosines (docs/methods.md#balance)."""
     turn: bool | None = None
     """Rotate targets towards the untrained learner; cosines do not change. `null`: yes, except for a single teacher of
     the learner's width, with `sed.widths` (principal directions) or `sed.head`."""
@@ -625,23 +598,15 @@ class ResourcesConfig(Block):
     """`ray`: [the Ray that is named, runs here or is started](cluster.md). `local`: this process, without Ray. `auto`:
     `raysed run` and `jobs/ensemble_then_distill.py` use Ray if it is installed. Other commands and Python functions
     use it if `RAY_ADDRESS` is set, Python has started it, or `sed.workers` is above 1. Results are the same."""
-    cpus_per_member: Annotated[float | None, NO_EFFECT] = Field(None, gt=0)
-    """CPUs per member. `null`: one, or more with fewer members than cores; without Ray, all."""
     gpus_per_member: Annotated[float | None, NO_EFFECT] = Field(None, gt=0)
     """GPUs per member, a fraction or whole number. `null`: as many members per GPU as fit in 85 % of its memory, one
     CPU each (docs/performance.md#if-it-does-not-fit)."""
-    concurrent_members: Annotated[int | None, NO_EFFECT] = Field(None, ge=1)
-    """Most members at once on Ray. `null`: as many as fit."""
     gpu: Annotated[bool | None, NO_EFFECT] = None
     """`null`: use GPUs if present. `true`: require them, and request them from an autoscaling cluster. `false`: use
     none."""
-    accelerator_type: Annotated[str | None, NO_EFFECT] = None
-    """Ray's name for the kind of GPU to use, such as `A10G`. `null`: any."""
     label_selector: Annotated[dict[str, str], NO_EFFECT] = {}
-    """Ray's label selector for the nodes to use, such as `{market-type: "!spot"}`."""
-    encode_token_budget: Annotated[int | None, NO_EFFECT] = Field(None, ge=64)
-    """Tokens per pass when embedding, halved if memory runs out. `null`: 2,048 on CPUs, 65,536 on GPUs, at most 8,192
-    for dev scores during training."""
+    """Ray's label selector for the nodes to use, such as `{market-type: "!spot"}` or
+    `{ray.io/accelerator-type: A10G}`."""
     encode_precision: Precision = "auto"
     """As `members.precision`, for teachers' embeddings (also in `raysed evaluate`), with weights in bf16, too. Means
     and scores use fp32."""

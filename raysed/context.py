@@ -40,7 +40,6 @@ class Context:
     """The device and services that a maker, or one worker of a training, gets from the place where it runs.
 
     Attributes:
-        token_budget: tokens per forward pass; None: the device's default.
         precision: of embeddings that become targets.
         rank: this worker's number among the `world` that train one model; rank 0 writes.
         job: distinguishes starts of trainings in this job from earlier ones.
@@ -52,7 +51,6 @@ class Context:
     """
 
     device: str = "cpu"
-    token_budget: int | None = None
     precision: Precision = "fp32"
     rank: int = 0
     world: int = 1

@@ -120,7 +120,6 @@ class Share:
     threads: int
     memory: int = field(default=0, repr=False)
     gang: int = field(default=1, repr=False)
-    accelerator_type: str | None = field(default=None, repr=False)
     label_selector: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
@@ -132,8 +131,6 @@ class Share:
     def resources(self) -> dict[str, float]:
         """Each worker's request to Ray, by resource."""
         request = {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory}
-        if self.gpus and self.accelerator_type:
-            request[f"accelerator_type:{self.accelerator_type}"] = 0.001
         return {name: amount for name, amount in request.items() if amount}
 
     @property
@@ -141,7 +138,6 @@ class Share:
         """The same request as options of a task or an actor."""
         options = {"num_cpus": self.cpus, "num_gpus": self.gpus, "memory": self.memory}
         options |= {"label_selector": dict(self.label_selector)}
-        options |= {"accelerator_type": self.accelerator_type} if self.gpus else {}
         return {name: value for name, value in options.items() if value}
 
     @property
@@ -156,20 +152,18 @@ class Share:
 def unmet_requirement(cluster: Cluster, res: ResourcesConfig, learner_workers: int | None = None) -> str | None:
     """Return a sentence about the first setting that the cluster cannot meet; None if it meets all."""
     gpu = uses_gpu(res, cluster)
-    cpus, gpus, workers = res.cpus_per_member or 1, res.gpus_per_member or float(gpu), learner_workers or 1
-    if not cluster.nodes and (res.label_selector or res.accelerator_type):
-        return f"no node has resources.label_selector {res.label_selector}, or resources.accelerator_type; change them"
+    gpus, workers = res.gpus_per_member or float(gpu), learner_workers or 1
+    if not cluster.nodes and res.label_selector:
+        return f"no node has resources.label_selector {res.label_selector}; change it"
     if cluster.largest_cpus < 1:
         return f"no node has a CPU for workers ({cluster})"
     if res.gpu and not cluster.gpus:
         return f"resources.gpu is true, but the cluster has no GPU ({cluster}); set it to false, or add a GPU node"
     if res.gpus_per_member and not gpu:
         return f"resources.gpus_per_member is {gpus:g}, but the cluster has no GPU ({cluster}); leave it out"
-    if cpus > (largest := cluster.largest_cpus):
-        return f"resources.cpus_per_member is {cpus:g}, but the largest node has {largest:g} CPUs; lower it"
-    if not cluster.fit(cpus, gpus):
-        need = f"{cpus:g} CPU (resources.cpus_per_member) and {gpus:g} GPU (resources.gpus_per_member)"
-        return f"a member needs {need} on one node, but no node has both ({cluster}); lower them"
+    if not cluster.fit(1, gpus):
+        need = f"a CPU and {gpus:g} GPU (resources.gpus_per_member)"
+        return f"a member needs {need} on one node, but no node has both ({cluster}); lower it"
     if workers > (room := cluster.fit(1, float(gpu))):
         kind = "GPUs with a CPU each" if gpu else "CPUs"
         return f"sed.workers is {workers}, but the cluster has {room} {kind} ({cluster}); lower it"
@@ -198,9 +192,9 @@ def plan_members(cluster: Cluster, res: ResourcesConfig, count: int, need: Need 
         in_memory = int(_GPU_PART * cluster.gpu_bytes // (need.device or _SMALL_MEMBER))
         per_gpu = max(1, min(math.ceil(count / cluster.gpus), in_memory, cpus_per_gpu))
         gpus = res.gpus_per_member or math.floor(1000 / per_gpu) / 1000
-    cpus = res.cpus_per_member or _whole_cpus(cluster, count, gpus, need.host)
-    workers = min(cluster.fit(cpus, gpus, need.host), count, res.concurrent_members or count)
-    return Share(max(workers, 1), cpus, gpus, max(1, int(cpus)), int(need.host))
+    cpus = _whole_cpus(cluster, count, gpus, need.host)
+    workers = min(cluster.fit(cpus, gpus, need.host), count)
+    return Share(max(workers, 1), cpus, gpus, cpus, int(need.host))
 
 
 def too_large(cluster: Cluster, res: ResourcesConfig, need: Need) -> str | None:

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ONE_LAYER = {"path": "bundled:raw", "keep_layers": [0], "pool_layers": 1}
 """`encoder` of a run that tests the way through the stages; with all layers it would mostly multiply matrices."""
 
-ALONE = {"engine": "local", "cpus_per_member": 1, "encode_precision": "fp32"}
+ALONE = {"engine": "local", "encode_precision": "fp32"}
 """`resources` of a run in one process: those of Ray would import for seconds, to train for less."""
 
 
@@ -66,7 +66,7 @@ def tiny_settings(**changes) -> dict:
             "pool_layers": [1],
         },  # on which TF-IDF is better than such runs
         # To be compared with plain definitions on every machine, and with either engine.
-        "resources": {"encode_precision": "fp32", "cpus_per_member": 1, "engine": "ray"},
+        "resources": {"encode_precision": "fp32", "engine": "ray"},
         **changes,
     }
 

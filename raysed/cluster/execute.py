@@ -247,7 +247,7 @@ class Executor:
 
     def _context(self, share: Share | None = None) -> Context:
         share, res = share or self._backend.share, self._resources
-        return Context(share.device if share else "cpu", res.encode_token_budget, res.encode_precision)
+        return Context(share.device if share else "cpu", res.encode_precision)
 
     # short makers
 

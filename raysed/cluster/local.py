@@ -54,16 +54,11 @@ class LocalBackend:
 
     def _train(self, job: TrainingJob, context: Context) -> Outcome:
         """Train, and retry after failures; the training itself counts its starts and gives up."""
-        own = self._resources.cpus_per_member
-        prepare_worker(max(1, int(own)) if own and not job.is_gang else self.share.threads)
-        try:
-            while True:
-                try:
-                    return train(job.task, job.worker, self._storage, context)
-                except Exception as error:
-                    log.warning("%s failed; trying again: %s", job.name, last_line(error))
-        finally:
-            prepare_worker(self.share.threads)
+        while True:
+            try:
+                return train(job.task, job.worker, self._storage, context)
+            except Exception as error:
+                log.warning("%s failed; trying again: %s", job.name, last_line(error))
 
     def stream(self, stream: Stream, share: Share, on_event: OnEvent) -> None:
         """Make the missing blocks one after the other."""

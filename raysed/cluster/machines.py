@@ -78,11 +78,9 @@ def _gpu_bytes_of(nodes: Sequence[str]) -> dict[str, float | None]:
 
 
 def _is_selected(node: Mapping[str, Any], res: ResourcesConfig) -> bool:
-    """Whether workers may use a node: an autoscaler's head, which has no CPU, counts as one."""
-    has, labels = node["Resources"], node.get("Labels", {})
-    kind = f"accelerator_type:{res.accelerator_type}"
-    is_of_kind = res.accelerator_type is None or not has.get("GPU") or kind in has
-    return is_of_kind and all(_matches(labels.get(name, ""), asked) for name, asked in res.label_selector.items())
+    """Return whether workers may use a node; an autoscaler's head, which has no CPU, counts as one."""
+    labels = node.get("Labels", {})
+    return all(_matches(labels.get(name, ""), asked) for name, asked in res.label_selector.items())
 
 
 def _matches(value: str, asked: str) -> bool:
@@ -148,7 +146,7 @@ def places_to_ask_for(res: ResourcesConfig, cluster: Cluster, demand: Demand) ->
     >>> places_to_ask_for(ResourcesConfig(gpu=True), Cluster(((0, 0),), autoscaling=True), Demand(members=2))
     [{'CPU': 1, 'GPU': 1}, {'CPU': 1, 'GPU': 1}]
     """
-    place: dict[str, float] = {"CPU": res.cpus_per_member or 1}
+    place: dict[str, float] = {"CPU": 1}
     members, learners = demand.members, max(demand.learners, 1) * (demand.learner_workers or 1)
     if uses_gpu(res, cluster):
         of_member = res.gpus_per_member or 1

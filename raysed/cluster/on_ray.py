@@ -106,8 +106,7 @@ class RayBackend:
         """Do nothing: Ray is ended with its session."""
 
     def _selecting(self, share: Share) -> Share:
-        selection = self._resources.accelerator_type, self._resources.label_selector
-        return replace(share, accelerator_type=selection[0], label_selector=selection[1])
+        return replace(share, label_selector=self._resources.label_selector)
 
     def _to_workers(self, task: Task) -> Task:
         """Return a task whose large inputs are in the object store, each put there once."""

@@ -102,9 +102,7 @@ class Program:
 
     def context(self) -> Context:
         """Return what this worker computes with."""
-        return Context(
-            device_here(self._resources.gpu), self._resources.encode_token_budget, self._resources.encode_precision
-        )
+        return Context(device_here(self._resources.gpu), self._resources.encode_precision)
 
     def prepare(self, artefact: Artefact) -> Prepared:
         """Make what a training needs, except other trainings, and return all that a worker needs for it."""

@@ -22,6 +22,8 @@ COLUMNS = ("sentence", "text")
 """Default columns, in order of preference."""
 
 _ROWS = 4096
+LEAST_CHARACTERS, MOST_CHARACTERS = 2, 2000
+"""Shorter and longer lines are skipped, the longer ones unless they are cut into passages."""
 _MAX_COMPOSED = 4
 """NFC composes at most this many characters into one (Unicode Standard Annex 15, table 12)."""
 _SENTENCE_END = re.compile(r"""[.!?…][)\]"'”’»]*(?= |$)|[。！？]""")
@@ -155,7 +157,7 @@ def passages(text: str, most: int) -> list[str]:
 def _texts_of(block: Rows, config: CorpusConfig, report: CorpusReport) -> list[str]:
     """Clean texts and cut them into passages."""
     if config.passage_characters is None:
-        return [clean(text, config.max_characters) for text in block.texts("sentence")]
+        return [clean(text, MOST_CHARACTERS) for text in block.texts("sentence")]
     found: list[str] = []
     for text in block.texts("sentence"):
         parts = passages(_on_one_line(text), config.passage_characters) or [""]
@@ -174,10 +176,11 @@ def _usable_chunks(
 ) -> Iterator[tuple[np.ndarray, list[str]]]:
     """Yield seeded hashes, uint64 [B], and B distinct texts."""
     seen, salt = _SeenHashes(), blake2b(str(seed).encode(), digest_size=16).digest()
+    most = config.passage_characters or MOST_CHARACTERS
     for block in (block for source in sources for block in _blocks(source, config, kind)):
         texts = _texts_of(block, config, report)
         lengths = np.array([len(text) for text in texts])
-        short, long = lengths < config.min_characters, lengths > config.max_characters
+        short, long = lengths < LEAST_CHARACTERS, lengths > most
         usable = [texts[row] for row in np.flatnonzero(~(short | long))]
         keys = _hashes(usable, salt)
         fresh, empty = seen.add(keys), int((lengths == 0).sum())
@@ -191,7 +194,7 @@ def _usable_chunks(
             yield keys[fresh], [usable[row] for row in fresh]
     if not report.usable:
         problem = f"no usable {kind.word} in {_names(sources)} ({report.summary()})"
-        wanted = f"a row should be a {kind.word} of {config.min_characters:,} to {config.max_characters:,} characters"
+        wanted = f"a row should be a {kind.word} of {LEAST_CHARACTERS} to {most:,} characters"
         raise UserError(f"{problem}; {wanted}", setting=kind.setting)
 
 

@@ -174,21 +174,21 @@ def load_views(config: ViewsConfig) -> PairRows:
         first += table.texts("first")
         second += table.texts("second")
     names = ", ".join(public(source.source) for source in config.files)
-    return usable(first, second, f"views.files ({names})", config.max_unusable)
+    return usable(first, second, f"views.files ({names})")
 
 
-def entailment(rows: PairRows, max_unusable: float) -> PairRows:
+def entailment(rows: PairRows) -> PairRows:
     """Return premise and hypothesis of each entailment as two views (BSL section 4.4)."""
     places = np.flatnonzero(rows.labels == CLASSES.index("entailment"))
     first, second = ([side[place] for place in places] for side in (rows.first, rows.second))
-    return usable(first, second, "nli.train (pairs labelled entailment)", max_unusable)
+    return usable(first, second, "nli.train (pairs labelled entailment)")
 
 
-def usable(first: Sequence[str], second: Sequence[str], what: str, max_unusable: float) -> PairRows:
-    """Strip views and drop empty and identical ones; UserError if their share is above `max_unusable`.
+def usable(first: Sequence[str], second: Sequence[str], what: str) -> PairRows:
+    """Strip views and drop empty and identical ones; UserError if these are more than half.
 
-    >>> usable(["Hi. ", "", "Yes."], ["Hi.", "No.", "Right."], "views", max_unusable=0.7).summary()
-    '1 pairs; left out: 1 with an empty view, 1 with two identical views'
+    >>> usable(["Hi. ", "", "Yes.", "It rains."], ["Hi.", "No.", "Right.", "Rain falls."], "views").summary()
+    '2 pairs; left out: 1 with an empty view, 1 with two identical views'
     """
     pairs = [(one.strip(), other.strip()) for one, other in zip(first, second, strict=True)]
     if not pairs:
@@ -196,11 +196,10 @@ def usable(first: Sequence[str], second: Sequence[str], what: str, max_unusable:
     filled = [pair for pair in pairs if pair[0] and pair[1]]
     kept = [pair for pair in filled if pair[0] != pair[1]]
     empty, identical = len(pairs) - len(filled), len(filled) - len(kept)
-    if (empty + identical) / len(pairs) > max_unusable:
+    if 2 * len(kept) < len(pairs):
         raise UserError(
             f"{what}: {empty + identical:,} of {len(pairs):,} pairs are unusable, {empty:,} with an empty view and "
-            f"{identical:,} with two identical views, which is more than views.max_unusable ({max_unusable:g}) allows; "
-            "fix the views, or raise it"
+            f"{identical:,} with two identical views; fix the views, because at least half must be usable"
         )
     left_out = {"with an empty view": empty, "with two identical views": identical}
     return PairRows([one for one, _ in kept], [other for _, other in kept], left_out=left_out)

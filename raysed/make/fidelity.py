@@ -36,7 +36,7 @@ def learner_fidelity(out: Path, inputs: Named, settings: Named, context: Context
     texts = pa.concat_tables(corpus.rows(*place, ("sentence",)) for place in places)["sentence"].to_pylist()
     encoder, _ = load_start(inputs["encoder"], inputs["model"])
     tokens, layers = TokenTable.from_arrow(rows), (settings["layers"],)
-    (x_NE,) = encode(encoder.to(context.device), tokens, layers, context.token_budget)
+    (x_NE,) = encode(encoder.to(context.device), tokens, layers)
     emit(sentences=len(texts))
     documents_P = np.arange(sum(stop - start for start, stop in of_texts))
     queries_Q = np.arange(len(documents_P), len(texts)) if of_queries else documents_P

@@ -83,11 +83,10 @@ class Trainer:
 
     def _run(self) -> TrainingResult:
         setup, context, dev = self.setup, self.context, self._dev()
-        criterion, base = self.settings.get("criterion", "spearman"), self.inputs.get("base")
-        evaluate = dev and dev.scorer(criterion, context.token_budget)
+        base, evaluate = self.inputs.get("base"), dev and dev.scorer()
         log_entry = context.log.write if context.log else ignore
         if dev and context.rank == 0:
-            known = base and dev.score(np.load(base / layers_file(dev.layers))[dev.rows], criterion)
+            known = base and dev.score(np.load(base / layers_file(dev.layers))[dev.rows])
             score = evaluate(self.encoder) if known is None else known
             self._untrained = [untrained_entry(setup.objective, setup.plan, score)]
             log_entry(self._untrained[0])
@@ -243,7 +242,7 @@ class Member(Artefact):
         if base:
             untracked["base"] = base
         if bound is not None:
-            settings |= {"lower_bound": bound, "criterion": kind.criterion(block)}
+            settings["lower_bound"] = bound
             title = f"grid model {index:02d} of {node} with lower bound {bound:g}"
         if keep == BEST_ON_DEV:
             inputs["dev"], settings["evaluate_every"] = dev, every
@@ -368,13 +367,11 @@ class GridOutcome(Artefact):
         stage: str,
         models: Mapping[Artefact, float],
         min_members: int | None,
-        sts: Any,
         dev: ExternalInput | None,
         task: str | None,
     ):
-        sts = sts.model_copy(update={"train": []})
-        settings = {"node": node, "min_members": min_members, "sts": sts, "choice": sts.choices()}
-        settings |= {"models": sts.models, "task": task, "bounds": {each.name: bound for each, bound in models.items()}}
+        settings = {"node": node, "min_members": min_members, "task": task}
+        settings["bounds"] = {each.name: bound for each, bound in models.items()}
         inputs = {"members": Candidates(tuple(models)), "dev": dev}
         name, title, lines = f"{node}/grid/choice", f"lower bound of {node}", partial(_outcome_lines, node)
         super().__init__(name, title, stage, grid_choice, inputs, settings, is_outcome=True, lines=lines)
@@ -414,7 +411,7 @@ def ensemble(out: Path, inputs: Named, settings: Named, context: Context) -> Nam
 
 def grid_choice(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """List the models of the best lower bound as the ensemble; raise if no bound has enough models."""
-    node, sts = settings["node"], settings["sts"]
+    node = settings["node"]
     groups: dict[float, list[CandidateResult]] = {}
     _refuse_mistakes(inputs["members"])
     for each in inputs["members"]:
@@ -428,11 +425,9 @@ def grid_choice(out: Path, inputs: Named, settings: Named, context: Context) -> 
         name, reason = (failed[0].name, failed[0].reason) if failed else (node, "no model finished training")
         raise RunFailed(f"no lower bound of {node} has the {needed} models it needs; {name}: {reason}")
     scores = {bound: [each.meta["dev"] for each in group] for bound, group in trained.items() if group}
-    choice = choose_bound({bound: scores[bound] for bound in complete}, sts.statistic)
+    choice = choose_bound({bound: scores[bound] for bound in complete})
     grid = {
         "recipe": node,
-        "criterion": sts.criterion,
-        "statistic": sts.statistic,
         "task": settings["task"],
         "winner": choice.lower_bound,
         "score": choice.score,

@@ -77,7 +77,7 @@ def embeddings(out: Path, inputs: Named, settings: Named, context: Context) -> N
     if tokens is None:
         whole = Tokenizer(tokenizer, config.max_length, sentences.prompts)
         tokens = whole(evaluation.sentences, evaluation.roles)
-    results = encode(encoder.to(context.device), tokens, settings["layers"], context.token_budget)
+    results = encode(encoder.to(context.device), tokens, settings["layers"])
     for layers, x_UD in zip(settings["layers"], results):
         if not np.isfinite(x_UD).all():
             name = config.path if model is None else "/".join(model.parts[-3:])
@@ -226,7 +226,6 @@ def _rows_with_dropout(inputs: Named, settings: Named, context: Context) -> tupl
     seed_everything(settings["seed"], step=0)
     for task, table in tables.items():
         rows = np.tile(np.arange(len(table) // 2 * 2), epochs)
-        # The device's own token budget: masks depend on it, and `encode_token_budget` must not change results.
         for part, x_ND in zip(parts, encode(encoder, table.take(rows), poolings, dropout=True)):
             part[task] = x_ND
     return parts, flow.model_copy(update={"epochs": flow.epochs / epochs})
@@ -263,7 +262,7 @@ def _rows_of_text(inputs: Named, settings: Named, context: Context) -> tuple[lis
     if key not in _embedded:
         encoder, _ = load_start(inputs["encoder"], inputs["model"])
         _embedded.clear()
-        _embedded[key] = dict(zip(poolings, encode(encoder.to(context.device), table, poolings, context.token_budget)))
+        _embedded[key] = dict(zip(poolings, encode(encoder.to(context.device), table, poolings)))
     return [{None: _embedded[key][layers]} for layers in settings["layers"]], flow
 
 

@@ -87,7 +87,7 @@ class MeanBlocks:
         paths: dict[int, list[Path]] = {}
         for index, path in inputs["part"]:
             paths.setdefault(index, []).append(path)
-        about = {"device": context.device, "precision": context.precision, "token_budget": context.token_budget}
+        about = {"device": context.device, "precision": context.precision}
         about |= {"trust_remote_code": inputs["encoder"].trust_remote_code}
         counts, precision = dict(enumerate(inputs["counts"])), settings["target_precision"]
         self._means = [
@@ -129,13 +129,12 @@ class MeanOfTeachers:
         target_precision: TargetPrecision = "fp32",
         device: str | None = None,
         precision: Precision = "fp32",
-        token_budget: int | None = None,
         trust_remote_code: bool = False,
     ):
         device = device or device_here()
         self._rows_at_once = _SENTENCES_AT_ONCE[device]
         paths = [Path(teacher) for teacher in teachers]
-        self._sum = teacher_sum(paths, token_budget, device, trust_remote_code, precision) if paths else None
+        self._sum = teacher_sum(paths, device, trust_remote_code, precision) if paths else None
         self._column, self._count, self._target_precision = column, count, target_precision
 
     def __call__(self, batch: pa.Table) -> pa.Table:
@@ -168,10 +167,10 @@ def mean_targets(out: Path, inputs: Named, settings: Named, context: Context) ->
 
 def teacher_sum(
     paths: Sequence[Path],
-    token_budget: int | None,
     device: str = "cpu",
     trust_remote_code: bool = False,
     precision: Precision = "fp32",
+    token_budget: int | None = None,
 ) -> Callable[..., np.ndarray]:
     """Load teachers; return a function of B sentences and the sum so far that adds the teachers' embeddings [B, D].
 
@@ -305,8 +304,7 @@ class TeacherBlocks(Embedder):
     columns, kept = ("id", "sentence", ROLE.name), ("id", "target")
 
     def __init__(self, inputs: Named, settings: Named, context: Context):
-        about = context.token_budget, context.device, context.precision
-        super().__init__(load_teacher(inputs["teacher"], *about), output="target")
+        super().__init__(load_teacher(inputs["teacher"], context.device, context.precision), output="target")
 
     def _roles(self, batch: pa.Table, count: int) -> Sequence[Role]:
         return roles_in(batch)
@@ -386,14 +384,12 @@ class TeacherVectors:
 
 
 def _fitted(table: TeacherVectors, how: CombinationConfig, width: int | None, is_ordered: bool) -> Combination:
-    products_EE, sums_E = np.zeros((sum(table.widths), sum(table.widths))), np.zeros(sum(table.widths))
+    products_EE = np.zeros((sum(table.widths), sum(table.widths)))
     for _, parts in table.parts(len(table.corpus)):
         rows_BE = side_by_side(parts, how.how != "mean")
         products_EE += rows_BE.T @ rows_BE
-        sums_E += rows_BE.sum(0)
     weights = how.weights or [1.0] * len(table.widths)
-    centred_on = (sums_E, len(table.corpus)) if how.balance == "centred" else None
-    return fit_combination(how.how, weights, table.widths, products_EE, width, is_ordered, centred_on)
+    return fit_combination(how.how, weights, table.widths, products_EE, width, is_ordered)
 
 
 def _products(table: TeacherVectors, combination: Combination, encoder: Encoder, context: Context) -> np.ndarray:
@@ -403,7 +399,7 @@ def _products(table: TeacherVectors, combination: Combination, encoder: Encoder,
     for start, parts in table.parts(min(len(corpus), _TURN_SENTENCES)):
         targets_BD = combination.target(parts).astype(np.float64)
         tokens = TokenTable.from_arrow(corpus.rows(start, start + len(targets_BD), ("id", "input_ids")))
-        (own_BH,) = encode(encoder, tokens, (1,), context.token_budget)
+        (own_BH,) = encode(encoder, tokens, (1,))
         products_DH += targets_BD.T @ side_by_side([own_BH], is_unit=True)
     return products_DH
 

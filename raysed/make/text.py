@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from raysed.config import Role
 from raysed.context import Context
-from raysed.data.corpus import CorpusReport, query_chunks, sentence_chunks
+from raysed.data.corpus import MOST_CHARACTERS, CorpusReport, query_chunks, sentence_chunks
 from raysed.data.pairs import write_pairs
 from raysed.data.tokens import ROLE, SENTENCE_SCHEMA, FlatTokens, LengthReport
 from raysed.make.inputs import Named
@@ -26,7 +26,7 @@ _FEW_SENTENCES, _FEW_STEPS = 1000, 150  # warn below these
 
 def static_start(out: Path, inputs: Named, settings: Named, context: Context) -> None:
     """Write the token vectors that a static learner starts from."""
-    write_static(inputs["encoder"], settings["corpus"], settings["seed"], out, context.token_budget)
+    write_static(inputs["encoder"], settings["corpus"], settings["seed"], out)
 
 
 def sentence_table(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
@@ -65,6 +65,15 @@ def sentence_table(out: Path, inputs: Named, settings: Named, context: Context) 
         "length_summary": str(lengths),
         "query_summary": queries.summary() if block.queries else "",
     }
+
+
+def long_lines(count: int) -> Iterator[str]:
+    """Yield a warning about lines that were skipped because they are too long."""
+    if count:
+        yield (
+            f"{count:,} lines of the corpus have more than {MOST_CHARACTERS:,} characters and are skipped; set "
+            "corpus.passage_characters to read them in passages"
+        )
 
 
 def small_corpus(sentences: int, is_trained_on: bool, sed: SedConfig | None) -> Iterator[str]:

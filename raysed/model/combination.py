@@ -26,7 +26,6 @@ class Combination:
 
     is_unit: bool
     weight_ED: np.ndarray
-    offset_D: np.ndarray | float = 0.0
     kept: float = 1.0
 
     @property
@@ -36,27 +35,25 @@ class Combination:
 
     def target(self, parts: Sequence[np.ndarray]) -> np.ndarray:
         """Map the teachers' embeddings [B, D_k] of the same sentences to targets, float32 [B, D]."""
-        return (side_by_side(parts, self.is_unit) @ self.weight_ED + self.offset_D).astype(np.float32)
+        return (side_by_side(parts, self.is_unit) @ self.weight_ED).astype(np.float32)
 
     @property
     def is_identity(self) -> bool:
         """Whether targets are a single teacher's own vectors, up to their lengths."""
         rows, columns = self.weight_ED.shape
-        return rows == columns and np.allclose(self.weight_ED, np.eye(rows)) and not np.any(self.offset_D)
+        return rows == columns and np.allclose(self.weight_ED, np.eye(rows))
 
     def turned(self, products_DD: np.ndarray) -> "Combination":
         """Rotate the targets towards other vectors, see `turn`."""
-        turn_DD = turn(products_DD)
-        offset_D = np.broadcast_to(self.offset_D, len(turn_DD)) @ turn_DD
-        return replace(self, weight_ED=self.weight_ED @ turn_DD, offset_D=offset_D)
+        return replace(self, weight_ED=self.weight_ED @ turn(products_DD))
 
     def save(self, path: Path) -> None:
-        np.savez(path, is_unit=self.is_unit, weight_ED=self.weight_ED, offset_D=self.offset_D, kept=self.kept)
+        np.savez(path, is_unit=self.is_unit, weight_ED=self.weight_ED, kept=self.kept)
 
     @classmethod
     def load(cls, path: Path) -> "Combination":
         with np.load(path) as file:
-            return cls(bool(file["is_unit"]), file["weight_ED"], file["offset_D"], float(file["kept"]))
+            return cls(bool(file["is_unit"]), file["weight_ED"], float(file["kept"]))
 
 
 def side_by_side(parts: Sequence[np.ndarray], is_unit: bool) -> np.ndarray:
@@ -74,7 +71,6 @@ def fit_combination(
     products_EE: np.ndarray,
     width: int | None,
     is_ordered: bool = False,
-    centred_on: tuple[np.ndarray, int] | None = None,
 ) -> Combination:
     """Fit the map from teachers' vectors to targets.
 
@@ -84,29 +80,19 @@ def fit_combination(
         width: D of the targets; None: the combined width. Wider vectors are projected onto their uncentred principal
             directions, which preserve dot products best. Narrower ones are padded with zeros.
         is_ordered: rotate to the principal directions even without projection.
-        centred_on: sum [E] and number of the same rows. Several teachers are then centred and each is scaled to total
-            variance 1 (PHI-S, Ranzinger et al. 2024, without its rotation, which changes no dot product).
     """
-    weights_K, mean_E = np.asarray(weights, np.float64) / np.sum(weights), np.zeros(len(products_EE))
-    scales_K = np.ones(len(widths))
-    if centred_on and len(weights_K) > 1:
-        sums_E, rows = centred_on
-        mean_E, products_EE = sums_E / rows, products_EE - np.outer(sums_E, sums_E) / rows
-        variances_K = np.add.reduceat(np.diag(products_EE), np.cumsum([0, *widths[:-1]])) / rows
-        scales_K = 1 / np.sqrt(np.maximum(variances_K, 1e-12))
+    weights_K = np.asarray(weights, np.float64) / np.sum(weights)
     if how == "mean":
         whole_EF = np.concatenate([weight * np.eye(widths[0]) for weight in weights_K])
     else:  # square roots make the dot product of two targets the weighted mean of the teachers' cosines
-        roots_E = np.repeat(np.sqrt(weights_K) * scales_K, widths)
-        whole_EF = np.diag(roots_E)
+        whole_EF = np.diag(np.repeat(np.sqrt(weights_K), widths))
     found = whole_EF.shape[1]
     width = width or found
     reduce_FD, share = np.eye(found, width), 1.0
     if found > width or is_ordered:
         directions_FG, share = principal_directions(whole_EF.T @ products_EE @ whole_EF, min(width, found))
         reduce_FD = np.pad(directions_FG, ((0, 0), (0, max(width - found, 0))))
-    weight_ED = whole_EF @ reduce_FD
-    return Combination(how != "mean", weight_ED, -mean_E @ weight_ED if np.any(mean_E) else 0.0, share)
+    return Combination(how != "mean", whole_EF @ reduce_FD, share)
 
 
 def principal_directions(products_FF: np.ndarray, count: int) -> tuple[np.ndarray, float]:
@@ -143,15 +129,9 @@ def turn(products_DF: np.ndarray) -> np.ndarray:
 # -- combining and choosing teachers ---------------------------------------------------------------------------------
 
 
-def prepared(how: str, balance: str, x_ND: np.ndarray) -> np.ndarray:
-    """Normalise a teacher's embeddings for `combined`; `centred` balances them on these sentences alone."""
-    if how == "mean":
-        return x_ND
-    x_ND = side_by_side([x_ND], is_unit=True)
-    if balance == "centred":
-        x_ND = x_ND - x_ND.mean(0)
-        x_ND /= np.sqrt(max(np.square(x_ND).sum(1).mean(), 1e-12))
-    return x_ND
+def prepared(how: str, x_ND: np.ndarray) -> np.ndarray:
+    """Normalise a teacher's embeddings for `combined`."""
+    return x_ND if how == "mean" else side_by_side([x_ND], is_unit=True)
 
 
 def combined(how: str, weights: Sequence[float], parts: Sequence[np.ndarray]) -> np.ndarray:

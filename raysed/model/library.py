@@ -84,7 +84,7 @@ def _read(directory: Path, device: str, trust_remote_code: bool) -> SentenceTran
     return model.eval()
 
 
-def load_native(directory: Path, token_budget: int | None, device: str) -> NativeModel:
+def load_native(directory: Path, device: str) -> NativeModel:
     """Load a model that packed rows can compute up to the pooled vector.
 
     Raise NotPackable unless it is a transformer, mean or cls pooling, and maps of the pooled vector.
@@ -102,7 +102,7 @@ def load_native(directory: Path, token_budget: int | None, device: str) -> Nativ
         raise NotPackable("its transformer does not return the layers that it pools")
     encoder.pooling = pooling.pooling_mode
     longest = _longest(directory, place, tokenizer.model_max_length)
-    return NativeModel(encoder.to(device), tokenizer, layers, longest, nn.Sequential(*heads), token_budget)
+    return NativeModel(encoder.to(device), tokenizer, layers, longest, nn.Sequential(*heads))
 
 
 def _modules_of_vectors(directory: Path) -> tuple[str, Layers, Pooling, list[nn.Module]]:

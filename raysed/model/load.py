@@ -44,7 +44,6 @@ class NativeModel:
         max_length: tokens per sentence, special ones included.
         heads: sentence-transformers modules after pooling.
         calibration: a run's map after pooling.
-        token_budget: tokens per forward pass; None: `default_token_budget`.
     """
 
     encoder: Encoder
@@ -52,7 +51,6 @@ class NativeModel:
     layers: Layers
     max_length: int
     heads: nn.Sequential = field(default_factory=nn.Sequential)
-    token_budget: int | None = None
     prompts: Prompts = field(default_factory=dict)
     calibration: CalibrationMap | None = None
 
@@ -69,7 +67,7 @@ class NativeModel:
     def embed(self, sentences: Sequence[str], role: Role = "") -> np.ndarray:
         """Return float32 [N, D], rows in sentence order."""
         table = Tokenizer(self.tokenizer, self.max_length, self.prompts)(sentences, repeat(role))
-        (x_ND,) = encode(self.encoder, table, (self.layers,), self.token_budget)
+        (x_ND,) = encode(self.encoder, table, (self.layers,))
         if self.heads:
             with torch.inference_mode():
                 x_ND = self.heads({"sentence_embedding": torch.from_numpy(x_ND)})["sentence_embedding"].float().numpy()
@@ -109,7 +107,6 @@ def load_model(
     layers: Layers = 2,
     max_length: int = 75,
     *,
-    token_budget: int | None = None,
     device: str = "cpu",
     place: str | None = None,
     trust_remote_code: bool = False,
@@ -127,7 +124,7 @@ def load_model(
         if trust_remote_code:
             return replace(_load_trusted(directory, layers, max_length, device), prompts=prompts)
         if (directory / "modules.json").is_file() or find_adapter_config_file(directory):
-            return replace(_load_modules(directory, token_budget, device), prompts=prompts)
+            return replace(_load_modules(directory, device), prompts=prompts)
         encoder, tokenizer = load_encoder(EncoderConfig(path=str(directory), max_length=3))
         _check_depth(layers, encoder.transformer.config.num_hidden_layers, place)
         longest = longest_input(encoder.transformer.config)
@@ -136,7 +133,7 @@ def load_model(
         encoder.set_head(load_head(directory))  # present if it is a run's learner
     except UserError as error:
         raise error.at(place) from None
-    return NativeModel(encoder.to(device), tokenizer, layers, max_length, token_budget=token_budget, prompts=prompts)
+    return NativeModel(encoder.to(device), tokenizer, layers, max_length, prompts=prompts)
 
 
 def _check_kind(directory: Path, name: str) -> None:
@@ -161,11 +158,11 @@ def _check_depth(layers: Layers, count: int, place: str) -> None:
         raise UserError(f"{error}; choose fewer with --pool-layers or pool_layers", setting=place) from None
 
 
-def _load_modules(directory: Path, token_budget: int | None, device: str) -> NativeModel | LibraryModel:
+def _load_modules(directory: Path, device: str) -> NativeModel | LibraryModel:
     from raysed.model import library  # takes seconds
 
     try:
-        return library.load_native(directory, token_budget, device)
+        return library.load_native(directory, device)
     except UserError:
         raise
     except LOAD_ERRORS as error:

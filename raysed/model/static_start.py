@@ -25,9 +25,7 @@ from raysed.store.progress import Progress
 SIF = 1e-3
 
 
-def write_static(
-    encoder: EncoderConfig, corpus: CorpusConfig, seed: int, path: Path, token_budget: int | None = None
-) -> None:
+def write_static(encoder: EncoderConfig, corpus: CorpusConfig, seed: int, path: Path) -> None:
     """Write a static model in Hugging Face layout, with a tokenizer that adds no special tokens."""
     # A static model takes any length, so the encoder's limit must not matter: one token needs 3.
     teacher, tokenizer = load_encoder(encoder.model_copy(update={"max_length": 3}))
@@ -35,7 +33,7 @@ def write_static(
         problem = f"needs a fast tokenizer, but {encoder.path!r} has none; use a model with a tokenizer.json"
         raise UserError(problem, setting="encoder.static")
     plain = without_special_tokens(tokenizer)
-    rows_VD = token_embeddings(teacher, tokenizer, token_budget)
+    rows_VD = token_embeddings(teacher, tokenizer)
     counts_V = np.zeros(len(rows_VD), np.int64)
     for _, sentences in sentence_chunks(corpus, seed, CorpusReport()):
         table = tokenize(plain, sentences, encoder.max_length)
@@ -44,9 +42,7 @@ def write_static(
     save_encoder(Encoder(StaticVectors.from_rows(torch.from_numpy(rows_VD))), plain, path)
 
 
-def token_embeddings(
-    encoder: Encoder, tokenizer: PreTrainedTokenizerBase, token_budget: int | None = None
-) -> np.ndarray:
+def token_embeddings(encoder: Encoder, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
     """Embed every token of the vocabulary as a sentence, with special tokens, float32 [V, D]."""
     inner = tokenizer("a", add_special_tokens=False)["input_ids"]
     whole = tokenizer("a")["input_ids"]
@@ -55,7 +51,7 @@ def token_embeddings(
     size = min(max(tokenizer.get_vocab().values()) + 1, encoder.transformer.config.vocab_size)
     table = TokenTable.from_lists([[*before, token, *after] for token in range(size)])
     progress = Progress("embed tokens", size)
-    (rows_VD,) = encode(encoder, table, token_budget=token_budget, on_rows=progress.update)
+    (rows_VD,) = encode(encoder, table, on_rows=progress.update)
     progress.close()
     return rows_VD
 

@@ -31,7 +31,6 @@ class Teacher(ABC):
     """A frozen sentence encoder. It loads a model on first use and keeps it.
 
     Attributes:
-        token_budget: tokens per forward pass; None: `default_token_budget`.
         encoder: the run's own encoder, which gives members their width.
         is_made_by_run: the run itself makes its vectors.
         is_model: a learner can start from its path.
@@ -42,7 +41,6 @@ class Teacher(ABC):
     """
 
     config: TeacherConfig
-    token_budget: int | None = None
     device: str = "cpu"
     precision: Precision = "fp32"
     encoder: EncoderConfig | None = None

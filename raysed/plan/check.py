@@ -140,8 +140,7 @@ def _evaluation(
 
 def load_teachers(config: Config) -> list[Teacher]:
     """Return the teachers; their models are loaded when they are first used."""
-    budget = config.resources.encode_token_budget
-    return [load_teacher(block, budget, encoder=config.encoder) for block in config.teachers]
+    return [load_teacher(block, encoder=config.encoder) for block in config.teachers]
 
 
 def check_teachers(config: Config, teachers: Sequence[Teacher]) -> tuple[int, ...]:
@@ -170,7 +169,7 @@ def check_teachers(config: Config, teachers: Sequence[Teacher]) -> tuple[int, ..
 def _view_rows(kind: str, config: Config, nli: PairRows | None) -> PairRows:
     if kind == "files":
         return load_views(config.views)
-    return entailment(nli or load_nli(config.nli.train), config.views.max_unusable)
+    return entailment(nli or load_nli(config.nli.train))
 
 
 def _look(watched: list[Watched], setting: str, look: Callable[[Any], Any], config: Any) -> Any:

@@ -92,10 +92,6 @@ def combination_problems(config: Config) -> Iterator[str]:
     how, count = config.combination, len(config.teachers)
     if how.weights and len(how.weights) != count:
         yield f"combination.weights has {len(how.weights)} weights for {count} teachers; give one for each"
-    if how.balance != "none" and how.how == "mean":
-        yield f"combination.balance: {how.balance} needs concatenated vectors; set combination.how: concatenated"
-    if how.balance != "none" and count < 2:
-        yield f"combination.balance: {how.balance} needs several teachers, but there is {count or 'none'}; remove it"
 
 
 def combination_warnings(config: Config) -> Iterator[str]:

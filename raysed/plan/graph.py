@@ -13,7 +13,7 @@ from raysed.make.inputs import Sentences
 from raysed.make.models import EnsembleOutcome, GridOutcome, Learner, Member
 from raysed.make.scores import EvaluationEmbeddings, FittedCalibration
 from raysed.make.targets import MeanTargets, mean_of_members
-from raysed.make.text import labelled_pairs, sentence_table, small_corpus, static_start, view_table
+from raysed.make.text import labelled_pairs, long_lines, sentence_table, small_corpus, static_start, view_table
 from raysed.model.pretrained import text_tokenizer
 from raysed.model.prompts import learner_prompts
 from raysed.model.shape import shape_of
@@ -124,8 +124,9 @@ class Plan:
             return
         is_trained_on = any(trains_on_corpus(recipe, self.config) for recipe in self.job.recipes)
         sed = self.config.sed if self._distilling else None
-        small = small_corpus(entry.meta["report"]["kept"], is_trained_on, sed)
-        for warning in [*small, *combination_warnings(self.config)]:
+        report = entry.meta["report"]
+        small = small_corpus(report["kept"], is_trained_on, sed)
+        for warning in [*long_lines(report["too_long"]), *small, *combination_warnings(self.config)]:
             log.warning(warning)
 
     # existing models
@@ -148,7 +149,7 @@ class Plan:
         for node, members in trained.items():
             least = config.members.min_members
             if last_stage(node).is_grid:
-                outcome = GridOutcome(node, stage, members, least, config.sts, self.dev, config.evaluation.dev)
+                outcome = GridOutcome(node, stage, members, least, self.dev, config.evaluation.dev)
                 found[node] = self.graph.add(outcome)
             else:
                 is_used = any(

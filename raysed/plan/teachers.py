@@ -78,7 +78,7 @@ def combine_teachers(plan: Plan, embedded: tuple[Artefact, ...], means: Mapping[
 def _score_teachers(plan: Plan, embedded: tuple[Artefact, ...]) -> None:
     """Add the teachers' scores, alone and together, and which of them are best on the dev task."""
     evaluation, choice = plan.config.evaluation, None
-    settings = {"combination": plan.config.combination.only("how", "weights", "balance")}  # they change cosines
+    settings = {"combination": plan.config.combination.only("how", "weights")}  # they change cosines
     execution = Short(TEACHER_SCORES, on_cpus=True)
     if plan.dev:
         inputs, title = {"embeddings": embedded, "dev": plan.dev}, "choice of teachers"

@@ -135,8 +135,7 @@ class RunResults:
             task = self.evaluation.tasks[grid["task"]]
             for bound in grid["bounds"]:
                 for index, value in enumerate(bound["scores"]):
-                    is_pairs = task.kind == "pairs"
-                    metrics = {grid["criterion"]: value, "pairs": task.task.pairs} if is_pairs else {task.main: value}
+                    metrics = {task.main: value, **({"pairs": task.task.pairs} if task.kind == "pairs" else {})}
                     about = (grid["recipe"], "grid", index, bound["lower_bound"], self.config.encoder.pool_layers)
                     yield Row(*about, {grid["task"]: metrics}), {}
 
@@ -192,10 +191,8 @@ class RunResults:
         start = load_start(self.config.encoder, model.weights and self.storage.fetch(model.weights))
         for files in () if model.weights else self.job.watched["encoder"]:
             files.check()
-        encoder, budget = self.config.encoder, self.config.resources.encode_token_budget
-        return NativeModel(
-            *start, encoder.pool_layers, encoder.max_length, token_budget=budget, calibration=calibration
-        )
+        encoder = self.config.encoder
+        return NativeModel(*start, encoder.pool_layers, encoder.max_length, calibration=calibration)
 
     @cached_property
     def prompts(self) -> Prompts:

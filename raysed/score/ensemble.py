@@ -25,7 +25,7 @@ class Ensemble:
 
     def __init__(self, evaluation: Evaluation, config: CombinationConfig, embeddings: Sequence[np.ndarray]):
         self._evaluation, self._config, self._embeddings = evaluation, config, embeddings
-        self._prepared = [prepared(config.how, config.balance, x_UD).astype(np.float32) for x_UD in embeddings]
+        self._prepared = [prepared(config.how, x_UD).astype(np.float32) for x_UD in embeddings]
         self._everyone = tuple(range(len(embeddings)))
         self._scores: dict[tuple[Subset, str], ModelScores] = {}
 

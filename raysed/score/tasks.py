@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _MAX_TOKENS_IN_TRAINING = 8192
 """Per forward pass: memory also holds weights and moments, perhaps of other members on the same GPU."""
-Criterion = Literal["spearman", "pearson"]
 Embeddings = np.ndarray | Mapping[str, np.ndarray]
 """One model's embeddings: a matrix with a row for each of `Evaluation.sentences`. If tasks have their own calibrations,
 a matrix by task with a row for each of `Evaluation.rows`."""
@@ -229,22 +228,21 @@ class DevTask:
             "prompts": self.prompts if any(role in self.prompts for role in task.roles) else {},
         }
 
-    def score(self, x_UD: np.ndarray, criterion: Criterion = "spearman") -> float:
-        """Return the score x100 of embeddings of the task's sentences, rounded because noise must not break ties.
+    def score(self, x_UD: np.ndarray) -> float:
+        """Return the main score x100 of embeddings of the task's sentences, rounded: noise must not break ties.
 
-        It is the criterion's correlation for graded pairs, else the main score. An undefined score is 0: a model that
-        tells no pairs apart is as good as chance.
+        An undefined score is 0: a model that tells no pairs apart is as good as chance.
         """
         (metrics,) = self.evaluation.score(x_UD).metrics.values()
-        return round(metrics.get(criterion, main_score(metrics)) or 0.0, 6)
+        return round(main_score(metrics) or 0.0, 6)
 
-    def scorer(self, criterion: Criterion = "spearman", token_budget: int | None = None) -> Callable[[Encoder], float]:
-        """Return a scorer for encoders in training; `token_budget` is per forward pass, by default the device's."""
+    def scorer(self) -> Callable[[Encoder], float]:
+        """Return a scorer for encoders in training."""
         from raysed.model.encoding import default_token_budget, encode
 
         def score(encoder: Encoder) -> float:
             device = next(encoder.parameters()).device
-            budget = token_budget or min(default_token_budget(device), _MAX_TOKENS_IN_TRAINING)
-            return self.score(encode(encoder, self.tokens, (self.layers,), budget)[0], criterion)
+            budget = min(default_token_budget(device), _MAX_TOKENS_IN_TRAINING)
+            return self.score(encode(encoder, self.tokens, (self.layers,), budget)[0])
 
         return score

@@ -4,9 +4,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-STATISTICS = {"mean": statistics.fmean, "max": max}
-"""How the scores of a bound's models become one."""
-
 
 class BoundChoice(NamedTuple):
     """The bound whose models become the ensemble, and its margin over the `runner_up`."""
@@ -17,13 +14,13 @@ class BoundChoice(NamedTuple):
     margin: float | None
 
 
-def choose_bound(scores: Mapping[float, Sequence[float]], statistic: str = "mean") -> BoundChoice:
-    """Choose the bound whose models have the best dev scores; ties go to the smallest.
+def choose_bound(scores: Mapping[float, Sequence[float]]) -> BoundChoice:
+    """Choose the bound whose models have the best mean dev score; ties go to the smallest.
 
     >>> choose_bound({0.0: [70, 72], 0.5: [75, 73], 0.9: [60, 76]})
     BoundChoice(lower_bound=0.5, score=74.0, runner_up=0.0, margin=3.0)
     """
-    values = {bound: STATISTICS[statistic](of_bound) for bound, of_bound in scores.items()}
+    values = {bound: statistics.fmean(of_bound) for bound, of_bound in scores.items()}
     winner, *others = sorted(values, key=lambda bound: (-values[bound], bound))
     runner_up = others[0] if others else None
     margin = None if runner_up is None else values[winner] - values[runner_up]

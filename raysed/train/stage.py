@@ -137,10 +137,6 @@ class Stage:
         """Read the labelled pairs it learns from, if any."""
         return None
 
-    def criterion(self, settings: Any) -> str:
-        """Return the correlation that scores it on dev."""
-        return getattr(settings, "criterion", "spearman")
-
     def keeps(self, settings: Any, has_dev: bool) -> str:
         """Return which weights become the member; see `checkpoint` in the stage's settings."""
         return BEST_ON_DEV if self.is_grid else getattr(settings, "checkpoint", "last")

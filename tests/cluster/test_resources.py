@@ -76,8 +76,6 @@ def without_memory(share):
 
 
 def test_members_as_the_settings_say():
-    config = ResourcesConfig(cpus_per_member=0.5, concurrent_members=3)
-    assert without_memory(plan_members(Cluster(LAPTOP), config, 10)) == Share(3, 0.5, 0.0, 1)
     config = ResourcesConfig(gpus_per_member=0.1)
     assert without_memory(plan_members(Cluster(((16, 1),)), config, 10)) == Share(10, 1, 0.1, 1)
     config = ResourcesConfig(gpu=False)
@@ -239,17 +237,11 @@ MISSING = [
     ),
     (BIG, {"resources": {"gpus_per_member": 1}}, r"^resources\.gpus_per_member is 1, but the cluster has no GPU"),
     (
-        ((2, 0), (4, 0)),
-        {"resources": {"cpus_per_member": 5}},
-        r"is 5, but the largest node has 4 CPUs; lower it",
-    ),
-    (
         ((4, 1),),
         {"resources": {"gpus_per_member": 2}},
-        r"^a member needs 1 CPU .* and 2 GPU .*, but no node has both \(1 no",
+        r"^a member needs a CPU and 2 GPU .*, but no node has both \(1 no",
     ),
-    (((8, 0), (2, 2)), {"resources": {"cpus_per_member": 4}}, r"^a member needs 4 CPU .* and 1 GPU"),
-    (((8, 0), (0, 2)), {}, r"^a member needs 1 CPU"),
+    (((8, 0), (0, 2)), {}, r"^a member needs a CPU and 1 GPU"),
     (
         BIG,
         {"sed": {"workers": 32}},
@@ -269,7 +261,7 @@ def test_what_can_never_be_had_is_one_sentence(nodes, settings, sentence):
 
 
 def test_enough_is_enough():
-    config = ResourcesConfig(gpu=True, gpus_per_member=2, cpus_per_member=4)
+    config = ResourcesConfig(gpu=True, gpus_per_member=2)
     assert unmet_requirement(Cluster(((0, 0), (4, 2))), config, 2) is None
     assert uses_gpu(config, Cluster(((4, 2),))) and uses_gpu(ResourcesConfig(), Cluster(((4, 2),)))
     assert not uses_gpu(ResourcesConfig(), Cluster(BIG))

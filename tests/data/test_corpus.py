@@ -181,11 +181,12 @@ def test_a_line_is_measured_before_it_is_composed(tmp_path, marks):
     assert time.process_time() - started < 5
 
 
-def test_counts_add_up(tmp_path):
+def test_counts_add_up(tmp_path, monkeypatch):
     """Lengths are those after cleaning, and both limits are themselves allowed."""
     lines = ["good one", "", " \t\u2028 ", "x", "xy", "y" * 21, "good  one ", "good\x00one"]
     lines += ["cafe\u0301", "caf\u00e9", " " + "z" * 20]
-    sentences, report = read(write(tmp_path / "a.txt", "\n".join(lines)), max_characters=20)
+    monkeypatch.setattr("raysed.data.corpus.MOST_CHARACTERS", 20)
+    sentences, report = read(write(tmp_path / "a.txt", "\n".join(lines)))
     assert sentences == ["good one", "xy", "café", "z" * 20]
     assert report == CorpusReport(11, empty=2, too_short=1, too_long=1, duplicates=3, usable=4, kept=4)
     assert report.summary() == "11 lines: 2 empty, 1 too short, 1 too long, 3 duplicates, 4 usable, 4 kept"

@@ -63,7 +63,7 @@ def test_other_data_need_a_schema_only(tmp_path):
 
 def test_a_cell_may_be_long(tmp_path):
     text = "word " * 40_000
-    assert corpus(write(tmp_path / "long.csv", f'id,text\n1,"{text}"\n'), max_characters=10**6) == [text.strip()]
+    assert corpus(write(tmp_path / "long.csv", f'id,text\n1,"{text}"\n'), passage_characters=10**6) == [text.strip()]
 
 
 @pytest.mark.parametrize("ending", [".csv", ".tsv"])

@@ -63,9 +63,9 @@ def test_a_full_disk_is_no_member_that_can_be_left_out(tmp_path):
         CandidateResult("ct/members/00", "a", {"dev": 1.0}),
         CandidateResult("ct/members/01", "b", None, "no space left", True),
     ]
-    for outcome, more in ((ensemble, {}), (grid_choice, {"sts": None, "models": 2})):
+    for outcome in (ensemble, grid_choice):
         with pytest.raises(UserError, match=r"^ct/members/01: no space left$"):
-            outcome(tmp_path, {"members": members}, {**settings, **more}, Context())
+            outcome(tmp_path, {"members": members}, settings, Context())
     ensemble(tmp_path, {"members": [members[0], replace(members[1], is_mistake=False)]}, settings, Context())
 
 
@@ -77,8 +77,8 @@ def test_members_without_one_to_go_on_from_are_not_counted(tmp_path):
         CandidateResult("b/0", "y", {"dev": 2.0}),
         CandidateResult("b/1", "", None),
     ]
-    settings = {"node": "nli-ct", "min_members": None, "is_used": True, "models": 2, "task": "dev"}
-    settings |= {"bounds": {"a/0": 0.0, "a/1": 0.0, "b/0": 0.5, "b/1": 0.5}, "sts": make_config({}).sts}
+    settings = {"node": "nli-ct", "min_members": None, "is_used": True, "task": "dev"}
+    settings |= {"bounds": {"a/0": 0.0, "a/1": 0.0, "b/0": 0.5, "b/1": 0.5}}
     assert ensemble(tmp_path, {"members": found[:2]}, settings, Context())[LISTS]["all"] == [("a/0", "x")]
     assert grid_choice(tmp_path, {"members": found}, settings, Context())[LISTS]["all"] == [("b/0", "y")]
 

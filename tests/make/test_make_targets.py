@@ -88,7 +88,7 @@ def average(storage: Storage, tasks: list[Task], worker: type = MeanBlocks, on_r
     rows, depends = len(SentenceTable(storage.fetch("corpus"))), {task.name: task.depends for task in tasks}
     tables = BlockTables("average", "corpus", depends, worker.columns, worker.kept, rows, SIZE)
     chain = chain_of(tasks, "average", on_ray.workers if on_ray else 1)
-    stream = Stream(tables, tables.missing(storage), chain, worker, Context(token_budget=512))
+    stream = Stream(tables, tables.missing(storage), chain, worker, Context())
     if on_ray:
         streaming.make_blocks(stream, storage, on_ray, Queue(actor_options={"num_cpus": 0}), ignore)
     else:
@@ -153,7 +153,7 @@ def plain_sum(storage: Storage, names: list[str], at_once: int = 1024) -> np.nda
     parts = [TokenTable.from_arrow(table.slice(start, at_once)) for start in range(0, len(table), at_once)]
     sums_BD = 0
     for name in names:
-        embed = teacher_sum([storage.fetch(name)], None)
+        embed = teacher_sum([storage.fetch(name)])
         sums_BD = sums_BD + np.concatenate([embed(part) for part in parts])
     return sums_BD
 

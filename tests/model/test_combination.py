@@ -22,18 +22,9 @@ def teachers(*widths: int, seed: int = 0) -> list[np.ndarray]:
     ]
 
 
-def narrow(*widths: int) -> list[np.ndarray]:
-    """Teachers of which the first has only high cosines, as the e5 family does."""
-    first, *others = teachers(*widths)
-    return [first + 8.0, *others]
-
-
-def fitted(
-    how: str, parts: list[np.ndarray], width: int | None, is_ordered=False, weights=None, is_centred=False
-) -> Combination:
+def fitted(how: str, parts: list[np.ndarray], width: int | None, is_ordered=False, weights=None) -> Combination:
     widths, rows_NE = [x_ND.shape[1] for x_ND in parts], side_by_side(parts, how != "mean")
-    weights, centred_on = weights or [1.0] * len(parts), (rows_NE.sum(0), len(rows_NE)) if is_centred else None
-    return fit_combination(how, weights, widths, rows_NE.T @ rows_NE, width, is_ordered, centred_on)
+    return fit_combination(how, weights or [1.0] * len(parts), widths, rows_NE.T @ rows_NE, width, is_ordered)
 
 
 def unit(x_ND: np.ndarray) -> np.ndarray:
@@ -104,49 +95,11 @@ def test_what_is_saved_is_what_is_loaded(tmp_path):
     np.testing.assert_array_equal(Combination.load(tmp_path / "kept.npz").target(parts), kept.target(parts))
 
 
-def balanced(parts: list[np.ndarray], weights: list[float]) -> np.ndarray:
-    """The plain definition: unit vectors less their mean, each teacher divided by the root of its total variance."""
-    found = []
-    for x_ND, weight in zip(parts, weights):
-        centred_ND = unit(x_ND) - np.mean(unit(x_ND), axis=0)
-        total = np.mean([x_D @ x_D for x_D in centred_ND])
-        found.append(np.sqrt(weight / sum(weights)) * centred_ND / np.sqrt(total))
-    return np.concatenate(found, axis=1)
-
-
-def test_balanced_teachers_are_centred_and_have_equal_total_variance(tmp_path):
-    parts, weights = narrow(5, 9, 3), [1.0, 2.0, 0.5]
-    expected_ND = balanced(parts, weights)
-
-    def fit(width: int | None) -> Combination:
-        return fitted("concatenated", parts, width, weights=weights, is_centred=True)
-
-    target_ND = fit(None).target(parts)
-    np.testing.assert_allclose(target_ND, expected_ND, atol=1e-6)
-    variances = [np.var(part_ND, axis=0).sum() for part_ND in np.split(target_ND, [5, 14], axis=1)]
-    np.testing.assert_allclose(variances, np.array(weights) / sum(weights), rtol=1e-5)
-    # The offset is turned and kept with the rest.
-    turned = fit(4).turned(np.random.default_rng(3).normal(size=(4, 4)))
-    turned.save(tmp_path / "c.npz")
-    for combination, width in ((fit(4), 4), (Combination.load(tmp_path / "c.npz"), 4), (fit(20), 17)):
-        target_ND = combination.target(parts)
-        np.testing.assert_allclose(target_ND @ target_ND.T, best_products(expected_ND, width), atol=1e-5)
-        assert not combination.is_identity
-
-
-def test_a_balanced_teacher_that_says_the_same_of_all_does_no_harm():
-    same = [np.ones((ROWS, 3)), teachers(5)[0]]
-    assert np.isfinite(fitted("concatenated", same, None, is_centred=True).target(same)).all()
-
-
-@pytest.mark.parametrize(
-    ("how", "balance", "widths"),
-    [("concatenated", "none", (5, 9, 3)), ("mean", "none", (5, 5, 5)), ("concatenated", "centred", (5, 9, 3))],
-)
-def test_what_teachers_say_together_is_the_combination_before_it_is_reduced(how, balance, widths):
-    parts, weights = narrow(*widths), [1.0, 2.0, 0.5]
-    target_ND = fitted(how, parts, None, weights=weights, is_centred=balance == "centred").target(parts)
-    together_ND = combined(how, weights, [prepared(how, balance, x_ND) for x_ND in parts])
+@pytest.mark.parametrize(("how", "widths"), [("concatenated", (5, 9, 3)), ("mean", (5, 5, 5))])
+def test_what_teachers_say_together_is_the_combination_before_it_is_reduced(how, widths):
+    parts, weights = teachers(*widths), [1.0, 2.0, 0.5]
+    target_ND = fitted(how, parts, None, weights=weights).target(parts)
+    together_ND = combined(how, weights, [prepared(how, x_ND) for x_ND in parts])
     np.testing.assert_allclose(together_ND, target_ND, atol=1e-6)
 
 

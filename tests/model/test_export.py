@@ -263,7 +263,7 @@ def test_own_code_is_kept_and_runs_where_it_is_trusted_only(make, tmp_path, monk
         storage.write_text("report.json", json.dumps(says))
         with nullcontext() if trusts else pytest.raises(ValueError, match="trust_remote_code"):
             np.testing.assert_allclose(Result(storage, trusts).model.encode(sentences), expected, atol=1e-5)
-    sums = teacher_sum([storage.fetch("member")] * 2, None, **trusting)
+    sums = teacher_sum([storage.fetch("member")] * 2, **trusting)
     np.testing.assert_allclose(sums(tokens), 2 * expected, atol=1e-5)
 
 

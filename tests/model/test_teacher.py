@@ -90,15 +90,15 @@ def test_a_file_gives_its_own_embeddings(tmp_path, monkeypatch):
 def test_a_file_knows_the_lines_of_a_corpus_as_users_have_them(tmp_path, caplog):
     """Blanks, line ends, a byte order mark, non-breaking blanks, and accents in two characters; the first of equals."""
     caplog.set_level("INFO")
-    lines = ["\ufeffIt  rains.", "A cat. ", "Cafe\u0301\r\n", "a\xa0dog", "\tIt rains. ", "x" * 5000 + "  y"]
+    lines = ["\ufeffIt  rains.", "A cat. ", "Cafe\u0301\r\n", "a\xa0dog", "\tIt rains. ", "x" * 1500 + "  y"]
     (tmp_path / "c.txt").write_bytes("\n".join(lines).encode())
     table = pa.table({"text": lines, "embedding": [[float(number)] for number in range(6)]})
     pq.write_table(table, tmp_path / "vectors.parquet")
     teacher = checked(TeacherConfig(path=str(tmp_path / "vectors.parquet")))
     assert "vectors.parquet: 1 rows repeat an earlier sentence, whose vector counts" in caplog.text
-    corpus = CorpusConfig(source=str(tmp_path / "c.txt"), max_characters=9999)
+    corpus = CorpusConfig(source=str(tmp_path / "c.txt"))
     texts = [text for _, found in sentence_chunks(corpus, 0, CorpusReport()) for text in found]
-    assert texts == ["It rains.", "A cat.", "Caf\xe9", "a dog", "x" * 5000 + " y"] and teacher.knows(texts)
+    assert texts == ["It rains.", "A cat.", "Caf\xe9", "a dog", "x" * 1500 + " y"] and teacher.knows(texts)
     assert teacher.embed([*texts, *lines]).ravel().tolist() == [0, 1, 2, 3, 5, 0, 1, 2, 3, 0, 5]
 
 

@@ -639,8 +639,7 @@ def test_measurements_of_all_models_come_from_a_run_to_their_cells(small_data):
     files = {"QNLI/dev.tsv": ["index\tquestion\tsentence\tlabel", *qnli]}
     files["corpus/wikipedia-12k.txt"] = [f"Sentence {i} is about {i % 11} things." for i in range(100)]
     write_all(small_data / "data", files)
-    settings = "corpus.sentences=100 sed.sentences=80 ct.steps=4 recipes=[ct,ct-sed] resources.engine=local "
-    settings += "resources.concurrent_members=1"
+    settings = "corpus.sentences=100 sed.sentences=80 ct.steps=4 recipes=[ct,ct-sed] resources.engine=local"
     asked = request(small_data, "sed-table-7", overrides=tuple(settings.split()))
     plan = make_plan(asked)
     comparison = reproduce(asked, plan, say=lambda line: None)

@@ -187,8 +187,7 @@ def begun(inputs):
 
     def begin(**settings):
         few = {"ct": {"steps": 2}, "members": {"count": 1, "precision": "fp32"}, "sed": {"batch_size": 4, "epochs": 1}}
-        alone = {"engine": "local", "cpus_per_member": 1, "concurrent_members": 1}
-        plan = Plan(check(config(**{**few, "resources": alone, **settings})))
+        plan = Plan(check(config(**{**few, "resources": {"engine": "local"}, **settings})))
         storage, options = Storage(str(inputs / "runs"), "run"), ExecutionOptions(plan.config.resources, "local")
         backend = LocalBackend(storage, options.resources, ignore)
         executor = Executor(plan.graph, storage, options, backend, ignore)

@@ -54,16 +54,6 @@ def config(settings: dict[str, Any]) -> Config:
         ),
         (TURNED, WIDTHS, r"^sed\.widths already rotates .*; remove combination\.turn$"),
         ({**TAUGHT, "sed.target": "centred_mean"}, WIDTHS, r"^sed\.widths needs .*; set sed\.target: mean$"),
-        (
-            {**TAUGHT, "combination.how": "mean"},
-            {"combination.balance": "centred"},
-            r"^combination\.balance: centred needs .*; set combination\.how: concatenated$",
-        ),
-        (
-            {**TAUGHT, "teachers": ["bundled:encoder"]},
-            {"combination.balance": "centred"},
-            r"^combination\.balance: centred needs several teachers, but there is 1; remove it$",
-        ),
         (MEMBERS, HEAD, r"^recipe 'ct-sed': sed\.head is only for teachers, "),
         (TURNED, HEAD, r"^sed\.head learns .*; remove combination\.turn$"),
         ({**TAUGHT, **WIDTHS}, HEAD, r"^sed\.widths needs .* sed\.head does not give; remove one$"),
@@ -84,7 +74,6 @@ def test_settings_that_do_not_go_together(right, wrong, message):
     "changes",
     [
         {"recipes": ["teachers-sed", "base-whiten"], "sed.widths": [8]},
-        {"combination.balance": "centred"},
         {"sed.head": "keep", "combination.weights": [1, 2]},
         {
             "ct.copy": "best_on_dev",

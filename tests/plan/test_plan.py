@@ -96,7 +96,7 @@ MEMBERS = {"ct", "nli", "nli-ct", "mlm", "contrastive", "sts"}
                 "run": "other",
                 "export": {"allow_worse": True},
                 "members": {"max_retries": 9, "checkpoint_every": 7, "min_members": 1},
-                "resources": {"stall_seconds": 9, "gpu": False, "encode_token_budget": 99},
+                "resources": {"stall_seconds": 9, "gpu": False},
             },
             set(),
         ),
@@ -165,6 +165,16 @@ def test_what_follows_from_queries_depends_on_their_words(tiny_encoder_dir, chan
     assert any(name.startswith("teachers/rows/") for name in changed)
 
 
+def corpus_entry(**counts) -> Entry:
+    meta = {"summary": "", "length_summary": "", "report": {"kept": 10_000, "too_long": 0, **counts}}
+    return Entry("corpus", {}, {}, meta, {}, "")
+
+
+def test_lines_that_are_skipped_for_their_length_are_said(settings, caplog):
+    list(Plan(check(make_config(settings))).table["corpus"].lines(corpus_entry(too_long=3)))
+    assert "3 lines of the corpus have more than 2,000 characters and are skipped; set corpus.passage" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("changes", "is_said"),
     [
@@ -177,7 +187,6 @@ def test_what_follows_from_queries_depends_on_their_words(tiny_encoder_dir, chan
 )
 def test_a_loss_that_learns_the_length_of_unit_vectors_is_said(settings, changes, is_said, caplog):
     config = make_config({**settings, "recipes": ["ct", "teachers-sed"], **changes})
-    meta = {"summary": "", "length_summary": "", "report": {"kept": 10_000}}
-    list(Plan(check(config)).table["corpus"].lines(Entry("corpus", {}, {}, meta, {}, "")))
+    list(Plan(check(config)).table["corpus"].lines(corpus_entry()))
     assert [record.levelname for record in caplog.records] == ["WARNING"] * is_said
     assert ("sed.loss: unit_mse" in caplog.text) is is_said

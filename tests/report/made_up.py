@@ -76,7 +76,7 @@ def report_of(rows=None, dev=None, left_out=(), **data):
     return Document(run_of(scored(full_run() if rows is None else rows), dev, left_out), data)
 
 
-def grid(scores, recipe="sts", statistic="mean", **changes):
+def grid(scores, recipe="sts", **changes):
     """A grid as the report takes it, from lower bound to its models' dev scores."""
     bounds = [
         {
@@ -88,12 +88,12 @@ def grid(scores, recipe="sts", statistic="mean", **changes):
         }
         for bound, values in scores.items()
     ]
-    first, *others = sorted(bounds, key=lambda b: -b[statistic])
+    first, *others = sorted(bounds, key=lambda b: -b["mean"])
     return {
-        "recipe": recipe, "criterion": "spearman", "measure": "Spearman correlation",
-        "statistic": statistic, "task": "dev", "winner": first["lower_bound"], "score": first[statistic],
+        "recipe": recipe, "measure": "Spearman correlation",
+        "task": "dev", "winner": first["lower_bound"], "score": first["mean"],
         "runner_up": others[0]["lower_bound"] if others else None,
-        "margin": first[statistic] - others[0][statistic] if others else None, "bounds": bounds, **changes,
+        "margin": first["mean"] - others[0]["mean"] if others else None, "bounds": bounds, **changes,
     }  # fmt: skip
 
 

@@ -133,16 +133,6 @@ def test_another_teacher_or_combination_asks_nobody_twice(settings, tmp_path, ca
         name for name, written in rows_of(directory).items() if written != second[name]
     }
     np.testing.assert_array_equal(targets(directory)[1], before)
-    second = rows_of(directory)
-
-    said = combined(settings(combination={"balance": "centred", "turn": False}))[2]
-    assert rows_of(directory) == second and "best single teacher" in " ".join(said)
-    centred = [x_ND - x_ND.mean(0) for x_ND in unit]
-    balanced_NE = np.concatenate([x_ND / np.sqrt(2 * np.square(x_ND).sum(1).mean()) for x_ND in centred], 1)
-    left, values, _ = np.linalg.svd(balanced_NE, full_matrices=False)
-    best_NN = left[:, :width] * values[:width] ** 2 @ left[:, :width].T
-    target_ND = targets(directory)[1]
-    np.testing.assert_allclose(target_ND @ target_ND.T, best_NN, atol=1e-4)
 
 
 def test_blocks_of_a_text_that_was_given_up_are_not_taken_for_those_of_another(settings, tmp_path, monkeypatch):

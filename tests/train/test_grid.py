@@ -6,7 +6,7 @@ import pytest
 from raysed.train.grid import choose_bound
 
 
-def test_a_planted_optimum_wins_by_its_mean_and_another_by_its_best():
+def test_a_planted_optimum_wins_by_its_mean():
     """Scores peak at 0.35; one lucky model at 0.8 is the best of all."""
     rng = np.random.default_rng(0)
     bounds = [round(0.05 * i, 2) for i in range(20)]
@@ -17,7 +17,6 @@ def test_a_planted_optimum_wins_by_its_mean_and_another_by_its_best():
     others = {b: np.mean(s) for b, s in scores.items() if b != 0.35}
     assert choice.runner_up == max(others, key=others.get)
     assert choice.margin == pytest.approx(choice.score - max(others.values()))
-    assert choose_bound(scores, "max").lower_bound == 0.8
 
 
 def test_of_equal_bounds_the_smallest_wins_and_one_alone_has_no_margin():

@@ -34,7 +34,7 @@ class ModelTeacher(Teacher):
     @cached_property
     def _model(self) -> NativeModel | LibraryModel:
         config, place = self.config, f"teachers: {self.config.path!r}"
-        options = {"token_budget": self.token_budget, "device": self.device, "place": place}
+        options = {"device": self.device, "place": place}
         options["trust_remote_code"] = config.trust_remote_code
         prompts = {**self.prompts, **({"": ""} if config.prompt else {})}  # replaces the model's default
         try:

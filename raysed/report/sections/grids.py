@@ -8,20 +8,18 @@ from raysed.report.results import RunResults
 from raysed.report.section import Block, Section
 from raysed.store.text import Table, number
 
-_CRITERIA = {"spearman": "Spearman correlation", "pearson": "Pearson correlation"}
-
 
 def _grids(run: RunResults) -> list[dict[str, Any]]:
-    """Return the grids with their measures: the criterion if the dev task has graded pairs, else the task's."""
+    """Return the grids with the measures of their dev tasks."""
     dev = {grid["task"]: run.evaluation.tasks[grid["task"]] for grid in run.facts.grids}
-    measures = {name: task.measure for name, task in dev.items() if task.kind != "pairs"}
-    return [{**grid, "measure": measures.get(grid["task"], _CRITERIA[grid["criterion"]])} for grid in run.facts.grids]
+    measures = {name: "Spearman correlation" if task.kind == "pairs" else task.measure for name, task in dev.items()}
+    return [{**grid, "measure": measures[grid["task"]]} for grid in run.facts.grids]
 
 
 def _blocks(grids: Sequence[Mapping[str, Any]], run: RunResults) -> Iterator[Block]:
     yield from map(grid_chart, grids)
     for grid in grids:
-        score = f"{grid['statistic']} {grid['measure']} of its models on {grid['task']}, {grid['score']:.2f}"
+        score = f"mean {grid['measure']} of its models on {grid['task']}, {grid['score']:.2f}"
         words = f"`{grid['recipe']}`: the lower bound {grid['winner']:g} was chosen for the {score}"
         if grid["runner_up"] is not None:
             words += f"; that is {grid['margin']:.2f} above the next bound, {grid['runner_up']:g}{_noise(grid)}"
@@ -42,7 +40,7 @@ def _noise(grid: Mapping[str, Any]) -> str:
     """Compare the margin of means with its standard error if both bounds have several models."""
     bounds = {bound["lower_bound"]: bound for bound in grid["bounds"]}
     pair = [bounds[grid["winner"]], bounds[grid["runner_up"]]]
-    if grid["statistic"] != "mean" or min(len(bound["scores"]) for bound in pair) < 2:
+    if min(len(bound["scores"]) for bound in pair) < 2:
         return ""
     error = sum(bound["std"] ** 2 / len(bound["scores"]) for bound in pair) ** 0.5
     within = ", so the choice is within noise" if grid["margin"] <= error else ""
@@ -65,7 +63,7 @@ def grid_chart(grid: Mapping[str, Any]) -> Chart | None:
         axes.margins(y=0.12)
         axes.set(xlabel="lower bound of the target", title=f"{grid['task']}, {grid['measure']} x100")
 
-    title = f"{grid['recipe']}: lower bound {grid['winner']:g} wins, {grid['statistic']} {grid['score']:.2f}"
+    title = f"{grid['recipe']}: lower bound {grid['winner']:g} wins, mean {grid['score']:.2f}"
     return Chart(f"grid-{grid['recipe']}", title, [draw])
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from raysed.recipe import BASE, parse_recipe
-from raysed.registry import stages
 from raysed.report.charts import BLUE, GREY, LINES, PINK, SKY, Chart
 from raysed.report.results import RunResults
 from raysed.report.section import Section
@@ -67,9 +66,7 @@ def _charts(data: None, run: RunResults) -> Iterator[Chart | None]:
     of_dev = run.scores.groups_of(run.config.evaluation.dev)
     base = {"base": of_dev[BASE, "base"]["mean"]} if (BASE, "base") in of_dev else {}
     for node, names in run.facts.members.items():
-        stage = node.rpartition("-")[2]
-        criterion = stages()[stage].criterion(getattr(run.config, stage))
-        yield training_chart(node, _curves(run, "member", names), base if criterion == "spearman" else {})
+        yield training_chart(node, _curves(run, "member", names), base)
     for text in dict.fromkeys(recipe.uncalibrated for recipe in run.job.recipes if recipe.distils):
         node = parse_recipe(text).ensemble
         others = {"members, mean": (node, "member"), "full ensemble": (node, "ensemble")}

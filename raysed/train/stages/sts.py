@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -30,10 +30,6 @@ class StsConfig(TuningConfig):
     ensemble."""
     models: Annotated[int, SELECTION_ONLY] = Field(10, ge=1, le=MAX_MODELS)
     """Models per lower bound."""
-    criterion: Literal["spearman", "pearson"] = "spearman"
-    """Deciding correlation on the dev task: `spearman` or `pearson`."""
-    statistic: Annotated[Literal["mean", "max"], SELECTION_ONLY] = "mean"
-    """Score of a bound: the `mean` or `max` of its models."""
     evaluate_every: int | None = Field(None, ge=1)
     """Updates between evaluations. `null`: as `members.evaluate_every`."""
 
