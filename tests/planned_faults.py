@@ -89,8 +89,9 @@ def _fault_on_s3(point: int, fault: str, action) -> bool:
         """Copies one file, then the rest."""
         proxy = source_filesystem or destination_filesystem
         if destination_filesystem:
-            path = next(path for path in Path(source).rglob("*") if path.is_file())
-            with proxy._fs.open_output_stream(f"{target}/{path.relative_to(source)}") as stream:
+            path = next(path for path in (Path(source), *Path(source).rglob("*")) if path.is_file())
+            place = target if path == Path(source) else f"{target}/{path.relative_to(source)}"
+            with proxy._fs.open_output_stream(place) as stream:
                 stream.write(path.read_bytes())
         proxy.fail()
         copy_files(

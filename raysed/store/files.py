@@ -61,20 +61,13 @@ class Files:
 
     def read(self, name: str) -> bytes:
         """Return a file's content; FileNotFoundError if it does not exist."""
-        return self._through(name, lambda stream: stream.read())
-
-    def digest(self, name: str) -> str:
-        """Return a file's SHA-256 without storing it locally; FileNotFoundError if it does not exist."""
-        return self._through(name, _sha256)
-
-    def _through(self, name: str, read: Callable[[BinaryIO], _Result]) -> _Result:
         path = self.path(name)
 
-        def opened() -> _Result:
+        def opened() -> bytes:
             if self.is_local and os.path.exists(path) and not os.path.isfile(path):  # reading a FIFO would block
                 raise FileNotFoundError(errno.ENOENT, "it is not a file", path)
             with open(path, "rb") if self.is_local else self.fs.open_input_stream(path) as stream:
-                return read(stream)
+                return stream.read()
 
         return _persistently(opened, path)
 
@@ -92,25 +85,16 @@ class Files:
             else:
                 self._put(os.path.dirname(path), put)
 
-    def place_copy(self, source: str, target: str) -> None:
-        """Copy a file; on a local disk as a hard link if possible."""
-        here, there = self.path(source), self.path(target)
-
-        def link(temporary: str) -> None:
-            try:
-                os.link(here, temporary)
-            except OSError:  # another disk, or one without links
-                shutil.copyfile(here, temporary)
-
-        with disk_errors(there):
-            if self.is_local:
-                _replace(there, link)
-            else:
-                self._put(os.path.dirname(there), lambda: self.fs.copy_file(here, there))
-
-    def upload(self, directory: Path, name: str) -> None:
+    def upload(self, source: Path, name: str) -> None:
+        """Copy a local file, or to a remote place also a directory; readers of a file see the old bytes or the new."""
         target = self.path(name)
-        self._put(target, lambda: pafs.copy_files(str(directory), target, destination_filesystem=self.fs))
+        if self.is_local:
+            _replace(target, lambda temporary: shutil.copyfile(source, temporary))
+        else:
+            self._put(
+                os.path.dirname(target) if source.is_file() else target,
+                lambda: pafs.copy_files(str(source), target, destination_filesystem=self.fs),
+            )
 
     def _put(self, directory: str, action: Callable[[], None]) -> None:
         """Write with retries; create `directory` only if needed, because object stores have none."""

@@ -94,7 +94,8 @@ class Status:
 
     def _write(self, text: str) -> None:
         try:
-            self._storage.write_text(FILE, text)
+            if self._storage.is_owner():
+                self._storage.write_text(FILE, text)
         except (OSError, UserError, RunFailed) as error:  # must not end the run
             log.debug("%s cannot be written: %s", FILE, error)
 

@@ -3,7 +3,7 @@
 Every attempt at an artefact fills a new directory, `<name>/attempt-…`, flushed and checksummed. Then the artefact's
 manifest entry, a small file replaced atomically, names the attempt and its dependencies. The attempt it replaces is
 deleted afterwards. Readers accept only files that the manifest names and the checksums confirm. A remote artefact
-counts as finished if its file sizes are right.
+counts as finished if its file sizes are right. A job claims the run, and looks at its claim before each commit.
 """
 
 import fcntl
@@ -34,9 +34,7 @@ Writer = Callable[[Path], None]
 
 _ATTEMPT = r"attempt-[0-9a-f]{12}"
 _USER_FACING = ("model", "plots")
-"""Artefacts that people open: their files are also in the directory of the artefact's name."""
-_PLACED_ATTEMPT = "open"
-"""File beside the attempts that names the one last copied to that directory."""
+"""Artefacts that people open: their files are in the directory of that name, and replaced there one by one."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ class Entry:
     @property
     def place(self) -> str:
         """Directory of the files, below the run directory."""
-        return f"{_attempts(self.name)}/{self.attempt}"
+        return _place(self.name, self.attempt)
 
 
 class Storage:
@@ -94,7 +92,7 @@ class Storage:
     ) -> Entry:
         """Publish an artefact in place of an older one; `write` may add to `meta`. RunFailed after a take-over."""
         attempt = f"attempt-{uuid.uuid4().hex[:12]}"
-        place = f"{_attempts(check_name(name))}/{attempt}"
+        place = _place(check_name(name), attempt)
         # The entry is written outside this block: after an error it may still exist, and needs its files.
         with disk_errors(self.uri(name)), self._to_fill(place) as directory:
             write(directory)
@@ -103,38 +101,40 @@ class Storage:
             entry = Entry(name, _plain(depends), digests, _plain(meta or {}), sizes, attempt)
             before = self.entry(name)
             self._check_claim()
-            if not self.is_local:
+            if name in _USER_FACING:
+                self._replace_files(directory, entry)
+            elif not self.is_local:
                 self.plain.upload(directory, place)
+        self._check_claim()  # again: another job may have come while the files were copied
         content = asdict(entry)
         self.write_text(_manifest(name), json.dumps({**content, "checksum": stable_hash(content)}, indent=1))
-        if name in _USER_FACING:
-            self._open(entry)
-        if before:
+        if before and before.place != place:
             self.plain.delete(before.place)
         return entry
 
     @contextmanager
     def _to_fill(self, place: str) -> Iterator[Path]:
-        """Yield an empty local directory; on a local disk, `place` itself."""
+        """Yield an empty local directory; on a local disk, `place` itself unless people open it."""
         if not self.is_local:
             with cache.half_written() as directory:
                 yield directory
             return
-        path = Path(self.plain.path(place))
+        is_place = place not in _USER_FACING
+        path, is_filled = Path(self.plain.path(place if is_place else f".{place}.{uuid.uuid4().hex}.tmp")), False
         path.mkdir(parents=True)
         try:
             yield path
-        except BaseException:
-            shutil.rmtree(path, ignore_errors=True)
-            raise
+            is_filled = True
+        finally:
+            if not (is_place and is_filled):
+                shutil.rmtree(path, ignore_errors=True)
 
-    def _open(self, entry: Entry) -> None:
-        """Copy the entry's files to the artefact's own directory, then delete others there."""
+    def _replace_files(self, directory: Path, entry: Entry) -> None:
+        """Put files in the places of earlier ones, then delete the rest of those."""
         for file in entry.files:
-            self.plain.place_copy(f"{entry.place}/{file}", f"{entry.name}/{file}")
-        for path in self.plain.sizes_below(entry.name).keys() - {f"{entry.name}/{file}" for file in entry.files}:
+            self.plain.upload(directory / file, f"{entry.place}/{file}")
+        for path in self.plain.sizes_below(entry.place).keys() - {f"{entry.place}/{file}" for file in entry.files}:
             self.plain.delete(path)
-        self.plain.write(f"{_attempts(entry.name)}/{_PLACED_ATTEMPT}", entry.attempt.encode())
 
     def entry(self, name: str) -> Entry | None:
         """Return the manifest entry, even if its files are damaged; None if it is missing or damaged itself."""
@@ -164,11 +164,6 @@ class Storage:
         if not is_complete:
             self._log_once(logging.WARNING, f"recomputing {name}: its files are missing or damaged")
             return None
-        if name in _USER_FACING:
-            sizes = {f"{name}/{file}": size for file, size in entry.sizes.items()}
-            is_of_attempt = self.read_text(f"{_attempts(name)}/{_PLACED_ATTEMPT}") == entry.attempt
-            if not is_of_attempt or self.plain.sizes_below(name) != sizes:
-                self._open(entry)
         return entry
 
     def _log_once(self, level: int, message: str) -> None:
@@ -204,9 +199,8 @@ class Storage:
 
     def remove(self, name: str) -> None:
         """Remove an artefact, or all below a path, from the manifest, then delete the files."""
-        self._check_claim()
         self._intact.pop(name, None)
-        for path in (_manifest(name), f"manifest/{name}", name, *([_attempts(name)] if name in _USER_FACING else [])):
+        for path in (_manifest(name), f"manifest/{name}", name):
             self.plain.delete(path)
 
     def checkpoints(self, name: str, depends: Mapping[str, Any]) -> Checkpoints:
@@ -228,22 +222,18 @@ class Storage:
         return path
 
     def _download(self, entry: Entry) -> Path | None:
-        """Return a verified local copy or None, after two damaged downloads; OSError if only the copies are damaged."""
+        """Return a verified local copy, or None if what arrives is damaged or missing."""
         place = cache.directory()
         with disk_errors(str(place), remedy="set TMPDIR to a directory with more space"):
             path = cache.lease(stable_hash([str(self), entry.place, entry.files]))
             if matches(path, entry.files):
                 return path
-            for _ in range(2):
-                with cache.half_written() as filled, suppress(FileNotFoundError):
-                    self.plain.download(entry.place, filled)
-                    if matches(filled, entry.files):
-                        cache.install(filled, path, lambda: matches(path, entry.files))
-                        cache.make_room()
-                        return path
-        with suppress(FileNotFoundError):
-            if all(self.plain.digest(f"{entry.place}/{file}") == digest for file, digest in entry.files.items()):
-                raise OSError(f"copies of {self.uri(entry.place)} in {place} are damaged, but the files are not")
+            with cache.half_written() as filled, suppress(FileNotFoundError):
+                self.plain.download(entry.place, filled)
+                if matches(filled, entry.files):
+                    cache.install(filled, path, lambda: matches(path, entry.files))
+                    cache.make_room()
+                    return path
         return None
 
     # -- plain files -------------------------------------------------------------------------------------------------
@@ -252,8 +242,7 @@ class Storage:
         self.write_bytes(name, text.encode())
 
     def write_bytes(self, name: str, data: bytes) -> None:
-        """Write a small file atomically; RunFailed after another job's take-over."""
-        self._check_claim()
+        """Write a small file atomically."""
         self.plain.write(name, data)
 
     def read_text(self, name: str) -> str | None:
@@ -297,7 +286,7 @@ class Storage:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Claim the run: jobs that claimed it before can no longer write. Locally, refuse while one of them lives."""
+        """Claim the run: jobs that claimed it before commit no more. Locally, refuse while one of them lives."""
         self._job = uuid.uuid4().hex
         claim = json.dumps({"job": self._job, "host": socket.gethostname(), "pid": os.getpid()}).encode()
         with ExitStack() as held:
@@ -354,10 +343,9 @@ class Storage:
             if found := re.match(rf"(.+?)/({_ATTEMPT})(/|$)", path):
                 attempts.setdefault(found[1], set()).add(found[2])
         for place, found in attempts.items():
-            name = place.removeprefix(".")  # see `_attempts`
-            if len(found) == 1 and self.has_files(_manifest(name)):
+            if len(found) == 1 and self.has_files(_manifest(place)):
                 continue  # saves a request per artefact
-            entry = self.entry(name)
+            entry = self.entry(place)
             for attempt in found - ({entry.attempt} if entry else set()):
                 self.plain.delete(f"{place}/{attempt}")
 
@@ -389,9 +377,9 @@ def _manifest(name: str) -> str:
     return f"manifest/{name}.json"
 
 
-def _attempts(name: str) -> str:
-    """Return the directory of an artefact's attempts, hidden if people open the artefact."""
-    return f".{name}" if name in _USER_FACING else name
+def _place(name: str, attempt: str) -> str:
+    """Return the directory of an artefact's files, below the run directory."""
+    return name if name in _USER_FACING else f"{name}/{attempt}"
 
 
 def _parse_entry(name: str, text: str) -> Entry:

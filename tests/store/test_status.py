@@ -217,7 +217,7 @@ def test_a_job_that_was_taken_over_does_not_write_over_the_status_of_the_other(s
     with storage.lock(), pytest.raises(RunFailed, match="taken over"), status_of(storage, every=60):
         with other.lock(), status_of(other, every=60):
             pass
-        storage.write_text("report.json", "{}")
+        commit(storage, "corpus")
     assert status(storage)["state"] == "complete"
 
 

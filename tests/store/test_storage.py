@@ -63,7 +63,8 @@ def seen(location: str, name: str = NAME) -> dict | None:
             storage.fetch(name)
         return None
     (depends,) = accepted
-    assert content(storage.fetch(name)) == files_of(depends)
+    found = {path: data for path, data in content(storage.fetch(name)).items() if not files.is_temporary(path)}
+    assert found == files_of(depends)
     assert storage.entry(name).meta == {"score": depends["ct"]["steps"]}
     if name == "model":  # its files are where people look for them, too
         there = {path.removeprefix("model/"): storage.plain.read(path) for path in storage.plain.sizes_below("model")}
@@ -158,7 +159,9 @@ def test_a_fault_at_any_call_leaves_old_or_new_and_the_next_start_ends_like_an_u
         assert opened.keys() == files_of(OLD).keys()
         assert all(data in [files_of(version)[file] for version in versions] for file, data in opened.items())
         found = {name: seen(location, name) for name in ALL}
-        assert all(version in versions for version in [*found.values(), storage.read_json("report.json")])
+        assert found["model"] in (None, *versions), "which is replaced file by file"
+        others = [version for name, version in found.items() if name != "model"]
+        assert all(version in versions for version in [*others, storage.read_json("report.json")])
         outcomes.update((name, version == versions[0]) for name, version in found.items())
         job(location, versions[0])
         assert all(seen(location, name) == versions[0] for name in ALL)
@@ -523,7 +526,7 @@ def test_a_second_process_is_refused_until_the_first_is_killed(disk, tmp_path):
         pass
 
 
-def test_a_job_that_was_taken_over_writes_nothing_more_nor_do_its_workers(remote):
+def test_a_job_that_was_taken_over_commits_nothing_more_nor_do_its_workers(remote):
     with remote.lock():
         commit(remote, OLD)
         worker = pickle.loads(pickle.dumps(remote))
@@ -534,9 +537,7 @@ def test_a_job_that_was_taken_over_writes_nothing_more_nor_do_its_workers(remote
                 with pytest.raises(RunFailed, match=r"taken over by a job on .* \(process \d+\), so this job ends"):
                     commit(late, NEW)
                 with pytest.raises(RunFailed, match="taken over"):
-                    late.write_text("report.json", "")
-                with pytest.raises(RunFailed, match="taken over"):
-                    late.remove(NAME)
+                    late.forget(NAME)
             assert seen(remote.location) == OLD and list(remote.plain.sizes_below("")) == before
             commit(pickle.loads(pickle.dumps(other)), NEW)
     assert seen(remote.location) == NEW
@@ -652,26 +653,6 @@ def test_a_copy_that_is_damaged_or_gone_is_fetched_again(remote, tmp_path):
     shutil.rmtree(remote.fetch(NAME))
     assert content(remote.fetch(NAME)) == files_of(OLD)
     assert len(list((tmp_path / "tmp").glob("raysed-cache-*/[!.]*"))) == 1
-
-
-def test_what_arrives_damaged_is_no_damage_of_the_remote(remote, monkeypatch):
-    """A disk of this machine that changes bytes: nothing local takes anything out of the manifest."""
-    real, harms = pafs.copy_files, []
-
-    def damaging(source, target, **named):
-        real(source, target, **named)
-        if "source_filesystem" in named and harms:
-            Path(target, "model.bin").write_bytes(harms.pop())
-
-    with remote.lock():
-        commit(remote, OLD)
-        monkeypatch.setattr(pafs, "copy_files", damaging)
-        harms += 2 * [b"noise"]
-        with pytest.raises(OSError, match="are damaged, but the files are not"):
-            pickle.loads(pickle.dumps(remote)).fetch(NAME)
-        harms += [b"noise"]
-        assert content(pickle.loads(pickle.dumps(remote)).fetch(NAME)) == files_of(OLD) and not harms
-    assert seen(remote.location) == OLD
 
 
 def test_a_disk_that_is_full_while_something_is_fetched_is_a_sentence(remote, tmp_path, monkeypatch):
