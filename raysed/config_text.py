@@ -25,7 +25,7 @@ def read_settings(path: Path, model: type[BaseModel], named: Path) -> dict[str, 
     if BASED_ON not in settings:
         return settings
     name, problem = settings.pop(BASED_ON), ""
-    places = {place.stem: place for folder in (named, path.parent) for place in folder.glob("*.yaml")}
+    places = {place.stem: place for folder in (named, path.parent) for place in folder.glob("[!.]*.yaml")}
     base = places.get(str(name))
     below = _read_yaml(base) if base else {}
     if base is None:

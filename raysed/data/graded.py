@@ -12,7 +12,7 @@ from raysed.config import TaskConfig
 from raysed.data.rows import Rows, Schema, read, read_lines, read_source
 from raysed.data.sources import local_file
 from raysed.errors import UserError, public
-from raysed.store.files import check_content
+from raysed.store.files import check_content, visible
 
 PAIR = ("first", "second")
 """Fields of the two sentences in a schema."""
@@ -129,7 +129,7 @@ def _read(config: TaskConfig, setting: str, split: str) -> Iterator[Rows]:
         yield read(file, graded_schema(TaskConfig(source=config.source), setting))
     elif os.path.isdir(path):
         # Some copies of SentEval also have a file of all subsets.
-        graded = sorted(file for file in path.glob("STS.input.*.txt") if file.name != "STS.input.ALL.txt")
+        graded = [file for file in visible(path, "STS.input.*.txt") if file.name != "STS.input.ALL.txt"]
         if not graded:
             check_content(path, setting)
             raise UserError(f"{path} is not a SentEval directory: it has no STS.input.<subset>.txt")

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raysed.errors import UserError
+from raysed.store.files import visible
 
 ROWS_PER_GROUP = 4096
 """Rows per row group, which learners read as a whole."""
@@ -89,7 +90,7 @@ class SentenceTable:
             sizes = [min(ROWS_PER_GROUP, source.rows - start) for start in starts]
             self._readers = [partial(source.read, start, start + rows) for start, rows in zip(starts, sizes)]
         else:
-            files = [open_table(path) for path in sorted(source.glob("*.parquet"))]
+            files = [open_table(path) for path in visible(source, "*.parquet")]
             places = [(file, index) for file in files for index in range(file.metadata.num_row_groups)]
             sizes = [file.metadata.row_group(index).num_rows for file, index in places]
             self._readers = [partial(file.read_row_group, index) for file, index in places]

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from raysed.errors import UserError, first_line, public
-from raysed.store.files import check_content
+from raysed.store.files import check_content, is_hidden
 from raysed.uris import refuse_secret
 
 ENDINGS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
@@ -145,7 +145,7 @@ def _list(filesystem: pafs.FileSystem, root: str, patterns: list[str]) -> list[p
     found = []
     for info in filesystem.get_file_info(pafs.FileSelector(root, allow_not_found=True, recursive=deep)):
         parts = info.path.removeprefix(root).strip("/").split("/")
-        hidden = any(part.startswith(".") for part in parts)
+        hidden = is_hidden("/".join(parts))
         if info.type != pafs.FileType.Directory and not hidden and _matches(parts, patterns):
             found.append(info)
     return found

@@ -19,6 +19,7 @@ from raysed.registry import calibrations, stages
 from raysed.report.findings import comparisons, comparisons_table, gain_sentence
 from raysed.report.results import RunResults, public_name, versions
 from raysed.report.scores import AVERAGE
+from raysed.store.files import visible
 from raysed.store.text import render, sentence, size
 
 _WAYS = {
@@ -74,7 +75,7 @@ def write_card(run: RunResults, path: Path) -> None:
         worth=gain_sentence(run.scores),
         scores=comparisons_table(comparisons(run.scores)),
         parameters=model.parameters / 1e6,
-        weights=size(sum(file.stat().st_size for file in path.rglob("*.safetensors"))),
+        weights=size(sum(file.stat().st_size for file in visible(path, "**/*.safetensors"))),
         # Further digits would differ between measurements.
         speed=float(f"{run.speed:.2g}"),
         processor=f"{platform.machine()}, {torch.get_num_threads()} threads",

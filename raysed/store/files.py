@@ -16,7 +16,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, BinaryIO, TypeVar
 
 import pyarrow.fs as pafs
@@ -148,7 +148,7 @@ class Files:
         for info in infos:
             with suppress(UnicodeDecodeError):  # a name that is not UTF-8 is no run's
                 names += [info.base_name] if info.type == pafs.FileType.Directory else []
-        return sorted(name for name in names if not name.startswith("."))
+        return sorted(name for name in names if not is_hidden(name))
 
     def delete(self, name: str) -> None:
         """Delete a file or a whole directory; a local symbolic link is deleted, not its target."""
@@ -232,11 +232,27 @@ class Watched:
             raise UserError(f"{self.what} changed while the run was using it; start the run again")
 
 
+def is_hidden(path: str | PurePath) -> bool:
+    """Return whether a relative path is hidden, or in a hidden directory. Hidden files are never data.
+
+    macOS writes `._NAME` beside a file on disks of other systems.
+
+    >>> is_hidden("0/._model.safetensors"), is_hidden(".git/a.json"), is_hidden("0/model.safetensors")
+    (True, True, False)
+    """
+    return any(part.startswith(".") for part in PurePath(path).parts)
+
+
+def visible(directory: Path, pattern: str = "*") -> list[Path]:
+    """Return what matches a pattern below a directory and is not hidden, sorted."""
+    return sorted(path for path in directory.glob(pattern) if not is_hidden(path.relative_to(directory)))
+
+
 def files_of_model(directory: Path, is_read: Callable[[str], bool]) -> Iterator[Path]:
     """Yield the files below a model's directory with certain suffixes, except those of runs inside it."""
     for place, folders, names in os.walk(directory):
-        folders[:] = [name for name in folders if not os.path.exists(os.path.join(place, name, CLAIM))]
-        paths = (Path(place, name) for name in names)
+        folders[:] = [name for name in folders if not is_hidden(name) and not Path(place, name, CLAIM).exists()]
+        paths = (Path(place, name) for name in names if not is_hidden(name))
         yield from (path for path in paths if is_read(path.suffix) and path.is_file())
 
 
@@ -246,7 +262,7 @@ def check_content(path: str | Path, setting: str | None = None, unread: Containe
     Of a directory, check the files of a model or task, except those with `unread` suffixes.
     """
     with suppress(OSError):  # reading it will report the error
-        files = (Path(path), *Path(path).glob("*"), *Path(path).glob("*/*"))
+        files = (Path(path), *visible(Path(path)), *visible(Path(path), "*/*"))
         for file in (file for file in files if file.suffix not in unread):
             is_file, problem = os.path.isfile(file), None
             if os.path.exists(file) and not (is_file or os.path.isdir(file)):
@@ -268,7 +284,7 @@ def _sha256(stream: BinaryIO) -> str:
 
 def flush_and_hash(directory: Path) -> dict[str, str]:
     """Flush everything below a local directory to disk; return the SHA-256 digests by relative path."""
-    paths = sorted(directory.rglob("*"))
+    paths = visible(directory, "**/*")
     for path in (*paths, directory, directory.parent):
         _fsync(path)
     return {path.relative_to(directory).as_posix(): sha256_of(path) for path in paths if not path.is_dir()}

@@ -9,7 +9,7 @@ from huggingface_hub import snapshot_download, try_to_load_from_cache
 from raysed.bundled import ENCODERS, PREFIX
 from raysed.config import PACKAGE, EncoderConfig, package_folder, stable_hash
 from raysed.errors import UserError, first_line
-from raysed.store.files import check_content, digest_of
+from raysed.store.files import check_content, digest_of, visible
 
 _OTHER_FORMATS = (".arrow", ".bin", ".data", ".h5", ".msgpack", ".onnx", ".onnx_data", ".ot")
 """Suffixes of unread files beside a transformer's safetensors."""
@@ -24,7 +24,7 @@ def model_identity(config: EncoderConfig) -> dict[str, Any]:
         options = {key: value for key, value in config.model_kwargs.items() if key in ("cache_dir", "revision")}
         found = try_to_load_from_cache(config.path, "config.json", **options)
         return {"id": config.path, "commit": Path(found).parent.name if isinstance(found, str) else None}
-    files = [p for p in path.iterdir() if p.suffix in (".json", ".safetensors", ".txt", ".model", ".py", ".spm")]
+    files = [p for p in visible(path) if p.suffix in (".json", ".safetensors", ".txt", ".model", ".py", ".spm")]
     return {"files": stable_hash({file.name: digest_of(file) for file in files if file.is_file()})}
 
 

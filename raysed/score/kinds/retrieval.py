@@ -19,6 +19,7 @@ from raysed.errors import UserError
 from raysed.score.kinds import EvaluationTask
 from raysed.score.lexical import BM25, Vectors, bm25_of
 from raysed.score.metrics import unit
+from raysed.store.files import visible
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ def _places(config: TaskConfig, setting: str) -> dict[str, str]:
         if places["queries"] is None:
             raise UserError(f"{setting}: {folder} has no queries.jsonl; in BEIR's layout it is beside corpus.jsonl")
         if config.qrels is None:
-            files = sorted((folder / "qrels").glob("*"), key=lambda path: (path.suffix == ".tsv", path))  # last counts
+            files = sorted(visible(folder / "qrels"), key=lambda path: (path.suffix == ".tsv", path))  # last counts
             splits = {Path(path.name.removesuffix(".gz")).stem: path for path in files if ending(path.name) in ENDINGS}
             wanted = config.split or ("test" if "test" in splits or len(splits) != 1 else next(iter(splits)))
             if wanted not in splits:

@@ -1,0 +1,73 @@
+"""Hidden files, such as the `._NAME` of macOS, are never data, wherever a directory is listed."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import raysed
+from raysed.config import EncoderConfig, TaskConfig, TeacherConfig
+from raysed.data.parquet import SentenceTable
+from raysed.model.teacher import load_teacher
+from raysed.score.kinds.retrieval import Retrieval
+from raysed.store.files import flush_and_hash
+from raysed.store.hub import model_identity
+
+
+def hide(path: Path, *names: str) -> None:
+    for name in names:
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(b"\0\5\x16\7\0\2\0\0Mac OS X")
+
+
+def test_hidden_files_are_no_part_of_a_model(tiny_encoder_dir, tmp_path):
+    path = shutil.copytree(tiny_encoder_dir, tmp_path / "model")
+
+    def about() -> list[object]:
+        teacher = load_teacher(TeacherConfig(path=str(path), max_length=12))
+        identity = model_identity(EncoderConfig(path=str(path)))
+        return [teacher.identity, identity, teacher.weights_bytes(), teacher.embed(["The cat sat."]).tolist()]
+
+    before = about()
+    hide(
+        path,
+        "._model.safetensors",
+        "._config.json",
+        ".git/a.json",
+        "1_Pooling/._config.json",
+        "._own.py",
+        "._vocab.txt",
+    )
+    assert about() == before
+
+
+def test_hidden_files_are_no_tables(tmp_path):
+    pq.write_table(pa.table({"id": [0], "input_ids": [[1]], "sentence": ["a"]}), tmp_path / "part-00000.parquet")
+    hide(tmp_path, "._part-00000.parquet")
+    assert SentenceTable(tmp_path).sizes.tolist() == [1]
+
+
+def test_hidden_files_are_no_judgements(tmp_path):
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "d1", "text": "x"}\n')
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q1", "text": "x"}\n')
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels/dev.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
+    hide(tmp_path, "qrels/._dev.tsv")
+    assert Retrieval.load("mine", TaskConfig(source=str(tmp_path)), 0, "all").size
+
+
+def test_hidden_files_are_no_part_of_an_artefact(tmp_path):
+    (tmp_path / "a").write_text("a")
+    hide(tmp_path, "._a")
+    assert list(flush_and_hash(tmp_path)) == ["a"]
+
+
+def test_what_users_give_is_listed_in_the_place_that_skips_hidden_files():
+    """Elsewhere, only what raysed itself wrote is listed."""
+    listing = re.compile(r"\.(iterdir|rglob|glob)\(|os\.(walk|listdir|scandir)")
+    package = Path(raysed.__file__).parent
+    found = {path.relative_to(package).as_posix() for path in package.rglob("*.py") if listing.search(path.read_text())}
+    own = {"cluster/execute.py", "config.py", "make/scores.py", "store/cache.py"}
+    assert found - own - {"store/metrics.py"} == {"store/files.py", "config_text.py"}
