@@ -15,7 +15,7 @@ from papers import masked
 from papers.masked import GeneratedViews, Maker
 from raysed.config import EncoderConfig
 from raysed.errors import UserError
-from raysed.model.pretrained import LOAD_ERRORS
+from raysed.model.pretrained import LOAD_ERRORS, safe_loads
 from raysed.store.hub import encoder_path
 
 _SETTING = "--pivot"
@@ -38,11 +38,9 @@ def back_translations(pivots: Sequence[tuple[str, str]], max_length: int, device
 
 def _translator(config: EncoderConfig, max_length: int, device: str) -> Callable[[Sequence[str]], list[str]]:
     tokenizer = _load_tokenizer(config)
-    with masked.view_errors(_SETTING, config.path):
-        options = {"use_safetensors": True, "dtype": masked.dtype_on(device)}
-        path = encoder_path(config)
-        model = AutoModelForSeq2SeqLM.from_pretrained(path, trust_remote_code=False, **options)
-    model = model.to(device).eval()
+    with masked.view_errors(_SETTING, config.path), safe_loads(config.path):
+        model = AutoModelForSeq2SeqLM.from_pretrained(encoder_path(config), trust_remote_code=False)
+    model = model.to(device, masked.dtype_on(device)).eval()
     model.generation_config.max_length = None  # avoids a warning per batch that max_new_tokens overrides it
     positions = masked.usable_positions(model.config)
     longest = min(max_length, positions)

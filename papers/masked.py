@@ -148,14 +148,14 @@ def _texts_and_kinds(tokenizer: PreTrainedTokenizerBase) -> tuple[list[str], np.
 
 def load_filler(config: EncoderConfig, setting: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load the filling model; raise UserError if it or its tokenizer cannot fill masks."""
-    with view_errors(setting, config.path):
-        model, info = read_weights(AutoModelForMaskedLM, config)
-        tokenizer = load_tokenizer(config)
-    missing = sorted(key for key in info["missing_keys"] if "pooler" not in key)
     problem = None
-    if missing:
-        problem = f"lacks {len(missing)} weights of a masked language model, such as {missing[0]}"
-    elif tokenizer.mask_token_id is None:
+    with view_errors(setting, config.path):
+        try:
+            model, _ = read_weights(AutoModelForMaskedLM, config)
+        except UserError as error:  # such as a head without weights
+            problem = error.problem.removeprefix(f"{config.path!r} ")
+        tokenizer = load_tokenizer(config)
+    if tokenizer.mask_token_id is None:
         problem = "has a tokenizer without a mask token"
     elif not tokenizer.is_fast:
         problem = "has a slow tokenizer, which does not report the positions of its tokens"

@@ -53,6 +53,7 @@ CONFIGS = Path(__file__).parent / "configs"
 """Named configs, installed with the package."""
 
 _LONGEST_NAME, _MAX_NUMBER = 200, 1e18
+_MODEL_KWARGS = {"cache_dir", "num_hidden_layers", "revision"}
 MAX_MODELS = 1000
 """Most models of a kind: each is listed, so a number with too many digits would exhaust memory."""
 NO_EFFECT = "no effect on results"
@@ -174,7 +175,8 @@ class EncoderConfig(Block):
     `bundled:encoder` (distilled) or `bundled:raw` (pre-trained only). Both have also learnt from
     `bundled:generated-text`."""
     model_kwargs: dict[str, Any] = {}
-    """Arguments of `AutoModel.from_pretrained`, such as `{num_hidden_layers: 3}` for the first three layers."""
+    """Arguments of `AutoModel.from_pretrained`: `num_hidden_layers`, such as `{num_hidden_layers: 3}` for the first
+    three layers, `revision` and `cache_dir`."""
     keep_layers: Annotated[
         Annotated[int, Field(ge=1)] | Literal["half"] | list[Annotated[int, Field(ge=0)]] | None,
         AfterValidator(ascending),
@@ -199,12 +201,19 @@ class EncoderConfig(Block):
 
     @field_validator("model_kwargs")
     @classmethod
-    def _no_secret_among_options(cls, options: dict[str, Any]) -> dict[str, Any]:
+    def _only_known_options(cls, options: dict[str, Any]) -> dict[str, Any]:
         names = re.findall(r'"([^"]*)": ', json.dumps(options, default=str))  # at any depth
         if secret := next(filter(names_secret, names), None):
             problem = f"{secret} may hold a secret; remove it, because settings are written into the run directory"
             raise PydanticCustomError(SECRET, f"{problem}; the hub's own tools find credentials in the environment")
+        if unknown := sorted(options.keys() - _MODEL_KWARGS):
+            raise PydanticCustomError(SECRET, f"{unknown[0]} cannot be set; use {', '.join(sorted(_MODEL_KWARGS))}")
         return options
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it has only some of the model's layers."""
+        return self.keep_layers is not None or "num_hidden_layers" in self.model_kwargs
 
     @model_validator(mode="after")
     def _has_layers(self) -> "EncoderConfig":

@@ -106,17 +106,21 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_a_config_based_on_another_has_its_settings_but_for_its_own(tmp_path):
     """Blocks are merged; settings are replaced, also where they are lists or mappings. Overrides come last."""
-    below = "ct: {steps: 5, negatives: 3}\nsed: {epochs: 2}\nencoder: {model_kwargs: {a: 1}, static: {width: 60}}\n"
+    below = (
+        "ct: {steps: 5, negatives: 3}\nsed: {epochs: 2}\nencoder: {model_kwargs: {cache_dir: a}, static: {width: 60}}\n"
+    )
     (tmp_path / "below.yaml").write_text(
         f"{below}evaluation: {{tasks: {{a: a.tsv, b: b.tsv}}, dev: a}}\nrecipes: [ct]\n"
     )
     own = "based_on: below\nct: {steps: 7}\nevaluation: {tasks: {b: c.tsv}, dev: b}\nrecipes: [mlm]\n"
-    (tmp_path / "own.yaml").write_text(f"{own}encoder: {{model_kwargs: {{b: 2}}, static: {{}}, pool_layers: 1}}\n")
+    (tmp_path / "own.yaml").write_text(
+        f"{own}encoder: {{model_kwargs: {{revision: b}}, static: {{}}, pool_layers: 1}}\n"
+    )
     config = load_config(tmp_path / "own.yaml", ["sed.epochs=3"])
     whole = {
         "ct": {"steps": 7, "negatives": 3},
         "sed": {"epochs": 3},
-        "encoder": {"model_kwargs": {"b": 2}, "static": {"width": 60}, "pool_layers": 1},
+        "encoder": {"model_kwargs": {"revision": "b"}, "static": {"width": 60}, "pool_layers": 1},
         "evaluation": {"tasks": {"b": "c.tsv"}, "dev": "b"},
         "recipes": ["mlm"],
     }

@@ -34,8 +34,9 @@ from raysed.model.calibration import CalibrationMap, Flow
 from raysed.model.encoder import Encoder, UnsupportedEncoder, blocks_of
 from raysed.model.glow import FlowHead
 from raysed.model.load import NativeModel
-from raysed.model.pretrained import check_size, configuration_of, load_encoder, longest_input, make_usable, save_encoder
+from raysed.model.pretrained import configuration_of, load_encoder, longest_input, make_usable, safe_loads, save_encoder
 from raysed.model.prompts import SETTINGS, read_settings
+from raysed.store.files import visible
 from raysed.store.hub import model_directory
 
 _OWN = "sentence_transformers."
@@ -49,7 +50,6 @@ _DEFAULT_OPTIONS = {
     "module_output_name": "token_embeddings",
 }
 _HANDLED_KEYS = {"max_seq_length", *_DEFAULT_OPTIONS}
-_WEIGHTS = {"use_safetensors": True, "dtype": torch.float32}  # whatever the stored precision
 
 
 class NotPackable(Exception):
@@ -74,8 +74,10 @@ def load_trusted(directory: Path, device: str, max_length: int | None) -> Senten
 
 
 def _read(directory: Path, device: str, trust_remote_code: bool) -> SentenceTransformer:
-    options = {"local_files_only": True, "model_kwargs": _WEIGHTS}
-    model = SentenceTransformer(str(directory), device=device, trust_remote_code=trust_remote_code, **options)
+    options = {"device": device, "local_files_only": True}
+    settings = (file.read_text("utf-8") for file in visible(directory, "**/sentence_*_config.json"))
+    with safe_loads(str(directory), unused="" if "pooler_output" in "".join(settings) else "pooler"):
+        model = SentenceTransformer(str(directory), trust_remote_code=trust_remote_code, **options)
     for module in model.modules():
         if isinstance(module, Transformer) and module.tokenizer is not None:
             config = module.auto_model.config
@@ -139,7 +141,6 @@ def _longest(directory: Path, place: str, default: int = sys.maxsize) -> int:
 def _check_settings(directory: Path, place: str) -> None:
     if find_adapter_config_file(directory / place):
         raise NotPackable("it is a LoRA adapter")
-    check_size(str(directory), AutoConfig.from_pretrained(directory / place, trust_remote_code=False))
     settings = read_settings(directory / SETTINGS)
     if settings.get("truncate_dim") or settings.get("model_type", "SentenceTransformer") != "SentenceTransformer":
         raise NotPackable("it truncates its vectors, or is not a SentenceTransformer")
@@ -180,11 +181,11 @@ def _name(kind: str) -> str:
 def _module(directory: Path, kind: str, place: str, trust_remote_code: bool = False) -> nn.Module:
     if kind == _FLOW:
         return FlowHead.load(directory / place)
-    module, options = import_module_class(kind), {}
-    if module is Transformer:
-        options = {"trust_remote_code": trust_remote_code, "model_kwargs": _WEIGHTS}
+    module = import_module_class(kind)
+    options = {"trust_remote_code": trust_remote_code} if module is Transformer else {}
     try:
-        return module.load(str(directory), subfolder=place, local_files_only=True, **options).eval()
+        with safe_loads(str(directory)):
+            return module.load(str(directory), subfolder=place, local_files_only=True, **options).eval()
     except (pickle.UnpicklingError, EOFError):
         raise UserError(f"{place}/pytorch_model.bin contains more than weights; save it as model.safetensors") from None
 

@@ -25,7 +25,7 @@ from raysed.model.calibration import CalibrationMap
 from raysed.model.encoder import Encoder, blocks_of
 from raysed.model.encoding import encode
 from raysed.model.head import load_head
-from raysed.model.pretrained import LOAD_ERRORS, load_encoder, longest_input
+from raysed.model.pretrained import LOAD_ERRORS, load_encoder, load_problem, longest_input
 from raysed.model.prompts import SETTINGS, Prompts, prompts_of, read_settings
 from raysed.store.hub import model_directory
 
@@ -167,8 +167,8 @@ def _load_modules(directory: Path, device: str) -> NativeModel | LibraryModel:
         raise
     except LOAD_ERRORS as error:
         raise UserError(
-            f"its modules cannot be read: {type(error).__name__}: {first_line(error)}; check that modules.json belongs "
-            "to a sentence-transformers model"
+            f"its modules cannot be read: {type(error).__name__}: {first_line(error)}; check modules.json, and that "
+            "each module has its model.safetensors: no pickled weights are downloaded, so save such a model anew"
         ) from None
     except library.NotPackable as packable:
         reason = str(packable)
@@ -191,4 +191,4 @@ def _by_library(load: Callable[[], Any], directory: Path, reason: str) -> Librar
     except UserError:
         raise
     except Exception as error:  # its many architectures may raise anything
-        raise UserError(f"{reason}, and sentence-transformers cannot load it: {first_line(error)}") from None
+        raise UserError(f"{reason}, and sentence-transformers cannot load it: {load_problem(error)}") from None

@@ -4,11 +4,15 @@ import copy
 import json
 import os
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
@@ -27,10 +31,11 @@ from transformers.utils import logging as transformers_logging
 
 from raysed.config import EncoderConfig, Role
 from raysed.data.tokens import SAMPLE_TEXTS, Tokenizer, tokenize
-from raysed.errors import UserError, first_line
+from raysed.errors import UserError, last_line
 from raysed.model.encoder import Encoder, UnsupportedEncoder
+from raysed.model.encoding import encode
 from raysed.model.head import load_head, save_head
-from raysed.store.hub import encoder_path
+from raysed.store.hub import encoder_path, hub_problem
 
 LOAD_ERRORS = (
     *(OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, ImportError),
@@ -41,6 +46,9 @@ _PER_LAYER_SETTINGS = ("layer_types", "attention_window", "no_rope_layers")
 """Settings that are lists with one element per layer."""
 _MAX_SIZES = {"num_hidden_layers": 1000, "hidden_size": 2**17, "intermediate_size": 2**20, "vocab_size": 2**25}
 """Upper limits. Ten million layers would take hours to build before their weights turn out to be missing."""
+_CODE_OPTIONS = ("allow_all_kernels", "kernel_config", "use_kernels")
+"""Options of `from_pretrained` by which code on a hub computes. sentence-transformers takes them from model files."""
+_loads = threading.RLock()
 
 
 def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBase]:
@@ -55,10 +63,6 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
         raise
     except LOAD_ERRORS as error:
         raise unloadable(config, error) from None
-    missing = sorted(key for key in info["missing_keys"] if "pooler" not in key)
-    if missing:
-        problem = f"{config.path!r} lacks {len(missing)} weights of its architecture, such as {missing[0]}"
-        raise UserError(problem, setting="encoder.path")
     for name in info["missing_keys"]:  # unused poolers; zeros make equal runs save equal files
         nn.init.zeros_(transformer.get_parameter(name))
     if config.keep_layers is not None:
@@ -86,10 +90,40 @@ def _warnings_off() -> Iterator[None]:
         transformers_logging.set_verbosity(verbosity)
 
 
+@contextmanager
+def safe_loads(name: str, unused: str = "pooler", setting: str | None = None) -> Iterator[None]:
+    """Check every transformer that is loaded in this block, whichever library asks for it.
+
+    Weights come from safetensors, in float32. If any are missing but those with `unused` in their names, raise
+    UserError about the model `name` and its `setting`. No attention or other layer comes from a hub.
+    """
+
+    def from_pretrained(cls: type, *arguments: Any, output_loading_info: bool = False, **options: Any) -> Any:
+        options = {key: value for key, value in options.items() if key not in _CODE_OPTIONS}
+        check_size(name, options.get("config"))
+        # Without a name, attention is torch's, or the architecture's own. A configuration may name code on a hub.
+        options |= {"use_safetensors": True, "dtype": torch.float32, "attn_implementation": None}
+        model, info = original.__get__(None, cls)(*arguments, **options, output_loading_info=True)
+        resized = [key for key, *_ in info["mismatched_keys"]]
+        missing = sorted(key for key in [*info["missing_keys"], *resized] if not unused or unused not in key)
+        if missing:
+            raise UserError(f"{name!r} lacks {len(missing)} weights, such as {missing[0]}", setting=setting)
+        return (model, info) if output_loading_info else model
+
+    with _loads:
+        original = vars(PreTrainedModel)["from_pretrained"]
+        PreTrainedModel.from_pretrained = classmethod(from_pretrained)
+        try:
+            yield
+        finally:
+            PreTrainedModel.from_pretrained = original
+
+
 def read_weights(kind: Any, config: EncoderConfig) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Load a model in float32; return it and transformers' loading info."""
-    options = {"use_safetensors": True, "output_loading_info": True, "dtype": torch.float32, **config.model_kwargs}
-    return kind.from_pretrained(encoder_path(config), trust_remote_code=config.trust_remote_code, **options)
+    options = {"output_loading_info": True, **config.model_kwargs}
+    with safe_loads(config.path, setting="encoder.path"):
+        return kind.from_pretrained(encoder_path(config), trust_remote_code=config.trust_remote_code, **options)
 
 
 def load_lm_head(config: EncoderConfig) -> tuple[nn.Linear, nn.LayerNorm, torch.Tensor] | None:
@@ -99,17 +133,16 @@ def load_lm_head(config: EncoderConfig) -> tuple[nn.Linear, nn.LayerNorm, torch.
     """
     try:
         with _warnings_off():
-            model, info = read_weights(AutoModelForMaskedLM, config)
-    except LOAD_ERRORS:
+            model, _ = read_weights(AutoModelForMaskedLM, config)
+    except LOAD_ERRORS:  # also a head whose weights are missing
         return None
     output, base = model.get_output_embeddings(), f"{model.base_model_prefix}."
     rest = [module for name, module in model.named_modules() if not name.startswith(base) and module is not output]
     dense = [module for module in rest if isinstance(module, nn.Linear)]
     norms = [module for module in rest if isinstance(module, nn.LayerNorm)]
-    missing = [key for key in info["missing_keys"] if "pooler" not in key]
     is_tied = output is not None and output.weight is model.get_input_embeddings().weight and output.bias is not None
     activation = getattr(model.config, "hidden_act", None) or getattr(model.config, "activation", None)
-    if missing or not is_tied or activation != "gelu" or (len(dense), len(norms)) != (1, 1):
+    if not is_tied or activation != "gelu" or (len(dense), len(norms)) != (1, 1):
         return None
     return dense[0], norms[0], output.bias.detach()
 
@@ -176,7 +209,14 @@ def _cache_options(config: EncoderConfig) -> dict[str, Any]:
 
 def unloadable(config: EncoderConfig, error: Exception) -> UserError:
     """Turn a `LOAD_ERRORS` exception into a UserError."""
-    return UserError(f"{config.path!r} cannot be loaded: {first_line(error)}", setting="encoder.path")
+    return UserError(f"{config.path!r} cannot be loaded: {load_problem(error)}", setting="encoder.path")
+
+
+def load_problem(error: Exception) -> str:
+    """Return why a model cannot be loaded; transformers blames tiktoken if sentencepiece is missing."""
+    if "tiktoken" in str(error) and find_spec("sentencepiece") is None:
+        return "its vocabulary needs a package; run pip install sentencepiece (for a .tiktoken file: tiktoken)"
+    return last_line(error) if isinstance(error, StrictDataclassError) else hub_problem(error)
 
 
 def _keep_layers(transformer: PreTrainedModel, config: EncoderConfig) -> None:
@@ -201,13 +241,29 @@ def _keep_layers(transformer: PreTrainedModel, config: EncoderConfig) -> None:
             if hasattr(module, "layer_idx"):
                 module.layer_idx = index
     describe_layers(found, kept)
-    with torch.device("meta"):
-        again = type(transformer)(found)
-    if again.state_dict().keys() != transformer.state_dict().keys():
-        raise UserError(
-            f"encoder.keep_layers begins with layer {kept[0]} of {config.path!r}, whose weights differ in kind from "
-            "those of layer 0; keep layer 0, too"
-        )
+
+
+def check_start(config: EncoderConfig) -> None:
+    """Load an encoder; UserError if it is unusable, or another one after its layers are cut and it is saved."""
+    encoder, tokenizer = load_encoder(config)
+    if not config.is_cut:
+        return
+    problem, table = "it gives other vectors", tokenize(tokenizer, SAMPLE_TEXTS, 16)
+    with TemporaryDirectory() as place, _warnings_off():
+        try:
+            save_encoder(encoder, tokenizer, Path(place))
+            again = load_checkpoint(Path(place), config.trust_remote_code)
+        except LOAD_ERRORS as error:
+            problem = load_problem(error).replace(repr(place), "it")
+        else:
+            vectors = [encode(model, table)[0] for model in (encoder, again)]
+            if np.allclose(*vectors, atol=1e-5) and again.state_dict().keys() == encoder.state_dict().keys():
+                return
+    raise UserError(
+        f"the layers of {config.path!r} cannot be cut like this: saved and loaded again, {problem}; keep its first "
+        "layers, or all",
+        setting="encoder.path",
+    )
 
 
 def describe_layers(found: PretrainedConfig, kept: Sequence[int]) -> None:
@@ -232,10 +288,8 @@ def kept_layers(keep: int | str | Sequence[int], count: int) -> list[int]:
 
 def load_checkpoint(path: Path, trust_remote_code: bool = False) -> Encoder:
     """Load what `write_checkpoint` or `save_encoder` wrote."""
-    transformer = AutoModel.from_pretrained(
-        path, use_safetensors=True, dtype=torch.float32, trust_remote_code=trust_remote_code
-    )
-    encoder = Encoder(transformer)
+    with safe_loads(str(path)):
+        encoder = Encoder(AutoModel.from_pretrained(path, trust_remote_code=trust_remote_code))
     encoder.set_head(load_head(path))
     return encoder
 
@@ -337,7 +391,7 @@ def longest_input(found: PretrainedConfig, trust_remote_code: bool = False) -> i
 def without_weights(found: PretrainedConfig, trust_remote_code: bool = False) -> PreTrainedModel:
     """Build an architecture without memory for weights."""
     with torch.device("meta"):
-        return AutoModel.from_config(found, trust_remote_code=trust_remote_code)
+        return AutoModel.from_config(found, trust_remote_code=trust_remote_code, attn_implementation=None)
 
 
 def width_of(config: EncoderConfig) -> int:
@@ -356,7 +410,7 @@ def configuration_of(config: EncoderConfig) -> PretrainedConfig:
         what = "is neither a model directory nor a hub id that can be reached"
         if os.path.isfile(os.path.join(path, "modules.json")):  # such as a Router of sentence-transformers
             what = "does not begin with a transformer"
-        what = f"{what}: {first_line(error)}"
+        what = f"{what}: {hub_problem(error)}"
     if found is None or not all(hasattr(found, name) for name in ("vocab_size", "hidden_size", "num_hidden_layers")):
         raise UserError(f"{config.path!r} {what}", setting="encoder.path")
     check_size(config.path, found)

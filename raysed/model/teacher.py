@@ -20,7 +20,7 @@ from raysed.model.pretrained import LOAD_ERRORS, configuration_of, load_tokenize
 from raysed.model.prompts import prompts_of
 from raysed.registry import discover
 from raysed.store.files import Watched, digest_of
-from raysed.store.hub import model_identity
+from raysed.store.hub import model_identity, other_code
 
 LONGEST_TEXT = 512
 """Tokens of a text that a distillation reads at most; attention is quadratic in them."""
@@ -93,6 +93,7 @@ class Teacher(ABC):
     def _digest(self, files: Iterable[Path]) -> str:
         """Return a digest of files, prompts and settings, except `path` and `name`."""
         digests = {str(path.relative_to(self._directory)): digest_of(path) for path in files}
+        digests |= other_code(self._directory) if self.config.trust_remote_code else {}
         untracked = {"path", "name", "query_prompt", "document_prompt"}
         untracked |= set() if self.config.trust_remote_code else {"trust_remote_code"}
         settings = self.config.model_dump(mode="json", exclude=untracked, by_alias=True)
@@ -103,7 +104,7 @@ class Teacher(ABC):
         """Its files, or the commit of a hub model."""
         path, look, known = self.config.path, partial(_identity_of, self.config), self.identity
         if self.is_model and not os.path.exists(os.path.expanduser(path)):  # do not ask a hub each time
-            look = partial(model_identity, EncoderConfig(path=path))
+            look = partial(model_identity, EncoderConfig(path=path, trust_remote_code=self.config.trust_remote_code))
             known = look()
         return Watched(f"teachers: {public(path)}", look, known)
 

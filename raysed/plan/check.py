@@ -10,7 +10,7 @@ from raysed.config import PROMPTS, Config, CorpusConfig, EncoderConfig, fitted_o
 from raysed.data.corpus import check_corpus, corpus_fingerprint, queries_fingerprint
 from raysed.data.pairs import PairRows, entailment, load_nli, load_views
 from raysed.errors import UserError, public
-from raysed.model.pretrained import check_encoder, load_encoder, load_tokenizer, width_of
+from raysed.model.pretrained import check_encoder, check_start, load_tokenizer, width_of
 from raysed.model.teacher import Teacher, load_teacher
 from raysed.plan.consistency import check_depths, check_settings, check_width
 from raysed.plan.requirements import reads_corpus, view_kinds
@@ -100,11 +100,11 @@ def check(config: Config) -> Job:
 
 
 def _check_start(config: Config) -> None:
-    """Check the encoder; with teachers, load it too: the run needs it only after they have embedded the corpus."""
+    """Check the encoder; load it if the run needs it only after teachers have embedded the corpus, or if it is cut."""
     try:
         check_depths(config, check_encoder(config.encoder))
-        if config.teachers:
-            load_encoder(config.encoder.model_copy(update={"max_length": 3}))  # a static learner has no limit
+        if config.teachers or config.encoder.is_cut:
+            check_start(config.encoder.model_copy(update={"max_length": 3}))  # a static learner has no limit
     except UserError as error:
         if error.setting != "encoder.path" or config.encoder.path not in [block.path for block in config.teachers]:
             raise

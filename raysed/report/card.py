@@ -34,7 +34,7 @@ def write_card(run: RunResults, path: Path) -> None:
     """Write the card and `raysed.json` of the chosen model into its directory."""
     config, model, chosen, facts = run.config, run.exported_model, run.choice.model, run.facts
     recipe, base = parse_recipe(chosen.recipe), public_name(config.encoder.path)
-    is_cut = config.encoder.keep_layers is not None or "num_hidden_layers" in config.encoder.model_kwargs
+    start = f"some layers of {base}" if config.encoder.is_cut else base
     # Paths of texts are private; the card describes the content.
     texts = {"nli": {"train"}, "sts": {"train"}, "views": {"files"}}
     blocks, known = (settings.model_dump(mode="json", exclude=texts) for settings in (config, Config()))
@@ -65,7 +65,7 @@ def write_card(run: RunResults, path: Path) -> None:
         teachers=teachers,
         corpus=corpus,
         left_out=sum(name.startswith(f"{recipe.ensemble}/") for name in facts.left_out),
-        story=story(recipe, f"some layers of {base}" if is_cut else base, members, teachers, model.encoder.is_static),
+        story=story(recipe, start, members, teachers, model.encoder.is_static),
         has_own_code=config.encoder.trust_remote_code and has_own_code(path),
         has_flow=isinstance(model.calibration, Flow),
         encoder=model.encoder,

@@ -1,20 +1,26 @@
 """Locate models: in a directory, in a package, or on the hub and in its local cache. Imports no torch."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import snapshot_download, try_to_load_from_cache
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
 
 from raysed.bundled import ENCODERS, PREFIX
 from raysed.config import PACKAGE, EncoderConfig, package_folder, stable_hash
 from raysed.errors import UserError, first_line
-from raysed.store.files import check_content, digest_of, visible
+from raysed.store.files import check_content, digest_of, files_of_model, visible
 
 _OTHER_FORMATS = (".arrow", ".bin", ".data", ".h5", ".msgpack", ".onnx", ".onnx_data", ".ot")
 """Suffixes of unread files beside a transformer's safetensors."""
-_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
-"""Files to download of a hub model: no pickled weights, and code only if it is trusted."""
+MODEL_FILES = frozenset(
+    (".json", ".safetensors", ".txt", ".model", ".spm", ".codes", ".bpe", ".tiktoken", ".tokenizer", ".jinja")
+)
+"""Suffixes of settings, weights and vocabularies. Pickled weights are not downloaded; code is, if it is trusted."""
+_OTHER_REPOSITORY = re.compile(r'"([\w.-]+/[\w.-]+)--[\w./-]+"')
+"""A class in another repository of the hub, as in `auto_map` and modules.json."""
 
 
 def model_identity(config: EncoderConfig) -> dict[str, Any]:
@@ -23,9 +29,26 @@ def model_identity(config: EncoderConfig) -> dict[str, Any]:
     if not path.is_dir():
         options = {key: value for key, value in config.model_kwargs.items() if key in ("cache_dir", "revision")}
         found = try_to_load_from_cache(config.path, "config.json", **options)
-        return {"id": config.path, "commit": Path(found).parent.name if isinstance(found, str) else None}
-    files = [p for p in visible(path) if p.suffix in (".json", ".safetensors", ".txt", ".model", ".py", ".spm")]
-    return {"files": stable_hash({file.name: digest_of(file) for file in files if file.is_file()})}
+        commit = None
+        if isinstance(found, str):
+            code = other_code(Path(found).parent) if config.trust_remote_code else {}
+            commit = " ".join([Path(found).parent.name, *code.values()])
+        return {"id": config.path, "commit": commit}
+    files = [p for p in visible(path) if p.suffix in MODEL_FILES | {".py"}]
+    digests = {file.name: digest_of(file) for file in files if file.is_file()}
+    return {"files": stable_hash(digests | (other_code(path) if config.trust_remote_code else {}))}
+
+
+def other_code(directory: Path) -> dict[str, str]:
+    """Return digests of the code that a trusted model takes from other repositories, by repository; download it."""
+    named = [file for file in files_of_model(directory, ".json".__eq__) if re.search("config|modules", file.name)]
+    text = "\n".join(file.read_text("utf-8") for file in named)
+    names = sorted({*_OTHER_REPOSITORY.findall(text)})
+    folders = {name: model_directory(name, f"code of {name}", True, only_code=True) for name in names}
+    return {
+        name: stable_hash({str(file.relative_to(folder)): digest_of(file) for file in visible(folder, "**/*.py")})
+        for name, folder in folders.items()
+    }
 
 
 def encoder_path(config: EncoderConfig) -> str:
@@ -49,7 +72,9 @@ def _located(config: EncoderConfig) -> str:
     return str(directory)
 
 
-def model_directory(name: str, place: str | None = None, trust_remote_code: bool = False) -> Path:
+def model_directory(
+    name: str, place: str | None = None, trust_remote_code: bool = False, only_code: bool = False
+) -> Path:
     """Return the local directory of a model, downloading it if `name` is a hub id; errors name the setting `place`."""
     place = place or f"--models {name}"
     try:
@@ -58,9 +83,20 @@ def model_directory(name: str, place: str | None = None, trust_remote_code: bool
             return path
         if path.is_absolute() or name.startswith((".", "~")) or len(path.parts) > 2:
             raise UserError("there is no such directory")
-        return Path(snapshot_download(name, allow_patterns=[*_FILES, "*.py"] if trust_remote_code else _FILES))
+        patterns = [f"*{suffix}" for suffix in sorted(MODEL_FILES)] * (not only_code)
+        return Path(snapshot_download(name, allow_patterns=patterns + ["*.py"] * trust_remote_code))
     except UserError as error:
         raise error.at(place) from None
     except (OSError, ValueError, RuntimeError) as error:
-        problem = f"neither a directory nor a hub id that can be reached: {first_line(error)}"
+        problem = f"neither a directory nor a hub id that can be reached: {hub_problem(error)}"
         raise UserError(problem, setting=place) from None
+
+
+def hub_problem(error: Exception) -> str:
+    """Return what the hub answered, without its status line, and what helps; or another error's first line."""
+    answer = error if isinstance(error, HfHubHTTPError) else error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and "Client Error" not in line]
+    if not isinstance(answer, HfHubHTTPError) or not lines:
+        return first_line(error)
+    advice = "; ask for access on the model's page, then run `hf auth login` or set HF_TOKEN"
+    return " ".join(lines).rstrip(".") + advice * isinstance(answer, GatedRepoError)

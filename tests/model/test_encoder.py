@@ -336,7 +336,7 @@ def as_encoder_of_t5(path) -> None:
         (as_encoder_of_t5, "has a decoder; use a model that is an encoder alone"),
         (lambda path: (path / "model.safetensors").rename(path / "pytorch_model.bin"), "no file named model.safetens"),
         (lambda path: (path / "model.safetensors").write_bytes(b"12345678"), "cannot be loaded: "),
-        (without_tensor, "lacks 1 weights of its architecture, such as encoder.layer.1.output.dense.weight"),
+        (without_tensor, "lacks 1 weights, such as encoder.layer.1.output.dense.weight"),
         (lambda path: [file.unlink() for file in path.glob("tokenizer*")], "has no tokenizer; add its files"),
         (lambda path: (path / "config.json").write_text("{}"), "cannot be loaded: Unrecognized model"),
         (with_fewer_tokens, "tokens, but its model has only 30"),
@@ -397,9 +397,8 @@ def test_as_many_tokens_as_an_architecture_takes_are_allowed_and_no_more(tiny_to
             check_encoder(settings.model_copy(update={"max_length": 41}))
 
 
-@pytest.mark.parametrize("kwargs", [{"hidden_size": 32}, {"num_hidden_layers": "two"}, {"no_such_setting": 1}])
-def test_model_kwargs_that_do_not_fit_are_refused(tiny_encoder_dir, kwargs):
-    """Transformers raises something else for each."""
+def test_model_kwargs_that_do_not_fit_are_refused(tiny_encoder_dir):
+    kwargs = {"num_hidden_layers": "two"}
     with pytest.raises(UserError, match=r"^encoder\.path: .*cannot be loaded: "):
         load_encoder(EncoderConfig(path=str(tiny_encoder_dir), max_length=20, model_kwargs=kwargs))
 
@@ -528,8 +527,6 @@ def test_layers_of_several_kinds_keep_their_kinds(tiny_tokenizer, tmp_path):
         loaded = load_checkpoint(tmp_path / f"{kept}")
         assert loaded.transformer.config.layer_types == [kinds[index] for index in kept]
         np.testing.assert_array_equal(encode(loaded, tokens)[0], encode(encoder, tokens)[0])
-    with pytest.raises(UserError, match=r"^encoder.keep_layers begins with layer 3 .* keep layer 0, too"):
-        load_encoder(EncoderConfig(**about, keep_layers=1))
 
 
 def test_layers_that_are_not_there_cannot_be_kept(tiny_encoder_dir):

@@ -194,7 +194,7 @@ def test_reserved_and_special_entries_are_no_text():
 
 def test_what_cannot_fill_is_refused(tiny_encoder_dir, monkeypatch):
     right = ".*--model, such as bundled:raw or FacebookAI/roberta-base"
-    lacks = rf"^--model: '.*' lacks \d+ weights of a masked language model, such as cls\.predictions.*{right}"
+    lacks = rf"^--model: '.*' lacks \d+ weights, such as cls\.predictions.*{right}"
     refused(lacks, tiny_encoder_dir)
     refused("^--model: 'no/such/model' cannot be loaded", "no/such/model")
     load = AutoTokenizer.from_pretrained

@@ -16,9 +16,7 @@ from raysed.model.load import LibraryModel, NativeModel, load_model
 from raysed.model.precision import uses_bf16
 from raysed.model.teacher import Teacher
 from raysed.store.files import files_of_model
-from raysed.store.hub import model_directory
-
-_IDENTIFYING = {".json", ".safetensors", ".txt", ".model", ".bin", ".spm"}
+from raysed.store.hub import MODEL_FILES, model_directory
 
 
 class ModelTeacher(Teacher):
@@ -55,7 +53,7 @@ class ModelTeacher(Teacher):
 
     @cached_property
     def identity(self) -> str:
-        read = _IDENTIFYING | ({".py"} if self.config.trust_remote_code else set())
+        read = MODEL_FILES | ({".bin", ".py"} if self.config.trust_remote_code else {".bin"})
         return self._digest(files_of_model(self._directory, read.__contains__))
 
     def weights_bytes(self) -> int:
