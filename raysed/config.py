@@ -102,9 +102,9 @@ class Block(BaseModel):
         return value
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that results depend on, as JSON, under the names that fingerprints use."""
+        """Return the settings that results depend on, as JSON."""
         unused = {*self._marked(NO_EFFECT), *self._marked(SELECTION_ONLY)}
-        return self.model_dump(mode="json", exclude=unused, by_alias=True)
+        return self.model_dump(mode="json", exclude=unused)
 
     def only(self, *names: str) -> "Block":
         """Return the block with these settings and defaults for the others."""
@@ -187,7 +187,7 @@ class EncoderConfig(Block):
     """Allow code that comes with the model to run. See SECURITY.md."""
     max_length: int = Field(75, ge=3)
     """Tokens per sentence, including special tokens (CT: 75). The rest is cut off and reported."""
-    pool_layers: Layers = Field(2, serialization_alias="layers")
+    pool_layers: Layers = 2
     """Layers to average in scores, choices and exports: how many of the last, or `first_last` for the first and the
     last (docs/methods.md#pooling). Training uses the last (SED section 5.1)."""
     query_prompt: str | None = None
@@ -237,7 +237,7 @@ class CorpusConfig(Block):
     """Column or field of the sentence. `null`: `sentence` or `text`."""
     split: str = "train"
     """Split of a hub dataset."""
-    config_name: str | None = Field(None, serialization_alias="name")
+    config_name: str | None = None
     """Configuration of a hub dataset."""
     queries: Source | None = None
     """File of queries, one per line or in a column `query` or `text`, for recipes of `teachers`. The sentences then
@@ -250,7 +250,7 @@ class CorpusConfig(Block):
 
     def identity(self) -> dict[str, Any]:
         """Return what sentences depend on besides the files."""
-        return self.model_dump(mode="json", exclude={"source", "queries"}, by_alias=True)
+        return self.model_dump(mode="json", exclude={"source", "queries"})
 
 
 class TaskColumns(Block):
@@ -296,7 +296,7 @@ class TaskConfig(Block):
     split: str | None = None
     """Split of a hub dataset (`null`: test; in `sts.train`: train); value of a column `split` (`null`: all);
     or file in BEIR's `qrels` (`null`: test, or the only one)."""
-    config_name: str | None = Field(None, serialization_alias="name")
+    config_name: str | None = None
     """Configuration of a hub dataset."""
     score_range: tuple[float, float] | None = (0.0, 5.0)
     """Lowest and highest possible score. Rejects scores outside it, and 20 or more that span less than a third of it.
@@ -358,7 +358,7 @@ class EvaluationConfig(Block):
     """How subsets become one score: `all`, `mean` (SED) or `wmean` (docs/methods.md#evaluation). All are recorded."""
     drop_seen: bool = True
     """Leave out of scores what labelled training data or the dev task also contain. `false`: score and count it."""
-    pool_layers: list[Layers] = Field([1, 2, 3], serialization_alias="layers")
+    pool_layers: list[Layers] = [1, 2, 3]
     """Further poolings to score (SED table 8)."""
 
     @model_validator(mode="after")
@@ -434,7 +434,7 @@ class PairSource(Block):
     """A file ([formats](#file-formats)) or hub dataset."""
     split: str | None = None
     """Split of a hub dataset (`null`: train), or value of a column `split` (`null`: all)."""
-    config_name: str | None = Field(None, serialization_alias="name")
+    config_name: str | None = None
     """Configuration of a hub dataset."""
 
 
@@ -479,7 +479,7 @@ class TeacherConfig(Block):
     """Prefix for each query. `null`: the one in the model's files, else `prompt`."""
     document_prompt: str | None = None
     """Prefix for each document. `null`: see `query_prompt`."""
-    pool_layers: Layers = Field(1, serialization_alias="layers")
+    pool_layers: Layers = 1
     """As `encoder.pool_layers`. Only for plain transformers: sentence-transformers models come with their pooling."""
     max_length: int = Field(75, ge=3)
     """Tokens per sentence, including special tokens. Only for plain transformers."""
@@ -526,11 +526,6 @@ def fitted_on() -> tuple[str, ...]:
     return ("corpus", "tasks", *stages_of_pairs())
 
 
-_OLD_VARIANTS = {("released", 2, True): "paper", ("released", 3, False): "released"}
-"""What `flow.variant` was when it meant the levels and the initialisation, by variant, `levels` and
-`data_dependent_init`."""
-
-
 class FlowConfig(Block):
     """BERT-flow (paper table 7 and section 4; optimizer numbers from the released code)."""
 
@@ -565,20 +560,6 @@ class FlowConfig(Block):
     """Use the encoder's dropout for the sentences that a flow is fitted on, as the released code does."""
     fits: Annotated[int, NO_EFFECT] = Field(1, ge=1, le=MAX_MODELS)
     """Flows to fit where a row of the report has one model, such as the base; they show the effect of the seed."""
-
-    def identity(self) -> dict[str, Any]:
-        """Give the two flows that `variant` once named the fingerprints of then, and leave out `dropout` if it is off.
-
-        >>> FlowConfig().identity()["variant"], FlowConfig(variant="paper").identity()["variant"]
-        ('paper', 'paper')
-        >>> "levels" in FlowConfig().identity(), "levels" in FlowConfig(variant="paper").identity()
-        (False, True)
-        """
-        old = _OLD_VARIANTS.get((self.variant, self.levels, self.data_dependent_init))
-        unused = {"levels", "data_dependent_init"} if old else set()
-        unused |= set() if self.dropout else {"dropout"}
-        kept = {name: value for name, value in super().identity().items() if name not in unused}
-        return kept | ({"variant": old} if old else {})
 
 
 class CalibrationConfig(Block):

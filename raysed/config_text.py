@@ -15,8 +15,6 @@ SECRET = "secret"
 _LONGEST_TEXT, _MOST_VALUES, _DEEPEST = 200_000, 100_000, 30
 BASED_ON = "based_on"
 """Key that names another config file, whose settings this file overrides."""
-_RENAMED = {"layers": ["pool_layers"], "keep": ["checkpoint", "copy"], "name": ["config_name"]}
-"""New names of settings by old name; the one that the block has counts."""
 
 
 def read_settings(path: Path, model: type[BaseModel], named: Path) -> dict[str, Any]:
@@ -198,9 +196,6 @@ def _block_at(block: Any, keys: list[Any]) -> Any:
 def _suggestion(keys: list[Any], model: type[BaseModel]) -> str:
     known = _fields(_block_at(model, keys[:-1]))
     prefix = "".join(f"{key}." for key in keys[:-1])
-    for new in _RENAMED.get(keys[-1], []):
-        if new in known:
-            return f": it is {prefix}{new} now"
     if close := difflib.get_close_matches(str(keys[-1]), known, n=1):
         return f": did you mean {prefix}{close[0]}?"
     return f"; the settings here are {', '.join(prefix + name for name in known)}"

@@ -5,7 +5,6 @@ import itertools
 from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -243,57 +242,10 @@ def test_identities_leave_out_what_has_no_effect():
     assert one.ct.identity() != Config(ct={"steps": 3}).ct.identity()
 
 
-def test_flows_that_could_be_had_before_keep_the_fingerprints_that_they_had():
-    """`variant` once stood for the levels and the initialisation. Every other flow has a fingerprint of its own."""
-    old = {"depth": 3, "hidden": 32, "learning_rate": 0.001, "epochs": 1.0, "batch_size": 32, "fit_on": "corpus"}
-    old |= {"fit_sentences": 10000, "fit_tasks": None, "per_task": False}
-    assert FlowConfig().identity() == {"variant": "paper", **old}
-    released = FlowConfig(levels=3, data_dependent_init=False)
-    assert released.identity() == {"variant": "released", **old}
+def test_every_choice_of_a_flow_has_a_fingerprint_of_its_own():
     choices = itertools.product(("released", "paper"), (1, 2, 3), (False, True), (False, True))
     names = "variant", "levels", "data_dependent_init", "dropout"
     assert len({stable_hash(FlowConfig(**dict(zip(names, values))).identity()) for values in choices}) == 24
-
-
-def test_renamed_settings_keep_the_names_that_fingerprints_have():
-    config = make_config({"teachers": ["A"], "ct": {"copy": "closest"}, "nli": {"train": [{"source": "a"}]}})
-    assert config.encoder.identity()["layers"] == 2 and config.evaluation.identity()["layers"] == [1, 2, 3]
-    assert config.teachers[0].identity()["layers"] == 1 and config.corpus.identity()["name"] is None
-    assert config.nli.identity()["train"][0]["name"] is None and config.ct.identity()["keep"] == "closest"
-    assert {config.sed.identity()["keep"], config.bsl.identity()["keep"], config.nli.identity()["keep"]} == {"last"}
-    new = yaml.safe_load(dump_config(config))
-    assert new["ct"]["copy"] == "closest" and new["sed"]["checkpoint"] == "last" and new["encoder"]["pool_layers"] == 2
-    assert make_config(new) == config
-
-
-_PAIRS = {"source": "a.tsv", "name": "en"}
-
-
-@pytest.mark.parametrize(
-    ("settings", "old", "new"),
-    [
-        ({"encoder": {"layers": 1}}, "encoder.layers", "pool_layers"),
-        ({"evaluation": {"layers": [1]}}, "evaluation.layers", "pool_layers"),
-        ({"teachers": [{"path": "A", "layers": 1}]}, "teachers.0.layers", "pool_layers"),
-        ({"corpus": {"name": "en"}}, "corpus.name", "config_name"),
-        ({"evaluation": {"tasks": {"a": _PAIRS}}}, "evaluation.tasks.a.name", "config_name"),
-        ({"nli": {"train": [_PAIRS]}}, "nli.train.0.name", "config_name"),
-        ({"sts": {"train": _PAIRS}}, "sts.train.0.name", "config_name"),
-        ({"views": {"files": [_PAIRS]}}, "views.files.0.name", "config_name"),
-        ({"ct": {"keep": "closest"}}, "ct.keep", "copy"),
-        *(({stage: {"keep": "last"}}, f"{stage}.keep", "checkpoint") for stage in ("sed", "nli", "bsl", "contrastive")),
-    ],
-)
-def test_an_old_name_is_refused_with_the_new_one(settings, old, new):
-    block = old.rpartition(".")[0]
-    with pytest.raises(UserError) as caught:
-        make_config(settings)
-    assert str(caught.value) == f"unknown setting {old}: it is {block}.{new} now"
-
-
-def test_an_override_with_an_old_name_is_refused_with_the_new_one():
-    with pytest.raises(UserError, match=r"^unknown setting encoder\.layers: it is encoder\.pool_layers now$"):
-        load_config(None, ["encoder.layers=1"])
 
 
 def test_teachers_of_one_name_are_named_by_their_paths():

@@ -96,7 +96,7 @@ class Teacher(ABC):
         digests |= other_code(self._directory) if self.config.trust_remote_code else {}
         untracked = {"path", "name", "query_prompt", "document_prompt"}
         untracked |= set() if self.config.trust_remote_code else {"trust_remote_code"}
-        settings = self.config.model_dump(mode="json", exclude=untracked, by_alias=True)
+        settings = self.config.model_dump(mode="json", exclude=untracked)
         return stable_hash([digests, settings, self.prompts])
 
     @property

@@ -21,7 +21,7 @@ class TwoViewsConfig(TuningConfig):
 
     views: Annotated[list[ViewKind], AfterValidator(distinct)] = ["same"]
     """Kinds of views: `same`, `files`, `entailment`."""
-    checkpoint: Literal["last", "best_on_dev"] = Field("last", serialization_alias="keep")
+    checkpoint: Literal["last", "best_on_dev"] = "last"
     """`last`: the final weights. `best_on_dev`: those with the best score on `evaluation.dev` (BSL's released code)."""
     steps: int | None = Field(None, ge=1)
     """Number of updates, instead of `epochs`."""

@@ -157,7 +157,7 @@ def test_a_mistake_in_a_config_is_a_sentence(run):
         (prepare_member, {**member, "steps": 3}, "config has 'steps'; write an override with its block, such as ct.st"),
         (prepare_member, {**member, "storage.x": 3}, "config has 'storage.x'; write an override with its block, such"),
         (prepare_member, {**member, "ct.stepz": 3}, "unknown setting ct.stepz: did you mean ct.steps?"),
-        (prepare_member, {**member, "ct.keep": "closest"}, "unknown setting ct.keep: it is ct.copy now"),
+        (prepare_member, {**member, "ct.keep": "closest"}, "unknown setting ct.keep; the settings here are "),
         (prepare_learner, learner, "there are no targets of ct-sed; make them with raysed.ray.TargetSink"),
         (prepare_learner, {**learner, "seed": 1}, "seed is 1; it numbers the models of ct-sed (sed.learners), so it "),
         (prepare_learner, member, "node is 'ct'; the run's learners are: ct-sed, sts-sed (recipes)"),

@@ -46,7 +46,7 @@ class CtConfig(Block):
     """Updates at which the rate changes."""
     learning_rates: list[Rate] = [1e-5, 8e-6, 6e-6, 4e-6, 2e-6]
     """Rates, one more than boundaries."""
-    copy: Literal["closest", "best_on_dev"] | None = Field(None, serialization_alias="keep")
+    copy: Literal["closest", "best_on_dev"] | None = None
     """Copy to keep. `closest`: the one whose cosines between corpus sentences changed less during training.
     `best_on_dev`: the better one at its best evaluation (released code). `null`: `best_on_dev` with a dev task, else
     `closest`."""

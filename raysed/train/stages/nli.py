@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator
 from torch import nn
 from torch.nn import functional as F
 
@@ -26,7 +26,7 @@ class NliSource(PairSource):
     `text1`/`text2`, and `label` or `gold_label`: a name, or an id as on the hub (0 entailment, 1 neutral,
     2 contradiction; sentence-transformers' order differs). raysed skips and counts rows without a label (`-`, -1,
     blank)."""
-    config_name: str | None = Field(None, serialization_alias="name")
+    config_name: str | None = None
     """Configuration of a hub dataset, such as `mnli` of `nyu-mll/glue`."""
 
 
@@ -37,7 +37,7 @@ class NliConfig(TuningConfig):
     """A path, hub id, the settings below, or a list."""
     bias: bool = True
     """Classifier bias, as in sentence-transformers; BERT-flow's code has none."""
-    checkpoint: Literal["last", "best_on_dev"] = Field("last", serialization_alias="keep")
+    checkpoint: Literal["last", "best_on_dev"] = "last"
     """`last`: the final weights. `best_on_dev`: those with the best score on `evaluation.dev`
     (sentence-transformers)."""
 

@@ -63,7 +63,7 @@ class SedConfig(TuningConfig):
     """Learners, with different seeds and the same targets."""
     start: Literal["encoder", "mlm"] = "encoder"
     """Where learners start: the pre-trained `encoder` (paper), or `mlm`, the first member after that stage."""
-    checkpoint: Literal["last", "best_on_dev", "best_on_held_out"] = Field("last", serialization_alias="keep")
+    checkpoint: Literal["last", "best_on_dev", "best_on_held_out"] = "last"
     """`last`: the final weights. `best_on_dev`: those of the best evaluation, with early stopping; always for `sts`
     (SED section 5.5). `best_on_held_out`: those with the lowest loss on a held-out 5 % of the corpus (at most 2,000
     sentences), with early stopping and without labels."""
