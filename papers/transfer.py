@@ -23,7 +23,6 @@ from papers.probes import SPLIT_GRID, Classified, Labelled
 from papers.regression import regress
 from papers.senteval import FOLDS, SEED, TransferTask, load_tasks
 from raysed.cli import check_output, main_of, write_output
-from raysed.commands import refuse_renamed
 from raysed.config import find_config, load_config
 from raysed.errors import UserError
 from raysed.model.load import load_model
@@ -156,7 +155,6 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("data", type=Path, help="SentEval's data/downstream")
     several: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
     result.add_argument("--models", metavar="MODEL", help="directories or hub ids", **several)
-    refuse_renamed(result, {"--model": "--models"})
     result.add_argument("--run", help="a config whose run is complete: a name from raysed/configs/ or a YAML file")
     result.add_argument(
         "--task", dest="tasks", metavar="TASK", action="append", help="such as MR; repeatable (default: all found)"

@@ -414,17 +414,7 @@ class MembersConfig(Block):
         return self
 
 
-_MOVED_VIEWS = ("synonym", "back_translation")
-_VIEWS_OF_PAPERS = "python -m papers.views writes such views into a file: name that in views.files, with the kind files"
-
-
-def _check_kind(kind: Any) -> Any:
-    if kind in _MOVED_VIEWS:
-        raise ValueError(_VIEWS_OF_PAPERS)
-    return kind
-
-
-ViewKind = Annotated[Literal["same", "files", "entailment"], BeforeValidator(_check_kind)]
+ViewKind = Literal["same", "files", "entailment"]
 
 
 class PairSource(Block):
@@ -454,14 +444,6 @@ class ViewsConfig(Block):
 
     files: Annotated[list[ViewSource], BeforeValidator(as_blocks)] = []
     """Pairs of the kind `files`: a path, hub id, the settings below, or a list."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _moved(cls, data: Any) -> Any:
-        for name in ("synonym_share", "pivots"):
-            if isinstance(data, Mapping) and name in data:
-                raise ValueError(f"remove views.{name}: {_VIEWS_OF_PAPERS}")
-        return data
 
 
 class TeacherConfig(Block):

@@ -141,18 +141,6 @@ def test_a_script_does_what_the_command_does(raysed, tmp_path):
     assert (done.returncode, done.stderr) == (2, "error: unknown setting ct.step: did you mean ct.steps?\n")
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("evaluate --model A --model B --task pairs.csv", "--model is --models now"),
-        ("evaluate --models A --layers 1", "--layers is --pool-layers now"),
-    ],
-)
-def test_an_old_spelling_is_refused_in_a_sentence_with_the_new_one(raysed, words, said):
-    code, out, wrong = raysed(*words.split())
-    assert (code, out) == (2, "") and wrong.endswith(f"error: {said}\n")
-
-
 @pytest.mark.parametrize("name", ["evaluate", "distill"])
 def test_options_for_several_may_also_be_repeated(name):
     parser = importlib.import_module(f"raysed.commands.{name}").parser()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -49,20 +47,6 @@ def add_tasks(group: argparse._ActionsContainer, text: str) -> None:
     """Add `--task`, which is repeatable."""
     about: dict[str, Any] = {"dest": "tasks", "metavar": "TASK", "help": f"{text}; repeatable"}
     group.add_argument("--task", action="append", default=[], **about)
-
-
-class _Renamed(argparse.Action):
-    """An old spelling, which ends the program; `const` is the new one."""
-
-    def __call__(self, parser: argparse.ArgumentParser, _: Any, values: Any, option: str | None = None) -> None:
-        parser.error(f"{option} is {self.const} now" if option else f"write {self.const} {shlex.join(values)}")
-
-
-def refuse_renamed(parser: argparse.ArgumentParser, renamed: Mapping[str, str]) -> None:
-    """Refuse old options, and arguments without an option, in a sentence that names the new one."""
-    for old, new in renamed.items():
-        hidden: dict[str, Any] = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
-        parser.add_argument(old, action=_Renamed, const=new, nargs="*", **hidden)
 
 
 def print_plan(config: Config) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysed.cli import check_output, write_output
-from raysed.commands import add_names, add_tasks, parser_of, refuse_renamed
+from raysed.commands import add_names, add_tasks, parser_of
 from raysed.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--config", help="a name from raysed/configs/ or a YAML file; quickstart if no task is given")
     layers = "average this many last layers of plain transformers, or first_last; default: 1, or the config's"
     result.add_argument("--pool-layers", metavar="LAYERS", type=_layers, help=layers)
-    refuse_renamed(result, {"--model": "--models", "--layers": "--pool-layers"})
     result.add_argument("--output", type=Path, help="write all numbers to this JSON file")
     return result
 
