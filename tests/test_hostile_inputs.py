@@ -388,7 +388,7 @@ MADE: list[tuple[str, str, Content, str]] = [
             (vectors([[True], [False]]), "... must hold lists of numbers in its column embedding, ..."),
             (parquet(sentence=["a"]), "... needs the columns sentence (or text) and embedding; it has sentence"),
             (b"no parquet", "...x.parquet cannot be read as a Parquet file: ..."),
-            (pipe, "...x.parquet is not a file"),
+            (pipe, "...x.parquet is neither a file nor a directory of .parquet files"),
             (POINTER, "...x.parquet is a Git LFS pointer; run git lfs pull to get the file"),
         )
     ),

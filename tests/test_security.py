@@ -84,7 +84,6 @@ READERS = {
     ),
     "targets": (("id", "target", "input_ids"), lambda path: TargetBatches(path.parent, 2, 0)),
     "held out": (("id", "target", "input_ids"), lambda path: held_out_batches(path.parent, 2)),
-    "embeddings": (("sentence", "embedding"), lambda path: load_teacher(TeacherConfig(path=str(path))).check()),
 }
 
 
@@ -101,6 +100,16 @@ def test_a_table_with_pickled_objects_is_refused(hostile, tmp_path, kind, is_nes
     assert hostile.ran()
     with pytest.raises(UserError, match=rf"\.parquet, column '{wrong}' has the type .*, which can run code; save it"):
         read(path)
+
+
+def test_embeddings_are_read_from_their_storage_where_nothing_runs(hostile, tmp_path):
+    """Also those that are none: the registered type would unpickle them."""
+    pq.write_table(pa.table({"sentence": ["a", "b"], "embedding": hostile_column(hostile, 2)}), tmp_path / "x.parquet")
+    with pytest.raises(
+        UserError, match="must hold lists of numbers in its column embedding, which has the type binary"
+    ):
+        load_teacher(TeacherConfig(path=str(tmp_path))).check()
+    assert not hostile.ran()
 
 
 def code_of(path: Path) -> str:

@@ -4,6 +4,7 @@ Ray Data registers a type whose values pyarrow unpickles when they become Python
 else, or lie where others can write.
 """
 
+import mmap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -22,6 +23,8 @@ ROWS_PER_GROUP = 4096
 """Rows per row group, which learners read as a whole."""
 _BUFFER_BYTES = 1 << 20
 """Read size per column; pyarrow would otherwise buffer a whole row group, perhaps the whole file."""
+_ARROW_TYPES = b"ARROW:schema"
+"""Key of a Parquet file's footer."""
 
 
 def open_table(path: Path) -> pq.ParquetFile:
@@ -29,6 +32,19 @@ def open_table(path: Path) -> pq.ParquetFile:
     file = pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
     refuse_code(file.schema_arrow, str(path))
     return file
+
+
+def open_storage(path: Path) -> pq.ParquetFile:
+    """Open a Parquet file by its stored types alone, so that no registered type makes its values: a tensor is a list.
+
+    Writers keep Arrow's types in the footer, under a key that this process's copy of the footer lacks.
+    """
+    with open(path, "rb") as file:
+        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    while (place := content.find(_ARROW_TYPES, max(footer, 0))) >= 0:
+        content[place : place + len(_ARROW_TYPES)] = b"-" * len(_ARROW_TYPES)
+    return pq.ParquetFile(pa.BufferReader(content), buffer_size=_BUFFER_BYTES, pre_buffer=False)
 
 
 @dataclass(frozen=True)

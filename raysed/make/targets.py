@@ -32,6 +32,7 @@ from raysed.model.teacher import Teacher, load_teacher
 from raysed.recipe import TEACHERS
 from raysed.resources import device_here
 from raysed.score.ensemble import Ensemble
+from raysed.score.metrics import unit
 from raysed.score.tasks import mean_embeddings
 
 COMBINATION = "combination.npz"  # the fitted combination, next to the targets
@@ -91,7 +92,7 @@ class MeanBlocks:
         about |= {"trust_remote_code": inputs["encoder"].trust_remote_code}
         counts, precision = dict(enumerate(inputs["counts"])), settings["target_precision"]
         self._means = [
-            MeanOfTeachers(paths.get(index, []), f"target-{index}", counts.get(index), precision, **about)
+            MeanOfMembers(paths.get(index, []), f"target-{index}", counts.get(index), precision, **about)
             for index in sorted({*paths, *counts})
         ]
 
@@ -101,47 +102,34 @@ class MeanBlocks:
         return table
 
 
-class MeanOfTeachers:
-    """Add the embeddings of teachers to a running float32 sum, as a stage of Ray Data's `map_batches`.
+class MeanOfMembers:
+    """Add the embeddings of members to a running float32 sum of a block of token ids; the last one divides.
 
-        dataset.map_batches(
-            MeanOfTeachers, fn_constructor_args=(paths,), fn_constructor_kwargs={"count": len(paths)},
-            compute=ray.data.ActorPoolStrategy(size=2), num_cpus=1, batch_format="pyarrow"
-        )
-
-    With GPUs Ray needs a batch size, too: `num_gpus=1, batch_size=1024`. Any size gives the same sums.
-
-    A chain of stages holds more teachers than one actor can; the last stage divides by their number. Any chain gives
-    the same mean.
+    A chain of these holds more members than one actor can. Any chain gives the same mean.
 
     Args:
-        teachers: directories of models that share a tokenizer, such as members of an ensemble.
+        teachers: directories of models that share a tokenizer.
         column: of the sum, a fixed-size list of float32 [D]; batches also have `id` and `input_ids`, lists of int32.
-        count: number of teachers in all stages, for the last one; None: not the last stage.
-        device: None: a GPU if the actor has one.
+        count: number of members in all stages, for the last one; None: not the last stage.
     """
 
     def __init__(
         self,
-        teachers: Sequence[str | PathLike],
-        column: str = "target",
-        count: int | None = None,
-        target_precision: TargetPrecision = "fp32",
-        device: str | None = None,
-        precision: Precision = "fp32",
-        trust_remote_code: bool = False,
+        teachers: Sequence[Path],
+        column: str,
+        count: int | None,
+        target_precision: TargetPrecision,
+        device: str,
+        precision: Precision,
+        trust_remote_code: bool,
     ):
-        device = device or device_here()
         self._rows_at_once = _SENTENCES_AT_ONCE[device]
-        paths = [Path(teacher) for teacher in teachers]
-        self._sum = teacher_sum(paths, device, trust_remote_code, precision) if paths else None
+        self._sum = teacher_sum(teachers, device, trust_remote_code, precision) if teachers else None
         self._column, self._count, self._target_precision = column, count, target_precision
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        is_first, sums_BD = self._column not in batch.column_names, np.zeros((len(batch), 1), np.float32)
-        if is_first and not self._sum:
-            raise UserError("there are no teachers; name the directories of some models")
-        if not is_first:
+        sums_BD = np.zeros((len(batch), 1), np.float32)
+        if self._column in batch.column_names:
             sums_BD = matrix(batch.column(self._column))
         if self._sum:
             tokens = TokenTable.from_arrow(batch)
@@ -286,16 +274,75 @@ class Embedder:
 
     def __call__(self, batch: Any) -> Any:
         """Return the batch (a table, or NumPy arrays by column) with the new column; UserError if it is not finite."""
+        return _with_output(batch, self._output, self.embed(batch))
+
+    def embed(self, batch: Any) -> np.ndarray:
+        """Return the embeddings of a batch's sentences, float32 [B, D]."""
         sentences = batch[self._column].tolist() if isinstance(batch, dict) else batch[self._column].to_pylist()
         x_BD = embed_by_role(self._teacher.embed, sentences, self._roles(batch, len(sentences)))
         broken = np.flatnonzero(~np.isfinite(x_BD).all(1))
         if len(broken):
             first, path = sentences[broken[0]][:60], self._teacher.config.path
             raise UserError(f"teachers: {path!r}: its embedding of {first!r} is not finite")
-        return {**batch, self._output: x_BD} if isinstance(batch, dict) else with_column(batch, self._output, x_BD)
+        return x_BD
+
+    @property
+    def width(self) -> int:
+        """D, by embedding a sentence."""
+        return self._teacher.width
 
     def _roles(self, batch: Any, count: int) -> Sequence[Role]:
         return [self._role] * count
+
+
+def _with_output(batch: Any, name: str, x_BD: np.ndarray) -> Any:
+    return {**batch, name: x_BD} if isinstance(batch, dict) else with_column(batch, name, x_BD)
+
+
+class MeanOfTeachers:
+    """Add the mean of several models' unit vectors of a sentence, as a stage of Ray Data's `map_batches`.
+
+        dataset.map_batches(
+            MeanOfTeachers, fn_constructor_args=(["models/a", "models/b"],), num_cpus=1,
+            compute=ray.data.ActorPoolStrategy(size=2),
+        )
+
+    The column is what `Embedder` would add for a model whose vectors are these means. What `write_parquet` writes is a
+    teacher: `raysed.distill(["vectors/"], corpus="vectors/")`.
+
+    With GPUs Ray needs a batch size, too: `num_gpus=1, batch_size=1024`. Any size gives the same means.
+
+    Args:
+        models: as `model` of `Embedder`, each with its own tokenizer, prompts and pooling; of equal widths.
+        output: the new column, float32 [N, D].
+        device: None: a GPU if the actor has one.
+        precision: `auto`: bf16 if that is faster on the device.
+
+    Raises:
+        UserError: there are no models, one cannot be loaded, or two have different widths.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[str | PathLike | Teacher],
+        column: str = "sentence",
+        output: str = "embedding",
+        device: str | None = None,
+        precision: Precision = "fp32",
+    ):
+        if isinstance(models, str | PathLike | Teacher) or not models:
+            raise UserError("models must be a list of at least one model")
+        self._embedders = [Embedder(model, column, output, device, precision) for model in models]
+        self._output, first = output, self._embedders[0]
+        for model, embedder in zip(models, self._embedders):
+            if embedder.width != first.width:
+                widths = f"{str(models[0])!r} embeds in {first.width} numbers, but {str(model)!r} in {embedder.width}"
+                raise UserError(f"{widths}; a mean needs equal widths")
+
+    def __call__(self, batch: Any) -> Any:
+        """Return the batch (a table, or NumPy arrays by column) with the new column; UserError if it is not finite."""
+        sum_BD = sum(unit(embedder.embed(batch)) for embedder in self._embedders)
+        return _with_output(batch, self._output, sum_BD / np.float32(len(self._embedders)))
 
 
 class TeacherBlocks(Embedder):

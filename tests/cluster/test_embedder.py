@@ -1,4 +1,4 @@
-"""The page's example of a model in anyone's own Ray Data."""
+"""The two pieces for anyone's own Ray Data: a model's vectors, and the mean of several models'."""
 
 import re
 import shutil
@@ -8,9 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import ray
 
+from raysed.config import TeacherConfig
+from raysed.errors import UserError
 from raysed.model.load import load_model
-from raysed.ray import Embedder
+from raysed.model.teacher import load_teacher
+from raysed.ray import Embedder, MeanOfTeachers
+from raysed.score.metrics import unit
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/ray.md"
 SENTENCES = ["A red car stops.", "The dog runs home.", "It rains."]
@@ -46,3 +51,47 @@ def test_sentences_have_the_prompt_of_their_role(exports, tmp_path):
     texts = np.array(["cat sat"], dtype=object)
     expected_ND = plain({"sentence": "the big " + texts})["embedding"]
     np.testing.assert_array_equal(asked({"sentence": texts})["embedding"], expected_ND)
+
+
+def test_a_mean_is_that_of_unit_vectors_each_of_a_model_with_its_own_prompts(exports, tmp_path):
+    path = shutil.copytree(exports["1"], tmp_path / "model")
+    (path / "config_sentence_transformers.json").write_text(
+        '{"prompts": {"query": "the big "}, "default_prompt_name": "query"}'
+    )
+    models, batch = [path, exports["1"]], {"text": np.array(SENTENCES, dtype=object)}
+    found = MeanOfTeachers(models, column="text", output="mean", device="cpu")(batch)
+    vectors = [Embedder(model, "text", device="cpu")(batch)["embedding"] for model in models]
+    np.testing.assert_allclose(found["mean"], (unit(vectors[0]) + unit(vectors[1])) / 2, rtol=1e-6)
+    assert np.abs(vectors[0] - vectors[1]).max() > 1e-3 and found["text"] is batch["text"]
+
+
+def test_models_that_have_no_mean_are_refused(exports):
+    widths = r"' embeds in \d+ numbers, but 'bundled:encoder' in 192; a mean needs equal widths$"
+    with pytest.raises(UserError, match=widths):
+        MeanOfTeachers([exports["1"], "bundled:encoder"], device="cpu")
+    for models in ([], "bundled:encoder"):
+        with pytest.raises(UserError, match=r"^models must be a list of at least one model$"):
+            MeanOfTeachers(models)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("batch_format", ["numpy", "pyarrow"])
+def test_what_ray_has_written_is_a_teacher(ray_cluster, tmp_path, batch_format):
+    """Tensors, into which Ray turns NumPy arrays, and lists; in several files, which are read in their order."""
+    words = ["bundled:encoder", "bundled:encoder"]
+    rows = ray.data.from_items([{"sentence": sentence} for sentence in SENTENCES], override_num_blocks=2)
+    rows.map_batches(
+        MeanOfTeachers,
+        fn_constructor_args=(words,),
+        compute=ray.data.ActorPoolStrategy(size=1),
+        num_cpus=1,
+        batch_format=batch_format,
+    ).write_parquet(str(tmp_path / "vectors"), ray_remote_args={"num_cpus": 0})
+    files = sorted((tmp_path / "vectors").glob("*.parquet"))
+    teacher = load_teacher(TeacherConfig(path=str(tmp_path / "vectors")))
+    teacher.check()
+    assert len(files) == 2 and teacher.width == 192
+    expected = unit(load_model("bundled:encoder", 1).embed(SENTENCES[::-1]))
+    assert np.abs(teacher.embed(SENTENCES[::-1]) - expected).max() < 1e-5
+    files[0].unlink()
+    assert load_teacher(TeacherConfig(path=str(tmp_path / "vectors"))).identity != teacher.identity

@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import ray.data
 import torch
 from ray.util.queue import Queue
 from transformers import AutoModel, BertConfig, BertModel
@@ -23,7 +22,7 @@ from raysed.data.targets import MEAN, TARGET_FILE, write_targets
 from raysed.data.tokens import SENTENCE_SCHEMA, TokenTable
 from raysed.errors import RunFailed, UserError
 from raysed.graph import BlocksRef, Ref, Task, resolve_input
-from raysed.make.targets import MeanBlocks, MeanOfTeachers, mean_targets, teacher_sum, verify_targets
+from raysed.make.targets import MeanBlocks, MeanOfMembers, mean_targets, teacher_sum, verify_targets
 from raysed.resources import Share
 from raysed.store.storage import Storage
 
@@ -164,9 +163,11 @@ def test_any_chain_of_stages_gives_the_plain_sum_and_mean(tmp_path, monkeypatch,
     monkeypatch.setitem(raysed.make.targets._SENTENCES_AT_ONCE, "cpu", 17)
     storage, names = run_with(tmp_path, teachers=4, sentences=50)
     paths, table = [storage.fetch(name) for name in names], sentences(storage)
+    about = {"column": "target", "target_precision": "fp32", "device": "cpu", "precision": "fp32"}
+    about |= {"trust_remote_code": False}
     for count in stages[:-1]:
-        table = MeanOfTeachers([paths.pop(0) for _ in range(count)])(table)
-    summed, divided = MeanOfTeachers(paths)(table), MeanOfTeachers(paths, count=4)(table)
+        table = MeanOfMembers([paths.pop(0) for _ in range(count)], count=None, **about)(table)
+    summed, divided = (MeanOfMembers(paths, count=count, **about)(table) for count in (None, 4))
     expected = plain_sum(storage, names, at_once=17)
     assert np.array_equal(matrix(summed["target"]), expected)
     assert np.array_equal(matrix(divided["target"]), expected / np.float32(4))
@@ -182,25 +183,6 @@ def test_tables_of_one_pass_have_the_mean_that_each_has_alone(tmp_path, groups):
     for index, some in enumerate((names, names[1:])):
         expected = plain_sum(storage, some) / np.float32(len(some))
         assert np.array_equal(matrix(table[f"target-{index}"]), expected)
-
-
-@pytest.mark.cluster
-def test_a_mean_is_a_stage_of_ray_data(ray_cluster, tmp_path):
-    """In a chain, whose last stage is as its docstring shows."""
-    storage, names = run_with(tmp_path, teachers=3, sentences=40)
-    paths, expected = [storage.fetch(name) for name in names], plain_sum(storage, names) / np.float32(3)
-    rows = ray.data.read_parquet(str(storage.fetch("corpus")))
-    about = {"compute": ray.data.ActorPoolStrategy(size=1), "num_cpus": 0.3, "batch_format": "pyarrow"}
-    chain = rows.map_batches(MeanOfTeachers, fn_constructor_args=(paths[:2],), **about)
-    stage = {"fn_constructor_kwargs": {"count": 3}, **about}
-    found = chain.map_batches(MeanOfTeachers, fn_constructor_args=(paths[2:],), **stage).to_pandas().sort_values("id")
-    assert np.array_equal(np.stack(found["target"]), expected)
-
-
-def test_a_mean_of_no_teachers_is_refused(tmp_path):
-    storage, _ = run_with(tmp_path, teachers=0, sentences=3)
-    with pytest.raises(UserError, match=r"^there are no teachers; name the directories of some models$"):
-        MeanOfTeachers([], count=1)(sentences(storage))
 
 
 def test_blocks_that_are_there_are_not_made_again(tmp_path):

@@ -1,9 +1,10 @@
-"""A file of precomputed embeddings as a teacher. Memory holds 16 bytes per sentence; row groups are read on demand."""
+"""Precomputed embeddings as a teacher. Memory holds 16 bytes per sentence; row groups are read on demand."""
 
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raysed.config import Role
+from raysed.config import Role, stable_hash
 from raysed.data.corpus import clean
-from raysed.data.parquet import open_table
+from raysed.data.parquet import open_storage
 from raysed.errors import UserError
 from raysed.model.teacher import Teacher
 from raysed.store.files import check_content, digest_of
@@ -21,44 +22,51 @@ from raysed.store.files import check_content, digest_of
 log = logging.getLogger(__name__)
 
 _SENTENCE, _EMBEDDING = ("sentence", "text"), "embedding"
+_CONFIG = "config.json"  # which the directory of a model has
 _WIDTHS = "must have embeddings of the same width, with none missing"
 _BATCH = 4096
 """Rows decoded at a time."""
 
 
 class EmbeddingFile(Teacher):
-    """A Parquet file with the columns `sentence` (or `text`) and `embedding`; sentences match after `clean`."""
+    """A Parquet file with the columns `sentence` (or `text`) and `embedding`, or a directory of such files.
+
+    Sentences match after `clean`. Files of a directory are read in the order of their names, such as Ray Data writes.
+    """
 
     is_stored = True
 
     @classmethod
     def takes(cls, path: str) -> bool:
-        return path.endswith(".parquet")
+        directory = Path(os.path.expanduser(path))
+        return path.endswith(".parquet") or (any(directory.glob("*.parquet")) and not (directory / _CONFIG).exists())
 
     @cached_property
     def identity(self) -> str:
-        return digest_of(self._path)[:16]
+        digests = [digest_of(path) for path in self._paths]
+        return (digests[0] if len(digests) == 1 else stable_hash(digests))[:16]
 
     @cached_property
     def width(self) -> int:
         """Size of the first row's vector; `check` compares it with all others."""
-        for _, x_BD in self._vectors(range(self._file.num_row_groups)):
+        for _, x_BD in self._vectors(range(len(self._groups))):
             return x_BD.shape[1]
         raise self._refused("has no rows")
 
     @cached_property
-    def _path(self) -> Path:
+    def _paths(self) -> list[Path]:
         path = Path(os.path.expanduser(self.config.path))
-        if not path.is_file():
-            raise self._refused("is not a file")
-        check_content(path, "teachers")
-        return path
+        paths = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+        if not paths or not all(each.is_file() for each in paths):
+            raise self._refused("is neither a file nor a directory of .parquet files")
+        for each in paths:
+            check_content(each, "teachers")
+        return paths
 
-    @cached_property
-    def _file(self) -> pq.ParquetFile:
+    def _open(self, path: Path) -> pq.ParquetFile:
         try:
-            file = open_table(self._path)
-        except (OSError, pa.ArrowException) as error:
+            file = open_storage(path)
+        except (OSError, ValueError, pa.ArrowException) as error:
             raise self._refused(f"cannot be read as a Parquet file: {error}") from None
         types = {field.name: field.type for field in file.schema_arrow}
         names = [name for name in _SENTENCE if name in types]
@@ -75,11 +83,24 @@ class EmbeddingFile(Teacher):
         return file
 
     @cached_property
+    def _groups(self) -> list[tuple[pq.ParquetFile, int, int]]:
+        """The row groups of all files: file, number in it, and rows."""
+        files = [self._open(path) for path in self._paths]
+        groups = [(file, index) for file in files for index in range(file.num_row_groups)]
+        return [(file, index, file.metadata.row_group(index).num_rows) for file, index in groups]
+
+    def _batches(self, group: int, columns: Sequence[str]) -> Iterator[pa.Array]:
+        """Yield the first of some columns that a row group has, in batches."""
+        file, index, _ = self._groups[group]
+        name = next(name for name in columns if name in file.schema_arrow.names)
+        for batch in file.iter_batches(batch_size=_BATCH, row_groups=[index], columns=[name]):
+            yield batch.column(0)
+
+    @cached_property
     def _index(self) -> tuple[np.ndarray, np.ndarray]:
         """Sorted hashes of clean sentences, and their rows. Ten million clash with probability 3e-6."""
-        name = next(name for name in _SENTENCE if name in self._file.schema_arrow.names)
-        batches = self._file.iter_batches(batch_size=_BATCH, columns=[name])
-        parts = [_hashes(map(_key, batch.column(0).to_pylist())) for batch in batches]
+        batches = chain.from_iterable(self._batches(group, _SENTENCE) for group in range(len(self._groups)))
+        parts = [_hashes(map(_key, batch.to_pylist())) for batch in batches]
         hashes_N = np.concatenate([np.empty(0, np.int64), *parts])
         rows_N = np.argsort(hashes_N, kind="stable")
         return hashes_N[rows_N], rows_N
@@ -109,7 +130,7 @@ class EmbeddingFile(Teacher):
 
     def check(self) -> None:
         """Read the whole file: widths must be equal and numbers finite."""
-        for start, x_BD in self._vectors(range(self._file.num_row_groups)):
+        for start, x_BD in self._vectors(range(len(self._groups))):
             broken = np.flatnonzero(~np.isfinite(x_BD).all(1))
             if len(broken):
                 raise self._refused(f"has an embedding that is not finite in row {start + broken[0] + 1}")
@@ -121,23 +142,22 @@ class EmbeddingFile(Teacher):
 
     @cached_property
     def _group_sizes(self) -> list[int]:
-        return [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]
+        return [rows for *_, rows in self._groups]
 
     def _vectors(self, groups: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
         """Yield each batch's first row number and vectors, float32 [B, D]."""
         for group in groups:
             start = sum(self._group_sizes[:group])
-            for batch in self._file.iter_batches(batch_size=_BATCH, row_groups=[group], columns=[_EMBEDDING]):
-                if not len(batch):
+            for lists in self._batches(group, (_EMBEDDING,)):
+                if not len(lists):
                     continue
-                lists = batch.column(0)
                 lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False)  # NaN for null
                 if (lengths != lengths[0]).any():
                     raise self._refused(_WIDTHS)
                 with np.errstate(over="ignore"):
                     flat = lists.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
                 yield start, flat.reshape(len(lists), -1)
-                start += len(batch)
+                start += len(lists)
 
     def _refused(self, problem: str) -> UserError:
         return UserError(f"teachers: {self.config.path} {problem}")
