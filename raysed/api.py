@@ -255,8 +255,8 @@ def distill(
     must then be local.
 
     Args:
-        teachers: one or several of these: a model by path or hub id; a `.parquet` file of embeddings; a
-            function from a list of sentences to vectors; an object with such a method `encode`, like a loaded
+        teachers: one or several of these: a model by path or hub id; a `.parquet` file of embeddings or a directory of
+            these; a function from a list of sentences to vectors; an object with such a method `encode`, like a loaded
             `SentenceTransformer`; a block of settings of `teachers` whose `path` is one of these. Functions and objects
             make the run work in this process. On a cluster (RAY_ADDRESS) they are refused unless `resources.engine` is
             `local`.

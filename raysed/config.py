@@ -451,8 +451,8 @@ class TeacherConfig(Block):
 
     path: Annotated[str, source_mark(lambda: [MEMBERS])]
     """A sentence-transformers model or transformer (directory, hub id, `package:NAME/DIR`, `bundled:encoder`), a
-    `.parquet` file with `sentence` and `embedding`, or `members`, the mean of another recipe's members (`members:ct` to
-    choose the recipe)."""
+    `.parquet` file with `sentence` and `embedding` or a directory of these, or `members`, the mean of another recipe's
+    members (`members:ct` to choose the recipe)."""
     name: str | None = None
     """Name in reports. `null`: the end of the path."""
     prompt: str = ""

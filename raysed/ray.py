@@ -1,19 +1,8 @@
-"""The five pieces that a run consists of on Ray, for Ray programs of your own: see docs/ray.md.
+"""Two pieces for Ray Data pipelines of your own: one model's embeddings, and the mean of several models'.
 
-Each artefact that they leave is the one that `raysed run` with the same settings finds finished.
+What they write as Parquet is a teacher of `raysed.distill`. See docs/ray.md.
 """
 
-from raysed.cluster.distilling import distill_loop
-from raysed.cluster.programs import TargetSink, fit_flow, prepare_member
-from raysed.cluster.tuning import train_member
 from raysed.make.targets import Embedder, MeanOfTeachers
 
-__all__ = [
-    "Embedder",
-    "MeanOfTeachers",
-    "TargetSink",
-    "distill_loop",
-    "fit_flow",
-    "prepare_member",
-    "train_member",
-]
+__all__ = ["Embedder", "MeanOfTeachers"]

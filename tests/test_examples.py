@@ -30,7 +30,7 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 ASKS = EXAMPLES / "write_queries.py"
 TEMPLATE = EXAMPLES / "ray_template.py"
 ELSEWHERE = {ASKS.name, "mteb_scores.py", TEMPLATE.name, "ray_template.ipynb"}
-"""Examples with arguments or a Ray; tests/cluster/test_programs.py runs the template."""
+"""Examples with arguments or a Ray; tests/cluster/test_embedder.py runs the template."""
 NAMES = sorted({path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")} - ELSEWHERE)
 KEY = "sk-a-secret-1234"
 
@@ -63,13 +63,13 @@ def test_an_example_runs(name, tmp_path, monkeypatch, capsys):
 
 
 def test_the_notebook_of_the_ray_template_is_its_script():
-    """Its first cell names what the script takes as arguments; the comments between the steps are cells of text."""
-    settings, *cells = code_cells(TEMPLATE.with_suffix(".ipynb"))
+    """Its second cell names what the script takes as arguments; the comments between the steps are cells of text."""
+    first, settings, *cells = code_cells(TEMPLATE.with_suffix(".ipynb"))
     imports, _, rest = TEMPLATE.read_text().partition('"""\n\n')[2].partition("\n\n\ndef main")
     body, _, arguments = rest.partition('"""\n')[2].partition("\n\n\nif __name__")
     steps = "\n".join(line for line in textwrap.dedent(body).splitlines() if not line.startswith("#"))
-    assert f"import argparse\n{cells[0]}" == imports and "\n\n".join(cells[1:]) == steps
-    names = set(re.findall(r"(\w+)(?:, \w+)? = ", settings)) | {"steps"}
+    assert f"import argparse\n{first}" == imports and "\n\n".join(cells) == steps
+    names = set(re.findall(r"(\w+) = ", settings))
     assert names == set(re.findall(r'"--(\w+)"', arguments))
 
 
@@ -77,7 +77,7 @@ def test_the_page_on_ray_shows_parts_of_the_template():
     page = (EXAMPLES.parent / "docs/ray.md").read_text()
     shown = [part for part in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "import" not in part]
     template = "\n".join([*code_cells(TEMPLATE.with_suffix(".ipynb")), ""])
-    assert len(shown) == 4 and all(part in template for part in shown)
+    assert len(shown) == 2 and all(part in template for part in shown)
 
 
 def test_mteb_scores_a_model_as_raysed_does(monkeypatch, capsys):

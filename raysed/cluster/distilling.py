@@ -131,21 +131,15 @@ def _trainer(job: TrainingJob, run: str, share: Share, prepared: Prepared, event
 # -- in a worker -----------------------------------------------------------------------------------------------------
 
 
-def distill_loop(config: dict[str, Any], prepared: Prepared | None = None) -> None:
-    """Distil one learner: the loop of each worker of a `TorchTrainer`, with DeepSpeed inside.
+def distill_loop(config: dict[str, Any], prepared: Prepared) -> None:
+    """Distil one learner: the loop of each worker of a `TorchTrainer`, with DeepSpeed inside; it resumes by itself.
 
     Workers report `step`, `total`, `loss` and `dev`, and in the end a checkpoint whose `learner.json` has the `path` of
-    the model. The loop resumes by itself, so give the trainer a `FailureConfig(max_failures=3)`.
+    the model.
 
     Args:
-        config: `run`, `seed` and overrides as of `raysed.ray.train_member`; `node` is a recipe such as `ct-sed`, whose
-            targets must exist.
-        prepared: what raysed's own runs have prepared already.
+        config: `node` is a recipe such as `ct-sed`, and `seed` the number of the learner; the rest is for people.
     """
-    if is_own := prepared is None:
-        from raysed.cluster.programs import prepare_learner
-
-        prepared = prepare_learner(config)
     job, storage, place = prepared.jobs[key_of(config)], prepared.storage, ray.train.get_context()
     prepare_worker(prepared.threads)
     rank, world, rows, told_at = place.get_world_rank(), place.get_world_size(), list[dict[str, Any]](), 0.0
@@ -171,8 +165,6 @@ def distill_loop(config: dict[str, Any], prepared: Prepared | None = None) -> No
         broadcast=broadcast_from_rank_zero,
     )
     outcome = train(job.task, job.worker, storage, context)
-    if is_own and outcome.failure:
-        raise outcome.error()
     if outcome.failure:
         ray.train.report({"failure": outcome.failure, "mistake": outcome.is_mistake})
         return

@@ -182,21 +182,6 @@ class Executor:
         if is_corpus and self._is_gathered and (entry := self.state.entry("corpus")):
             self._options.check_room(self.cluster, entry.meta["rows"])
 
-    def complete(self, artefact: Artefact) -> None:
-        """Make what is missing of an artefact and of all it needs, but train nothing: UserError if that is needed."""
-        if self.state.task(artefact) and self.state.entry(artefact):
-            return
-        for source in artefact.sources():
-            if not (artefact.is_outcome and isinstance(source.execution, Training)):
-                self.complete(source)
-        if isinstance(artefact.execution, Training | GangTraining):
-            raise UserError(f"{artefact.name} does not exist; train it first")
-        if artefact.is_outcome:
-            if not any(map(self.state.entry, artefact.sources())):
-                raise UserError(f"no model of {artefact.settings['node']} exists; train them first")
-        if self.state.task(artefact):
-            self.make([artefact])
-
     def gather(self) -> None:
         """Wait for usable machines if more may join, and refuse what fits on none; only the first call acts."""
         if self._is_gathered:
@@ -389,10 +374,7 @@ class Executor:
             self._backend.stream(Stream(tables, left, links, worker, self._context(share)), share, on_event)
         emit(sentences=made)
         progress.close(f"{rows:,} sentences")
-        self.record_blocks(group, tables)
-
-    def record_blocks(self, group: Sequence[Artefact], tables: BlockTables) -> None:
-        """Complete artefacts of which all blocks exist."""
+        # All blocks exist: each artefact that consists of them is complete.
         refs = [BlocksRef(artefact.name, tables.count, tables.size, tables.rows) for artefact in group]
         jobs = [ShortJob(ref.name, [self._task(artefact, blocks=ref)]) for artefact, ref in zip(group, refs)]
         self._map_short(jobs, on_cpus=True, on_event=lambda name, event: self._leave_out(event["failed"]))

@@ -158,7 +158,7 @@ class MakeBlocks(StreamStage):
 class BlockSink(Datasink):
     """Commits the blocks of a table one by one, as artefacts of the run."""
 
-    def __init__(self, tables: BlockTables, storage: Storage, events: Queue | None = None):
+    def __init__(self, tables: BlockTables, storage: Storage, events: Queue):
         self._tables, self._storage, self._events = tables, storage, events
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> int:
@@ -170,6 +170,5 @@ class BlockSink(Datasink):
             with _remembered():
                 self._tables.commit(self._storage, rows)
             written += len(rows)
-            if self._events is not None:  # an empty queue is false
-                self._events.put((self._tables.title, {"rows": len(rows), "made": len(rows)}))
+            self._events.put((self._tables.title, {"rows": len(rows), "made": len(rows)}))
         return written

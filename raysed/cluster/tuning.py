@@ -101,24 +101,16 @@ class _Events(tune.Callback):
 # -- the trial's side ------------------------------------------------------------------------------------------------
 
 
-def train_member(config: dict[str, Any], prepared: Prepared | None = None) -> None:
-    """Train one member of an ensemble: a trainable for Ray Tune.
+def train_member(config: dict[str, Any], prepared: Prepared) -> None:
+    """Train one member of an ensemble: a trainable for Ray Tune, which resumes by itself.
 
     A trial reports `step`, `total`, `loss` and `dev` at every entry of its history, and in the end the `path` of the
-    model. It resumes by itself, so give it a `FailureConfig(max_failures=3)`. Tune also retries a mistake in the
-    `config`, which `raysed.ray.prepare_member` finds before.
+    model.
 
     Args:
-        config: `run` has the settings: the full path of a configuration, the name of a shipped one, or a dictionary;
-            `storage` can replace theirs. `node` names the ensemble, such as `ct`; `seed` is the number of the member,
-            and `lower_bound` one of a grid. Other keys override settings, such as `ct.steps`, and make the trial a run
-            of its own, with a hash in its name.
-        prepared: what raysed's own runs have prepared already.
+        config: `node` names the ensemble, such as `ct`; `seed` is the number of the member, and `lower_bound` one of a
+            grid; `run` is the run's directory, for people.
     """
-    if is_own := prepared is None:
-        from raysed.cluster.programs import prepare_member
-
-        prepared = prepare_member(config)
     job, storage = prepared.jobs[key_of(config)], prepared.storage
     prepare_worker(prepared.threads)
     latest: dict[str, Any] = {"step": 0, "total": 0, "dev": None}
@@ -130,8 +122,6 @@ def train_member(config: dict[str, Any], prepared: Prepared | None = None) -> No
 
     context = replace(prepared.context, report=report)
     outcome = train(job.task, job.worker, storage, context)
-    if is_own and outcome.failure:
-        raise outcome.error()
     entry = storage.entry(job.name)
     if entry and not latest["step"]:  # it was trained before
         for row in read_history(storage.fetch(job.name)):

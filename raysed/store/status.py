@@ -33,7 +33,7 @@ _MAX_MISSED = 6
 AT_WORK = ("starting", "running")
 CODES = {"complete": 0, "failed": 1, "starting": 5, "running": 5, "stopped": 4}
 """Exit codes of `raysed status`; 2 is a user's mistake, as everywhere."""
-_UNKNOWN = "state unknown (no readable status.json, which Ray programs do not write)"
+_UNKNOWN = "state unknown (no readable status.json)"
 _GONE = 4  # exit code of a run whose job is gone
 _NEW_STAGE = {"line": None, "share": None, "left": None}
 """Values for a stage that has just begun."""

@@ -77,9 +77,10 @@ def test_a_file_gives_its_own_embeddings(tmp_path, monkeypatch):
     assert teacher.width == 3 and teacher.identity == load_teacher(TeacherConfig(path=str(copy))).identity
     rows = np.random.default_rng(1).integers(0, 100, 250)
     np.testing.assert_array_equal(teacher.embed([sentences[i] for i in rows]), x_ND[rows].astype(np.float32))
-    groups, iterate = [], teacher._file.iter_batches
+    groups, opened = [], teacher._groups[0][0]
+    iterate = opened.iter_batches
     monkeypatch.setattr(
-        teacher._file, "iter_batches", lambda **options: groups.extend(options["row_groups"]) or iterate(**options)
+        opened, "iter_batches", lambda **options: groups.extend(options["row_groups"]) or iterate(**options)
     )
     teacher.embed([sentences[i] for i in (98, 0, 19, 20)])
     assert groups == [0, 1, 4]
@@ -120,7 +121,7 @@ def test_a_row_group_is_never_held_whole(tmp_path):
     before = pa.total_allocated_bytes()
     held = [(len(rows_BD), pa.total_allocated_bytes() - before) for _, rows_BD in teacher._vectors([0])]
     rows, most = map(max, zip(*held))
-    assert teacher._file.num_row_groups == 1 and rows <= 4096
+    assert len(teacher._groups) == 1 and rows <= 4096
     assert most < x_ND.nbytes / 2, held
 
 

@@ -176,12 +176,10 @@ def test_a_status_that_is_damaged_is_unknown_also_in_the_list_of_all_runs(storag
     storage.write_bytes("status.json", text)
     storage.write_text("timings.json", '{"corpus": 5, "ct": {"seconds": "x"}, "ct-sed": {"seconds": 1.5}}')
     assert describe(storage) == (
-        ["mine: state unknown (no readable status.json, which Ray programs do not write)", "finished: corpus"],
+        ["mine: state unknown (no readable status.json)", "finished: corpus"],
         4,
     )
-    assert describe_all(str(tmp_path)) == [
-        "mine  state unknown (no readable status.json, which Ray programs do not write)"
-    ]
+    assert describe_all(str(tmp_path)) == ["mine  state unknown (no readable status.json)"]
     assert read_timings(storage) == {"ct-sed": {"seconds": 1.5}}
     with status_of(storage):
         pass
@@ -315,6 +313,6 @@ def test_all_runs_of_a_place_are_listed(tmp_path):
     first, second, *others = describe_all(f"file://{tmp_path}")
     assert first == "first       complete after 1 min 0 s, 2 h 0 min ago"
     assert second.startswith("second-one  running for 1 min 0 s (as of ")
-    assert others == ["third       state unknown (no readable status.json, which Ray programs do not write)"]
+    assert others == ["third       state unknown (no readable status.json)"]
     with pytest.raises(UserError, match=f"^there are no runs at {tmp_path}/no-run; name another location .*$"):
         describe_all(str(tmp_path / "no-run"))
