@@ -185,7 +185,7 @@ with session("ray") as said:
     tried = subprocess.run([sys.executable, "-c", enter], env=stranger, capture_output=True, text=True)
     print(tried.stdout or "AuthenticationError: " in tried.stderr or tried.stderr)
     try:
-        urllib.request.urlopen(re.search(r"http:\S+", said[-1])[0] + "/api/jobs/", b'{"entrypoint": "id"}')
+        urllib.request.urlopen(re.search(r"http:\S+", " ".join(said))[0] + "/api/jobs/", b'{"entrypoint": "id"}')
     except urllib.error.HTTPError as error:
         print(error.code)
     print(ray.get(ray.remote(lambda: os.nice(0)).remote()) == os.nice(0))
@@ -323,5 +323,5 @@ def test_a_ray_with_a_token_is_joined_with_it_only_and_its_workers_say_their_nic
     slow += "RAY_worker_niceness=0"
     joined = f"Ray: joined the one that runs on this machine at {address}, without a dashboard"
     assert join(RAY_AUTH_MODE="token") == [joined, slow]
-    (refusal,) = join(RAY_NUM_REDIS_GET_RETRIES="1")  # one try to connect, not twenty
+    (refusal,) = join(HOME=str(tmp_path), RAY_NUM_REDIS_GET_RETRIES="1")  # one try to connect, not twenty
     assert refusal.startswith(f"Ray cannot be used at '{address}'; it requires a token: set RAY_AUTH_MODE=token and")
