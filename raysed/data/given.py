@@ -67,8 +67,10 @@ def source_of(given: Any, place: str, setting: str) -> list[str]:
             raise UserError(f"{error.object[:60]!r}: {half_character_in(error.object)}", setting=setting) from None
         except pa.ArrowException as error:
             raise UserError(f"rows are not alike: {first_line(error)}", setting=setting) from None
-        kept = path.parent / sha256_of(new)[:16] / path.name
-        if not kept.exists():  # an unchanged file keeps its time, which identifies large files
+        digest = sha256_of(new)
+        kept = path.parent / digest[:16] / path.name
+        # An unchanged file keeps its time, which identifies large files; one that was replaced or cut is written again.
+        if not kept.is_file() or sha256_of(kept) != digest:
             kept.parent.mkdir(exist_ok=True)
             new.replace(kept)
     return [str(kept)]

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -81,6 +82,24 @@ def test_files_are_named_by_their_content(tmp_path):
     assert (first, after.st_mtime_ns, after.st_ino) == (again, before.st_mtime_ns, before.st_ino)
     assert other != first and pq.read_table(first)["sentence"].to_pylist() == ["It rains."]
     assert Path(first).name == Path(other).name == "x.parquet", "a name that is part of what identifies a corpus"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(path.read_bytes()[:-9]),
+        lambda path: path.write_bytes(b""),
+        lambda path: pq.write_table(pa.table({"sentence": ["It hails."]}), path),
+        lambda path: (path.unlink(), path.symlink_to(path.parent.parent / "other.parquet")),
+    ],
+    ids=["cut", "empty", "replaced", "a link to other rows"],
+)
+def test_a_file_that_is_not_what_its_name_says_is_written_again(tmp_path, damage):
+    pq.write_table(pa.table({"sentence": ["It hails."]}), tmp_path / "other.parquet")
+    (first,) = source_of(["It rains."], str(tmp_path / "x.parquet"), "s")
+    damage(Path(first))
+    assert read(["It rains."], tmp_path / "x.parquet") == {"sentence": ["It rains."]}
+    assert pq.read_table(tmp_path / "other.parquet")["sentence"].to_pylist() == ["It hails."]
 
 
 @pytest.mark.parametrize(
