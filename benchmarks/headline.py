@@ -422,7 +422,7 @@ def loaded(data: Path, directory: Path) -> Evaluation:
         "stackoverflow": {"source": str(sample), "kind": "neighbours"},
         "clinc-test": {"source": tasks["clinc-test"], "kind": "neighbours"},
     }
-    return Evaluation.load(make_config({"evaluation": {"tasks": tasks, "dev": None}}).evaluation, 0)
+    return Evaluation.load(make_config({"evaluation": {"tasks": tasks, "dev": None}}).evaluation)
 
 
 def outcomes_of(paths: Sequence[Path], evaluation: Evaluation, directory: Path) -> Outcomes:

@@ -417,7 +417,7 @@ def evaluate(models: Any, tasks: Any, dev: Any = None) -> Comparison:
             raise UserError("tasks: none given; pass graded pairs, labelled texts or a directory in BEIR's layout")
         config = make_config({"evaluation": _on_tasks(sources, dev is not None)})
         config = config.model_copy(update={"teachers": teachers})
-        evaluation = without_seen(Evaluation.load(config.evaluation, config.seed), config.evaluation, {})
+        evaluation = without_seen(Evaluation.load(config.evaluation), config.evaluation, {})
     with shown(False):
         return Comparison(*compare(config, evaluation, objects))
 

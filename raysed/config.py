@@ -294,7 +294,8 @@ class TaskConfig(Block):
     """Prefix for each document."""
     columns: TaskColumns = TaskColumns()
     split: str | None = None
-    """Split of a hub dataset (`null`: test; in `sts.train`: train); value of a column `split` (`null`: all);
+    """Split of a hub dataset (`null`: test; in `sts.train`: train); value of a column `split` (`null`: test; in
+    `sts.train`: train; of the dev task: dev or validation; all rows if there are none of these);
     or file in BEIR's `qrels` (`null`: test, or the only one)."""
     config_name: str | None = None
     """Configuration of a hub dataset."""
@@ -423,7 +424,7 @@ class PairSource(Block):
     source: Source
     """A file ([formats](#file-formats)) or hub dataset."""
     split: str | None = None
-    """Split of a hub dataset (`null`: train), or value of a column `split` (`null`: all)."""
+    """Split of a hub dataset (`null`: train), or value of a column `split` (`null`: train; all if no row has it)."""
     config_name: str | None = None
     """Configuration of a hub dataset."""
 

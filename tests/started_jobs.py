@@ -72,7 +72,7 @@ def tiny_settings(**changes) -> dict:
 
 
 def tiny_evaluation() -> Evaluation:
-    return Evaluation.load(make_config(tiny_settings()).evaluation, 0)
+    return Evaluation.load(make_config(tiny_settings()).evaluation)
 
 
 def executor_of(plan: Plan, storage: Storage, say: Callable[[str], None] = lambda line: None) -> Executor:

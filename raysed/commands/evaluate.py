@@ -91,4 +91,4 @@ def _with_tasks(arguments: argparse.Namespace, config: "Config") -> tuple["Confi
         return config, load_evaluation(config)
     chosen = with_tasks(config.evaluation, arguments.tasks, arguments.dev)
     config = config.model_copy(update={"evaluation": chosen})
-    return config, without_seen(Evaluation.load(chosen, config.seed), chosen, {})
+    return config, without_seen(Evaluation.load(chosen), chosen, {})

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from numbers import Real
 from os import PathLike, fspath
@@ -31,7 +31,7 @@ def is_path(given: Any) -> bool:
 def is_row(item: Any) -> bool:
     """Return whether `item` is a row of a task."""
     return isinstance(item, Mapping) or (
-        isinstance(item, list | tuple) and len(item) in (2, 3) and all(isinstance(part, str | Real) for part in item)
+        isinstance(item, list | tuple) and len(item) in (2, 3) and all(isinstance(p, str | Real | None) for p in item)
     )
 
 
@@ -110,7 +110,8 @@ def _row(item: Any, place: int, setting: str) -> dict[str, Any]:
         numbers = [float(part) for part in item if isinstance(part, Real)]
         if len(item) == 3 and len(texts) == 2 and len(numbers) == 1:
             return {"score": numbers[0], "sentence1": texts[0], "sentence2": texts[1]}
-        if len(item) == 2 and isinstance(item[0], str):
-            return {"text": item[0], "label": str(item[1])}
+        text, label = (item[0], item[-1]) if len(item) == 2 else (None, None)
+        if isinstance(text, str) and (isinstance(label, str | bytes) or not isinstance(label, Collection)):
+            return {"text": text, "label": None if label is None or label != label else str(label)}
     known = "a sentence, a mapping by column, (text, label), or two sentences and their score"
     raise UserError(f"item {place} is {str(item)[:60]!r}; each must be {known}", setting=setting)

@@ -54,16 +54,16 @@ class StsTask:
         return sum(len(gold) for _, _, gold in self.subsets.values())
 
 
-def load_task(name: str, config: TaskConfig, setting: str | None = None) -> StsTask:
+def load_task(name: str, config: TaskConfig, setting: str | None = None, split: str = "test") -> StsTask:
     """Read the pairs to score a model on, see `read_graded`."""
-    return read_graded(name, config, setting or f"evaluation.tasks.{name}", is_scored=True)
+    return read_graded(name, config, setting or f"evaluation.tasks.{name}", split, is_scored=True)
 
 
 def read_graded(name: str, config: TaskConfig, setting: str, split: str = "test", is_scored: bool = False) -> StsTask:
     """Read the pairs of `config.source`; `TaskConfig` lists its forms, `graded_schema` the columns.
 
     Pairs with a blank score (STS 2015 and 2016 have many) are dropped. Subsets are in order of first appearance
-    (directories: by name). `split` is the default of hub datasets. UserError if no pair has a score, or if scores are
+    (directories: by name). `split` is for `read_source`. UserError if no pair has a score, or if scores are
     outside their range or fill too little of it. `is_scored` also requires that a correlation is defined.
     """
     subsets: dict[str, tuple[list[str], list[str], list[float]]] = {}

@@ -15,6 +15,7 @@ import codecs
 import csv
 import io
 import json
+import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,8 @@ from raysed.data.sources import File, Hub, find, local_file, readable
 from raysed.errors import UserError, first_line, need
 from raysed.uris import half_character_in
 
+log = logging.getLogger(__name__)
+
 _BLOCK_BYTES = 1 << 18
 _BUFFER_BYTES = 1 << 22
 """Object stores get one request per buffer."""
@@ -43,6 +46,8 @@ _BATCH_ROWS = 64
 _MAX_SHOWN, _MAX_NAMED = 40, 15
 _MAX_NUMBER = 1e30
 """Limit of absolute scores, far below where float64 squares overflow."""
+_SPLITS = {"train": ("train",), "dev": ("dev", "validation", "valid", "val", "trial"), "test": ("test",)}
+"""Names of a split in a column `split`; SICK calls it `trial`."""
 _Record = tuple[int, Sequence[Any] | None]
 """Number of a line or row, and its values by field."""
 
@@ -137,20 +142,34 @@ class Rows:
 
 
 def read_source(config: PairSource | TaskConfig, schema: Schema, split: str = "train") -> Rows:
-    """Read a file (only its rows of `config.split`, if set), or that split of a hub dataset (default: `split`)."""
-    hub = Hub(config.source, config.config_name, config.split or split)
+    """Read a file or hub dataset; only the rows of `config.split`, if set.
+
+    Else `split` (`train`, `dev` or `test`) tells the rows of a file with a column `split`. If it has no such rows, all
+    count; a note says which do. Of a hub dataset, the dev task is the split `test`, too.
+    """
+    hub = Hub(config.source, config.config_name, config.split or {"dev": "test"}.get(split, split))
     (source,) = find(config.source, schema.setting, schema.kind, hub)
-    if config.split is None or source is hub:
+    is_subset = any("split" in names for choices in schema.wanted.values() for names in choices)
+    if source is hub or (is_subset and config.split is None):
         return read(source, schema)
     table = read(source, replace(schema, optional={**schema.optional, "split": "split"}))
     splits = table.columns["split"]
-    if len(table) and all(value is None for value in splits):
+    has_splits = any(value is not None for value in splits)
+    if len(table) and config.split and not has_splits:
         raise UserError(f"{schema.setting}: {source.name} has no column split; remove split: {config.split}")
-    places = [place for place, value in enumerate(splits) if value == config.split]
-    if not places:
+    names = splits if config.split else [str(value).strip().lower() for value in splits]
+    wanted = (config.split,) if config.split else _SPLITS[split]
+    places = [place for place, name in enumerate(names) if name in wanted]
+    if not places and config.split:
         known = ", ".join(sorted({repr(value) for value in splits})) or "none"
         problem = f"{source.name} has no rows of the split {config.split!r}; its splits are {known}"
         raise UserError(problem, setting=schema.setting)
+    if has_splits and not config.split:
+        found = f"its {len(places):,} rows {' or '.join(wanted)} of {len(table):,} are read"
+        found = found if places else f"none of its {len(table):,} rows is {' or '.join(wanted)}, so all are read"
+        log.info("%s: %s has a column split; %s", schema.setting, source.name, found)
+    if not places:
+        return table
     taken = {name: [values[place] for place in places] for name, values in table.columns.items()}
     return replace(table, numbers=[table.numbers[place] for place in places], columns=taken)
 
@@ -177,6 +196,11 @@ def rows(source: File | Hub, schema: Schema) -> Iterator[Rows]:
                 raise UserError(f"{block.where(place)}: a sentence must be text, not of type {kind}{schema.remedy}")
             if value and (problem := half_character_in(value)):
                 raise UserError(f"{block.where(place)}: {problem}")
+        for name, place in product((name for name in schema.fields if name not in schema.text), range(len(block))):
+            value = columns[name][place]
+            if isinstance(value, Collection) and not isinstance(value, str | bytes):
+                problem = f"{name} must be one value per text, not of type {type(value).__name__}"
+                raise UserError(f"{block.where(place)}: {problem}{schema.remedy}")
         yield block
 
 
@@ -409,12 +433,12 @@ def _read_hub(source: Hub, schema: Schema) -> Iterator[_Record]:
 def _records(
     first: int, columns: Sequence[str | None], values: Mapping[str, list[Any]], classes: Mapping
 ) -> Iterator[_Record]:
-    """Yield records, numbered from `first`; class ids become names."""
+    """Yield records, numbered from `first`; class ids become names, and null if they stand for no class."""
     count, parts = len(next(iter(values.values()))), []
     for column in columns:
-        names = classes.get(column, ())
-        parts.append(
-            names[value] if isinstance(value, int) and 0 <= value < len(names) else value
-            for value in ([None] * count if column is None else values[column])
-        )
+        part = [None] * count if column is None else values[column]
+        if column in classes:
+            name_of: dict[Any, str | None] = {-1: None, **dict(enumerate(classes[column]))}
+            part = [name_of.get(value, value) if isinstance(value, int | float) else value for value in part]
+        parts.append(part)
     yield from zip(range(first, first + count), zip(*parts))

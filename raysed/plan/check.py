@@ -135,7 +135,7 @@ def _evaluation(
     tables = {f"{name}.train": rows for name, rows in pairs.items() if name in trained}
     tables |= {f"views of the kind {kind}": rows for kind, rows in views.items()}
     items = {name: zip(rows.first, rows.second) for name, rows in tables.items()}
-    return without_seen(Evaluation.load(config.evaluation, config.seed), config.evaluation, items)
+    return without_seen(Evaluation.load(config.evaluation), config.evaluation, items)
 
 
 def load_teachers(config: Config) -> list[Teacher]:

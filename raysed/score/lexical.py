@@ -4,6 +4,7 @@ Word overlap and TF-IDF score every kind of task, BM25 retrieval only. Document 
 texts. Scikit-learn is imported inside functions: it takes a second, and most processes never need it.
 """
 
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,15 @@ _LETTER = rf"[^\W{_UNSPACED}]"
 _WORD = rf"[{_UNSPACED}]|{_LETTER}{{2,}}"  # others have at least two letters, as in scikit-learn and bm25s
 Vectors = Callable[[Sequence[str]], csr_matrix]
 """Maps N texts to sparse unit rows [N, V]; zero for a text without words."""
+
+
+def key_of(item: Sequence[str]) -> tuple[str, ...]:
+    """Return a key that ignores the order of texts, case, whitespace and Unicode forms.
+
+    >>> key_of(["A man  runs.", "He moves."]) == key_of(["he moves.", "A man runs. "])
+    True
+    """
+    return tuple(sorted(" ".join(unicodedata.normalize("NFKC", text).casefold().split()) for text in item))
 
 
 def count_vectors(texts: Sequence[str]) -> csr_matrix:

@@ -5,27 +5,18 @@ part of the other.
 """
 
 import logging
-import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from raysed.config import EvaluationConfig
 from raysed.score.kinds import EvaluationTask
 from raysed.score.kinds.pairs import Pairs
+from raysed.score.lexical import key_of
 from raysed.score.tasks import Evaluation
 
 log = logging.getLogger(__name__)
 Items = Iterable[Sequence[str]]
 """Sentence pairs or single texts."""
-
-
-def key_of(item: Sequence[str]) -> tuple[str, ...]:
-    """Return a key that ignores the order of texts, case, whitespace and Unicode forms.
-
-    >>> key_of(["A man  runs.", "He moves."]) == key_of(["he moves.", "A man runs. "])
-    True
-    """
-    return tuple(sorted(" ".join(unicodedata.normalize("NFKC", text).casefold().split()) for text in item))
 
 
 def without_seen(evaluation: Evaluation, config: EvaluationConfig, learnt: Mapping[str, Items]) -> Evaluation:

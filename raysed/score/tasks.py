@@ -61,8 +61,10 @@ class Evaluation:
         self._rows = {task.name: self.rows_of(task) for task in tasks}
 
     @classmethod
-    def load(cls, config: EvaluationConfig, seed: int) -> Evaluation:
-        return cls([load_any_task(name, task, seed, config.aggregation) for name, task in config.tasks.items()])
+    def load(cls, config: EvaluationConfig) -> Evaluation:
+        splits = {name: "dev" if name == config.dev else "test" for name in config.tasks}
+        how = config.aggregation
+        return cls([load_any_task(name, task, how, splits[name]) for name, task in config.tasks.items()])
 
     def pair_rows(self, tasks: Iterable[str] | None = None) -> np.ndarray:
         """Return the indices in `sentences` of each pair's two sentences, int64 [P, 2]; by default of all tasks.
@@ -158,9 +160,9 @@ def mean_embeddings(models: Sequence[Embeddings]) -> Embeddings:
     return np.mean(models, axis=0)
 
 
-def load_any_task(name: str, config: TaskConfig, seed: int = 0, aggregation: str = "mean") -> EvaluationTask:
-    """Read a task of any kind."""
-    return kinds()[kind_of(config, f"evaluation.tasks.{name}")].load(name, config, seed, aggregation)
+def load_any_task(name: str, config: TaskConfig, aggregation: str = "mean", split: str = "test") -> EvaluationTask:
+    """Read a task of any kind; see `EvaluationTask.load`."""
+    return kinds()[kind_of(config, f"evaluation.tasks.{name}")].load(name, config, split, aggregation)
 
 
 def task_name(source: str, taken: Container[str]) -> str:

@@ -1,14 +1,20 @@
 """Retrieval tasks and labelled texts are read from files as users write them; mistakes name file and line."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from raysed.config import TaskConfig
+from raysed.config import PairSource, TaskConfig, ViewsConfig, make_config
+from raysed.data.given import source_of
+from raysed.data.graded import load_task
+from raysed.data.pairs import load_graded, load_nli, load_views
 from raysed.errors import UserError
-from raysed.score.tasks import kind_of, load_any_task
+from raysed.score.tasks import Evaluation, kind_of, load_any_task
 
 
 def write(path: Path, *lines: str) -> str:
@@ -93,6 +99,106 @@ def test_labelled_texts(tmp_path):
     rows = [f"text {i}\t{'ab'[i % 2]}" for i in range(12)] + ["\ta", "no label\t"]
     task = load_any_task("t", labelled(tmp_path, rows))
     assert task.classes == ["a", "b"] and task.labels.tolist() == [0, 1] * 6
+
+
+LABELS = ["a", "b"] * 5
+
+
+def in_lines(path, labels):
+    rows = [json.dumps({"text": f"text {i}", "label": label}) for i, label in enumerate(labels)]
+    return write(path.with_suffix(".jsonl"), *rows)
+
+
+def in_parquet(path, labels):
+    pq.write_table(pa.table({"text": [f"text {i}" for i in range(len(labels))], "label": labels}), path)
+    return path
+
+
+def given(path, labels):
+    (source,) = source_of([(f"text {i}", label) for i, label in enumerate(labels)], str(path), "task t")
+    return source
+
+
+@pytest.mark.parametrize(
+    ("write_rows", "label"),
+    [
+        (in_lines, ["a", "b"]),
+        (in_lines, {"a": 1}),
+        (in_parquet, ["a"]),
+        (in_parquet, {"a": "b"}),
+        (given, ["a", "b"]),
+        (given, np.array(["a", "b"])),
+    ],
+)
+def test_a_text_has_one_label(tmp_path, write_rows, label):
+    with pytest.raises(UserError, match=r"one value per text|item 0 .* must be"):
+        load_any_task("t", TaskConfig(source=str(write_rows(tmp_path / "a.parquet", [label] * 20)), kind="neighbours"))
+
+
+@pytest.mark.parametrize(
+    ("write_rows", "missing"),
+    [(in_lines, None), (in_lines, math.nan), (in_lines, " "), (in_parquet, None), (given, None), (given, math.nan)],
+)
+def test_what_stands_for_no_label_is_dropped_and_counted(tmp_path, caplog, write_rows, missing):
+    caplog.set_level("INFO", "raysed")
+    source = write_rows(tmp_path / "a.parquet", [*LABELS, *[missing] * 7])
+    task = load_any_task("t", TaskConfig(source=str(source)))
+    assert task.classes == ["a", "b"] and len(task.texts) == 10
+    assert "7 of 17 rows lack a text or a label and are left out" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [int, float], ids=["ids", "ids with gaps"])
+def test_an_id_that_stands_for_no_class_is_no_label(tmp_path, kind):
+    datasets = pytest.importorskip("datasets")
+    columns = {"text": [f"text {i}" for i in range(17)], "label": [0, 1] * 5 + [-1] * 7}
+    features = {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["a", "b"])}
+    datasets.Dataset.from_dict(columns, datasets.Features(features)).to_parquet(tmp_path / "a.parquet")
+    table = pq.read_table(tmp_path / "a.parquet")
+    numbers = pa.array([kind(label) for label in columns["label"]])
+    pq.write_table(table.set_column(1, "label", numbers), tmp_path / "a.parquet")
+    assert load_any_task("t", TaskConfig(source=str(tmp_path / "a.parquet"))).labels.tolist() == [0, 1] * 5
+
+
+SPLITS = ["train"] * 20 + ["Validation"] * 15 + ["test"] * 10
+
+
+def pairs_with_splits(path, splits=SPLITS):
+    rows = [f"{split},a{i},b{i},{i % 6}" for i, split in enumerate(splits)]
+    return write(path, "split,sentence1,sentence2,score", *rows)
+
+
+def texts_with_splits(path, splits=SPLITS):
+    return write(path, "split,text,label", *(f"{split},text {i},{'ab'[i % 2]}" for i, split in enumerate(splits)))
+
+
+def count(task):
+    return len(task.items())
+
+
+@pytest.mark.parametrize("write_rows", [pairs_with_splits, texts_with_splits])
+def test_rows_of_a_split_are_read_as_their_use_needs(tmp_path, caplog, write_rows):
+    """As a reported task `test`, as the dev task `dev` or `validation`; all where there are none, with a note."""
+    caplog.set_level("INFO", "raysed")
+    source = write_rows(tmp_path / "a.csv")
+    block = {"tasks": {"t": {"source": source}, "d": {"source": source}}, "dev": "d"}
+    tasks = Evaluation.load(make_config({"evaluation": block}).evaluation).tasks
+    assert {name: count(task) for name, task in tasks.items()} == {"t": 10, "d": 15}
+    assert "has a column split; its 10 rows test of 45 are read" in caplog.text
+    assert count(load_any_task("t", TaskConfig(source=source, split="train"))) == 20
+    other = write_rows(tmp_path / "other.csv", ["fold 1"] * 20 + ["fold 2"] * 10)
+    assert count(load_any_task("t", TaskConfig(source=other))) == 30
+    assert "none of its 30 rows is test, so all are read" in caplog.text
+
+
+def test_trainings_read_the_rows_train(tmp_path):
+    source = pairs_with_splits(tmp_path / "a.csv")
+    assert len(load_graded([TaskConfig(source=source)])) == len(load_views(ViewsConfig(files=[source]))) == 20
+    rows = [f"{split}\ta{i}\tb{i}\tneutral" for i, split in enumerate(SPLITS)]
+    nli = write(tmp_path / "nli.tsv", "split\tpremise\thypothesis\tlabel", *rows)
+    assert len(load_nli([PairSource(source=nli)])) == 20
+    by_split = TaskConfig(source=source, columns={"subset": "split"})
+    subsets = load_task("t", by_split).subsets
+    assert list(subsets) == ["train", "Validation", "test"], "a named column chooses nothing"
 
 
 def test_few_texts_per_label_are_enough(tmp_path):

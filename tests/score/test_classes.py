@@ -1,14 +1,16 @@
 """Labelled texts by their neighbours, against scikit-learn, plain loops and resampling by hand."""
 
+import json
 from collections import Counter
 
 import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score
 
+from raysed.config import TaskConfig
 from raysed.score.kinds.neighbours import Neighbours
 from raysed.score.lexical import tf_idf_vectors
-from raysed.score.tasks import Evaluation
+from raysed.score.tasks import Evaluation, load_any_task
 
 WORDS = ("rain cloud wind storm", "bread cheese soup apple", "goal team ball match")
 
@@ -43,6 +45,26 @@ def test_a_resample_scores_as_the_drawn_texts_do():
         for counts_N, found in zip(counts_RN, found_R):
             rows = np.repeat(np.arange(90), counts_N)
             assert found == pytest.approx(100 * accuracy_score(task.labels[rows], one[rows]), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [str, str.upper, lambda text: f" {text}  ", lambda text: text.replace("a", "\uff41"), lambda text: text],
+    ids=["equal", "case", "blanks", "forms", "the same object"],
+)
+def test_equals_of_a_text_are_no_neighbours_of_it(tmp_path, caplog, copy):
+    """Copies with one label would vote for each other, whatever the model."""
+    caplog.set_level("INFO", "raysed")
+    texts = [f"a text {i}" for i in range(40)]
+    rows = [(text, "even" if i % 2 else "odd") for i, text in enumerate(texts)]
+    rows = [row for text, label in rows for row in ((text, label), *[(copy(text), label)] * 3)]
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": text, "label": label}) for text, label in rows))
+    task = load_any_task("t", TaskConfig(source=str(tmp_path / "a.jsonl")))
+    rng = np.random.default_rng(0)
+    vector = {key: rng.normal(size=8) for key in range(40)}
+    x_UD = np.array([vector[int(text.split()[-1])] for text in task.sentences])
+    assert task.metrics(task.outcome(x_UD))["neighbours"] < 75
+    assert "160 of 160 texts have equals, which are no neighbours" in caplog.text
 
 
 def test_each_text_has_the_label_of_most_of_its_five_nearest(monkeypatch):

@@ -103,7 +103,7 @@ def test_queries_and_documents_have_their_prompts(call, exports, sentences, tmp_
     judged = "".join(f"{i:02d}\t{i:02d}\t1\n" for i in range(30))
     (search / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
     model = SentenceTransformer(str(path), device="cpu")
-    (task,) = Evaluation.load(EvaluationConfig(tasks=tasks_of([str(search)]), dev=None), 0).tasks.values()
+    (task,) = Evaluation.load(EvaluationConfig(tasks=tasks_of([str(search)]), dev=None)).tasks.values()
     x_UD = np.concatenate([model.encode_query(texts[1:31]), model.encode_document(texts)])
     expected = pytest.approx(task.metrics(task.outcome(x_UD))["ndcg@10"], abs=1e-3)
     assert task.metrics(task.outcome(model.encode(task.sentences)))["ndcg@10"] != expected

@@ -26,7 +26,7 @@ def test_the_example_is_found_scored_and_resampled(tmp_path, monkeypatch):
     try:
         task = {"source": str(tmp_path / "odd.txt"), "kind": "odd-one-out"}
         config = make_config({"evaluation": {"tasks": {"odd": task}, "dev": None}})
-        evaluation = Evaluation.load(config.evaluation, 0)
+        evaluation = Evaluation.load(config.evaluation)
         names: list[str] = []
         x_UD = np.array([[1, 0], [1, 0.1], [0, 1]] * 2 + [[0, 1], [1, 0], [1, 0.1]])
         scores = evaluation.score(x_UD, names.append)

@@ -10,7 +10,8 @@ from raysed.data.graded import StsTask
 from raysed.plan.check import check, load_evaluation
 from raysed.score.kinds.neighbours import Neighbours
 from raysed.score.kinds.pairs import Pairs
-from raysed.score.seen import key_of, without_seen
+from raysed.score.lexical import key_of
+from raysed.score.seen import without_seen
 from raysed.score.tasks import Evaluation
 
 DROPS = EvaluationConfig(tasks={"dev": "d.tsv", "test": "t.tsv"}, dev="dev")

@@ -45,8 +45,8 @@ class EvaluationTask(ABC):
 
     @classmethod
     @abstractmethod
-    def load(cls, name: str, config: TaskConfig, seed: int, aggregation: str) -> "EvaluationTask":
-        """Read a task; `seed` is of what a kind draws, `aggregation` for graded pairs."""
+    def load(cls, name: str, config: TaskConfig, split: str, aggregation: str) -> "EvaluationTask":
+        """Read a task; `split` is `dev` for the dev task, else `test`; `aggregation` is for graded pairs."""
 
     @abstractmethod
     def content(self) -> list[Any]:

@@ -1,8 +1,9 @@
 """Labelled texts: a file with a text and a label in each row."""
 
+import logging
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from raysed.data.rows import Schema, column_names, read_source
 from raysed.data.sources import Hub, ending, find
 from raysed.errors import UserError
 from raysed.score.kinds import EvaluationTask
+
+log = logging.getLogger(__name__)
 
 TEXT_COLUMNS = ("text", "sentence", "utterance", "title")
 LABEL_COLUMNS = ("label", "class", "category", "intent", "topic")
@@ -63,20 +66,23 @@ class LabelledTask(EvaluationTask):
         """Index in `sentences` of each text, int64 [N]."""
 
     @classmethod
-    def load(cls, name: str, config: TaskConfig, seed: int, aggregation: str) -> "LabelledTask":
+    def load(cls, name: str, config: TaskConfig, split: str, aggregation: str) -> Self:
         """Read texts with a label: a file or hub dataset with a column for each.
 
-        `config.split` selects the rows of one split. Rows without text or label are dropped. At least two labels are
-        required, and five texts of each.
+        Rows without text or label are dropped and counted in a note. At least two labels are required, and five texts
+        of each.
         """
         setting = f"evaluation.tasks.{name}"
-        rows = read_source(config, classes_schema(config, setting), "test")
-        labels = ["" if value is None else str(value).strip() for value in rows.columns["label"]]
+        rows = read_source(config, classes_schema(config, setting), split)
+        # NaN, which differs from itself, stands for no label in files of pandas and Python.
+        labels = ["" if value is None or value != value else str(value).strip() for value in rows.columns["label"]]
         texts = rows.texts("text")
         kept = [i for i, (text, label) in enumerate(zip(texts, labels)) if text.strip() and label]
         classes, ids = np.unique([labels[i] for i in kept], return_inverse=True) if kept else ([], np.zeros(0, int))
         classes = list(map(str, classes))
         _check_classes(classes, ids, rows.name, setting)
+        if dropped := len(texts) - len(kept):
+            log.info("%s: %d of %d rows lack a text or a label and are left out", setting, dropped, len(texts))
         return cls(name, [texts[i] for i in kept], ids.astype(np.int64), classes)
 
     @classmethod

@@ -1,22 +1,43 @@
 """Labelled texts: how often a text's nearest neighbours share its label. Without a fit, this takes seconds."""
 
+import logging
 from collections.abc import Callable
-from typing import Any
+from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
 
+from raysed.config import TaskConfig
 from raysed.score.kinds.labelled import LabelledTask
-from raysed.score.lexical import Vectors
+from raysed.score.lexical import Vectors, key_of
 from raysed.score.metrics import unit
+
+log = logging.getLogger(__name__)
 
 _NEIGHBOURS = 5
 _BLOCK_CELLS = 2**24
 
 
 class Neighbours(LabelledTask):
-    """Scores models by a vote of each text's five nearest others, by cosine; nearer ones break ties."""
+    """Scores models by a vote of each text's five nearest others, by cosine; nearer ones break ties.
+
+    A text's equals do not vote: every model would find them. `key_of` tells what is equal.
+    """
 
     kind, main, measure = "neighbours", "neighbours", "accuracy of the 5 nearest neighbours"
+
+    @classmethod
+    def load(cls, name: str, config: TaskConfig, split: str, aggregation: str) -> Self:
+        task = super().load(name, config, split, aggregation)
+        if equals := int((np.bincount(task._equal_N)[task._equal_N] > 1).sum()):
+            log.info("task %s: %d of %d texts have equals, which are no neighbours", name, equals, len(task.texts))
+        return task
+
+    @cached_property
+    def _equal_N(self) -> np.ndarray:
+        """A number for each text that its equals share, int64 [N]."""
+        numbers: dict[tuple[str, ...], int] = {}
+        return np.array([numbers.setdefault(key_of([text]), len(numbers)) for text in self.texts])
 
     def outcome(self, x_UD: np.ndarray) -> np.ndarray:
         """Return the predicted class of every text, int64 [N]."""
@@ -34,11 +55,12 @@ class Neighbours(LabelledTask):
         for start in range(0, count, step):
             cosine_BN = np.array(cosines(slice(start, start + step)))
             rows_B = np.arange(len(cosine_BN))
-            cosine_BN[rows_B, start + rows_B] = -np.inf
+            cosine_BN[self._equal_N[start : start + step, None] == self._equal_N] = -np.inf
             near_BK = np.argsort(-cosine_BN, axis=1, kind="stable")[:, :_NEIGHBOURS]
             votes_BC = np.zeros((len(cosine_BN), len(self.classes)))
             for rank, weight in enumerate(weight_K[: near_BK.shape[1]]):
-                votes_BC[rows_B, self.labels[near_BK[:, rank]]] += weight
+                is_other_B = np.isfinite(cosine_BN[rows_B, near_BK[:, rank]])
+                votes_BC[rows_B, self.labels[near_BK[:, rank]]] += weight * is_other_B
             predicted.append(votes_BC.argmax(1))
         return np.concatenate(predicted)
 

@@ -63,8 +63,8 @@ class Pairs(EvaluationTask):
         log.info("task %s: the mean leaves out subsets with %s: %s", self.name, why, shown)
 
     @classmethod
-    def load(cls, name: str, config: TaskConfig, seed: int, aggregation: str) -> "Pairs":
-        return cls(load_task(name, config), aggregation)
+    def load(cls, name: str, config: TaskConfig, split: str, aggregation: str) -> "Pairs":
+        return cls(load_task(name, config, split=split), aggregation)
 
     def content(self) -> list[Any]:
         return [[name, *map(list, subset)] for name, subset in self.task.subsets.items()]

@@ -134,7 +134,7 @@ class Retrieval(EvaluationTask):
         return bool(config.queries or config.qrels or documents)
 
     @classmethod
-    def load(cls, name: str, config: TaskConfig, seed: int, aggregation: str) -> "Retrieval":
+    def load(cls, name: str, config: TaskConfig, split: str, aggregation: str) -> "Retrieval":
         """Read a directory in BEIR's layout, or three files.
 
         A document's title is prepended to its text. A judgement of 0 or less means not relevant. Queries without a
