@@ -273,12 +273,26 @@ class Embedder:
         self._teacher, self._column, self._output, self._role = model, column, output, role
 
     def __call__(self, batch: Any) -> Any:
-        """Return the batch (a table, or NumPy arrays by column) with the new column; UserError if it is not finite."""
+        """Return the batch (a table, data frame, or NumPy arrays by column) with the new column.
+
+        Raises:
+            UserError: a sentence is null or no text, the column is missing, or an embedding is not finite.
+        """
         return _with_output(batch, self._output, self.embed(batch))
 
     def embed(self, batch: Any) -> np.ndarray:
         """Return the embeddings of a batch's sentences, float32 [B, D]."""
-        sentences = batch[self._column].tolist() if isinstance(batch, dict) else batch[self._column].to_pylist()
+        names = batch.column_names if hasattr(batch, "column_names") else list(batch)
+        if self._column not in names:
+            raise UserError(f"the batch has no column {self._column!r}; it has {', '.join(map(str, names))}")
+        column = batch[self._column]
+        sentences = column.to_pylist() if hasattr(column, "to_pylist") else np.asarray(column, object).tolist()
+        for row, sentence in enumerate(sentences):
+            if not isinstance(sentence, str):
+                found = f"row {row} of the batch: {self._column} is {str(sentence)[:60]!r}"
+                raise UserError(f"{found}, of type {type(sentence).__name__}; a sentence must be text")
+        if not sentences:
+            return np.zeros((0, self.width), np.float32)
         x_BD = embed_by_role(self._teacher.embed, sentences, self._roles(batch, len(sentences)))
         broken = np.flatnonzero(~np.isfinite(x_BD).all(1))
         if len(broken):
@@ -296,7 +310,9 @@ class Embedder:
 
 
 def _with_output(batch: Any, name: str, x_BD: np.ndarray) -> Any:
-    return {**batch, name: x_BD} if isinstance(batch, dict) else with_column(batch, name, x_BD)
+    if hasattr(batch, "column_names"):
+        return with_column(batch, name, x_BD)
+    return {**batch, name: x_BD} if isinstance(batch, dict) else batch.assign(**{name: list(x_BD)})
 
 
 class MeanOfTeachers:
@@ -340,7 +356,7 @@ class MeanOfTeachers:
                 raise UserError(f"{widths}; a mean needs equal widths")
 
     def __call__(self, batch: Any) -> Any:
-        """Return the batch (a table, or NumPy arrays by column) with the new column; UserError if it is not finite."""
+        """Return the batch with the new column, as `Embedder` does, and with its errors."""
         sum_BD = sum(unit(embedder.embed(batch)) for embedder in self._embedders)
         return _with_output(batch, self._output, sum_BD / np.float32(len(self._embedders)))
 

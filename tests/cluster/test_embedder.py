@@ -68,6 +68,44 @@ def test_a_mean_is_that_of_unit_vectors_each_of_a_model_with_its_own_prompts(exp
     assert np.abs(vectors[0] - vectors[1]).max() > 1e-3 and found["text"] is batch["text"]
 
 
+STAGES = pytest.mark.parametrize(
+    "stage",
+    [lambda: Embedder("bundled:encoder", device="cpu"), lambda: MeanOfTeachers(["bundled:encoder"] * 2, device="cpu")],
+    ids=["Embedder", "MeanOfTeachers"],
+)
+
+
+def batches(values: list) -> list:
+    """A batch in each format that Ray Data has."""
+    pandas = pytest.importorskip("pandas")
+    column = np.empty(len(values), object)
+    column[:] = values
+    return [{"sentence": column}, {"sentence": values}, pandas.DataFrame({"sentence": column})]
+
+
+@STAGES
+def test_batches_of_any_format_have_the_same_vectors_and_may_be_empty(stage):
+    embed, table = stage(), pa.table({"sentence": pa.array(SENTENCES)})
+    expected_BD = np.array(embed(table)["embedding"].to_pylist())
+    for batch in batches(SENTENCES):
+        assert np.abs(np.stack(list(embed(batch)["embedding"])) - expected_BD).max() < 1e-6
+    for batch in (*batches([]), table.slice(0, 0)):
+        assert len(embed(batch)["embedding"]) == 0
+
+
+@STAGES
+@pytest.mark.parametrize("value", [None, float("nan"), 7, b"It rains.", ["It rains."]], ids=repr)
+def test_what_is_no_text_names_its_row(stage, value):
+    """`None` would get the vector of the word "None"."""
+    embed = stage()
+    tables = [pa.table({"sentence": pa.array([SENTENCES[0], None])})] if value is None else []
+    for batch in (*batches([SENTENCES[0], value]), *tables):
+        with pytest.raises(UserError, match=r"^row 1 of the batch: sentence is .* a sentence must be text$"):
+            embed(batch)
+    with pytest.raises(UserError, match=r"^the batch has no column 'sentence'; it has text$"):
+        embed({"text": SENTENCES})
+
+
 def test_models_that_have_no_mean_are_refused(exports):
     widths = r"' embeds in \d+ numbers, but 'bundled:encoder' in 192; a mean needs equal widths$"
     with pytest.raises(UserError, match=widths):
