@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from raysed import interrupts
 from raysed.errors import RunFailed, UserError, first_line
+from raysed.store import systems
 from raysed.store.metrics import notes_shown
 from raysed.store.text import printable
 
@@ -89,6 +90,9 @@ def main_of(
         # `UserError` tells the user what to do without memory. A message may quote several lines of a library.
         text = str(UserError(first_line(error)) if isinstance(error, MemoryError) else error)
         print(f"{'error' if is_mistake else 'failed'}: {printable(' '.join(text.split()))}", file=sys.stderr)
+        if systems.are_unanswered():
+            print(end="", flush=True)
+            atexit.register(os._exit, 2 if is_mistake else 1)
         return 2 if is_mistake else 1
     except KeyboardInterrupt as error:
         interrupts.acknowledge()

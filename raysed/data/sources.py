@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from raysed.errors import UserError, first_line, public
-from raysed.store.files import check_content, is_hidden
+from raysed.store.files import check_content, connect, is_hidden
+from raysed.store.systems import answer
 from raysed.uris import refuse_secret
 
 ENDINGS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
@@ -77,9 +78,9 @@ def find(item: str, setting: str, kind: str, hub: Hub, several: bool = False) ->
     with readable(f"{setting}: {public(item)}"):
         scheme, filesystem, path = "", pafs.LocalFileSystem(), os.path.expanduser(item).rstrip("/") or item[:1]
         if "://" in item:
-            filesystem, path = pafs.FileSystem.from_uri(item)
+            filesystem, path = connect(item)
             scheme, path = f"{item.partition('://')[0]}://", path.rstrip("/") or "/"
-        info = filesystem.get_file_info(path)
+        info = answer(lambda: filesystem.get_file_info(path), public(item))
         infos = [] if info.type == pafs.FileType.NotFound else [info]
         if several and info.type == pafs.FileType.Directory:
             infos = _list(filesystem, path, ["**"])

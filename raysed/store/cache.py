@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from raysed.errors import UserError
+from raysed.store.systems import lock
 
 _FREE = 0.25
 """Share of the disk to keep free by removing copies without a lease."""
@@ -43,7 +44,7 @@ def lease(key: str) -> Path:
             (place / _LEASES).mkdir(exist_ok=True)
             flags = os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
             file = os.open(place / _LEASES / uuid.uuid4().hex, flags, 0o600)
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock(file, fcntl.LOCK_EX)
             _leases[os.getpid(), place] = file
         os.write(_leases[os.getpid(), place], f"{key}\n".encode())
         with suppress(FileNotFoundError):
@@ -82,7 +83,7 @@ def make_room() -> None:
                 try:
                     fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                     path.unlink()  # its process is gone
-                except BlockingIOError:
+                except OSError:  # it is locked, or there are no locks
                     used.update(file.read().split())
         unused = [path for path in place.iterdir() if path.name not in used and not path.name.startswith(".")]
         for path in sorted(unused, key=lambda path: path.stat().st_mtime):
@@ -94,5 +95,5 @@ def make_room() -> None:
 @contextmanager
 def _locked(place: Path) -> Iterator[None]:
     with open(place / ".lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        lock(file, fcntl.LOCK_EX)
         yield

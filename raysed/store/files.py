@@ -21,7 +21,8 @@ from typing import Any, BinaryIO, TypeVar
 
 import pyarrow.fs as pafs
 
-from raysed.errors import UserError, first_line
+from raysed.errors import UserError, first_line, public
+from raysed.store.systems import answer, if_supported
 from raysed.uris import refuse_secret
 
 log = logging.getLogger(__name__)
@@ -29,9 +30,12 @@ log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0)
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LASTING = (*_FULL, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
 """Errors that waiting does not fix."""
+_GCS_RETRIES = "retry_limit_seconds=20"
+"""Google's client would retry for 15 minutes."""
+_TOO_LARGE = os.strerror(errno.EFBIG)
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
 _HASH_BYTES = 2**20
 _POINTER, _MAX_POINTER_BYTES = b"version https://git-lfs.github.com/spec/", 1024
@@ -120,9 +124,12 @@ class Files:
 
     def sizes_below(self, name: str) -> dict[str, int]:
         """Return the size in bytes of every file below `name`, by path below the root; temporary files are left out."""
-        infos = self._info(pafs.FileSelector(self.path(name), recursive=True, allow_not_found=True))
-        files = {info.path.removeprefix(f"{self.root}/"): info for info in infos if info.type == pafs.FileType.File}
-        return {path: info.size for path, info in files.items() if not is_temporary(path)}
+        if self.is_local:
+            sizes = _persistently(lambda: dict(local_sizes(self.path(name))), self.root)
+        else:
+            infos = self._info(pafs.FileSelector(self.path(name), recursive=True, allow_not_found=True))
+            sizes = {info.path: info.size for info in infos if info.type == pafs.FileType.File}
+        return {path.removeprefix(f"{self.root}/"): size for path, size in sizes.items() if not is_temporary(path)}
 
     def modified_at(self, name: str) -> float | None:
         """Return when a file was written, in seconds since 1970 by the storage's clock; None if unknown."""
@@ -143,7 +150,8 @@ class Files:
 
     def directories(self) -> list[str]:
         """Return the sorted names of the subdirectories that are not hidden."""
-        infos = self.fs.get_file_info(pafs.FileSelector(self.root.rstrip("/"), allow_not_found=True))
+        root = pafs.FileSelector(self.root.rstrip("/"), allow_not_found=True)
+        infos = answer(lambda: self.fs.get_file_info(root), self.root)
         names = []
         for info in infos:
             with suppress(UnicodeDecodeError):  # a name that is not UTF-8 is no run's
@@ -172,9 +180,37 @@ def filesystem(location: str) -> tuple[pafs.FileSystem, str]:
         return pafs.LocalFileSystem(), location
     refuse_secret(location, "storage")
     try:
-        return pafs.FileSystem.from_uri(location)
+        return connect(location)
     except (ValueError, OSError) as error:
         raise UserError(f"storage: {location!r} is not a usable directory or URI: {reason(error)}") from None
+
+
+def connect(uri: str) -> tuple[pafs.FileSystem, str]:
+    """Return a URI's filesystem and the path in it; OSError if it does not answer."""
+    options = uri.partition("?")[2]
+    if uri.startswith(("gs:", "gcs:")) and "retry_limit_seconds" not in options:
+        uri += f"{'&' if options else '?'}{_GCS_RETRIES}"
+    return answer(lambda: pafs.FileSystem.from_uri(uri), public(uri))
+
+
+def local_sizes(directory: str) -> Iterator[tuple[str, int]]:
+    """Yield the files below a local directory and their bytes. Follow links, but enter no directory twice."""
+    waiting, entered = [directory], set()
+    while waiting:
+        place = waiting.pop()
+        try:
+            found, children = os.stat(place), sorted(os.listdir(place))
+        except FileNotFoundError:
+            continue
+        if (found.st_dev, found.st_ino) in entered:
+            continue
+        entered.add((found.st_dev, found.st_ino))
+        for path in (os.path.join(place, child) for child in children):
+            if os.path.isdir(path):  # those behind links come last
+                waiting.insert(0 if os.path.islink(path) else len(waiting), path)
+            elif os.path.isfile(path):
+                with suppress(*_MISSING):
+                    yield path, os.path.getsize(path)
 
 
 def is_temporary(path: str) -> bool:
@@ -308,7 +344,8 @@ def _replace(path: str, write: Callable[[str], Any]) -> None:
 def _fsync(path: str | Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with if_supported("flush directories: a power cut may lose the newest files, which are made again"):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -336,7 +373,8 @@ def disk_errors(where: str, remedy: str = "choose another --storage", is_any: bo
         raise
     except Exception as error:
         if is_full(error):
-            raise UserError(f"no disk space left for {where}; free some space, or {remedy}") from None
+            what = "no disk space left for" if _TOO_LARGE not in str(error) else "a limit of file sizes was reached at"
+            raise UserError(f"{what} {where}; free some space, or {remedy}") from None
         is_lasting = isinstance(error, PermissionError) or getattr(error, "errno", None) in _LASTING
         if is_lasting or (is_any and isinstance(error, OSError)):
             raise UserError(f"storage: {where} cannot be written: {reason(error)}") from None
@@ -345,7 +383,7 @@ def disk_errors(where: str, remedy: str = "choose another --storage", is_any: bo
 
 def is_full(error: Exception) -> bool:
     """Return whether a disk is full; safetensors says so only in its message, and numpy by an item count."""
-    full = r"No space left on device|Disk quota exceeded|\d+ requested and \d+ written"
+    full = rf"No space left on device|Disk quota exceeded|{_TOO_LARGE}|\d+ requested and \d+ written"
     return getattr(error, "errno", None) in _FULL or bool(re.search(full, str(error)))
 
 

@@ -27,6 +27,7 @@ from raysed.errors import RunFailed, UserError
 from raysed.store import cache
 from raysed.store.checkpoints import Checkpoints, changes
 from raysed.store.files import CLAIM, Files, check_name, disk_errors, flush_and_hash, is_temporary, matches, reason
+from raysed.store.systems import answer, lock
 
 log = logging.getLogger(__name__)
 
@@ -296,7 +297,7 @@ class Storage:
                     file = os.fdopen(os.open(self.uri(CLAIM), os.O_RDWR | os.O_CREAT, 0o644), "r+b")
                 held.enter_context(file)
                 try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     problem = f"run {self.run!r} is in use by another process; wait for it, or choose another --run"
                     raise UserError(problem) from None
@@ -317,7 +318,7 @@ class Storage:
         fs, root = self.plain.fs, self.plain.root
         has_buckets, bucket = fs.type_name in ("s3", "gcs"), root.lstrip("/").partition("/")[0]
         try:
-            found = fs.get_file_info(bucket if has_buckets else root)
+            found = answer(lambda: fs.get_file_info(bucket if has_buckets else root), str(self))
         except OSError as error:
             raise UserError(f"storage: {self} cannot be reached: {reason(error)}") from None
         if has_buckets and found.type == pafs.FileType.NotFound:

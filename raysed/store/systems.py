@@ -1,0 +1,68 @@
+"""File systems of clusters: calls that they do not have, and answers that do not come."""
+
+import errno
+import fcntl
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NoAnswer
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Any, TypeVar
+
+log = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
+_SILENT_S, _ANSWER_S = 5.0, 30.0
+"""Seconds until a first access is said to wait, and until it is given up."""
+_TITLE = "first access to a file system"
+_UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOLCK)
+"""What Lustre, EFS, CIFS or FUSE answer to a call that they do not have."""
+
+
+def answer(access: Callable[[], _Result], where: str) -> _Result:
+    """Return what the first access to a file system returns; name it if that takes long, OSError after 30 s."""
+    future: Future[_Result] = Future()
+
+    def ask() -> None:
+        try:
+            future.set_result(access())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=ask, name=_TITLE, daemon=True).start()
+    with suppress(NoAnswer):
+        return future.result(_SILENT_S)
+    log.warning("waiting for %s, up to %g s", where, _ANSWER_S)
+    try:
+        return future.result(_ANSWER_S - _SILENT_S)
+    except NoAnswer:
+        raise TimeoutError(errno.ETIMEDOUT, f"it does not answer within {_ANSWER_S:g} s") from None
+
+
+def are_unanswered() -> bool:
+    """Return whether a library still waits, which would keep this process from ending."""
+    return any(thread.name == _TITLE for thread in threading.enumerate())
+
+
+def lock(file: Any, how: int) -> None:
+    """Lock an open file as `fcntl.flock` does; a warning where there are no locks."""
+    with if_supported("lock files: start no run twice at a time"):
+        fcntl.flock(file, how)
+
+
+@contextmanager
+def if_supported(what: str) -> Iterator[None]:
+    """Warn once if a file system does not have a call."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+        _warn_once(f"the file system ({error.strerror}) cannot {what}")
+
+
+@cache
+def _warn_once(message: str) -> None:
+    log.warning(message)
