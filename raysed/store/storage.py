@@ -14,9 +14,9 @@ import re
 import shutil
 import socket
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -103,12 +103,11 @@ class Storage:
             before = self.entry(name)
             self._check_claim()
             if name in _USER_FACING:
-                self._replace_files(directory, entry)
+                self._replace_files(directory, entry, before)
             elif not self.is_local:
                 self.plain.upload(directory, place)
         self._check_claim()  # again: another job may have come while the files were copied
-        content = asdict(entry)
-        self.write_text(_manifest(name), json.dumps({**content, "checksum": stable_hash(content)}, indent=1))
+        self._write_entry(entry)
         if before and before.place != place:
             self.plain.delete(before.place)
         return entry
@@ -130,12 +129,32 @@ class Storage:
             if not (is_place and is_filled):
                 shutil.rmtree(path, ignore_errors=True)
 
-    def _replace_files(self, directory: Path, entry: Entry) -> None:
+    def _replace_files(self, directory: Path, entry: Entry, before: Entry | None) -> None:
         """Put files in the places of earlier ones, then delete the rest of those."""
+        # Meanwhile the manifest names the files of both, of which none is intact: a later job may replace them.
+        both = dict.fromkeys([*(before.files if before else ()), *entry.files], "")
+        self._write_entry(replace(entry, depends={}, files=both, sizes={}))
         for file in entry.files:
             self.plain.upload(directory / file, f"{entry.place}/{file}")
-        for path in self.plain.sizes_below(entry.place).keys() - {f"{entry.place}/{file}" for file in entry.files}:
-            self.plain.delete(path)
+        self._delete_files(entry.name, both.keys() - entry.files.keys(), kept=entry.files)
+
+    def _delete_files(self, name: str, files: Iterable[str], kept: Container[str] = ()) -> None:
+        """Delete files that the manifest named, and say which others than those `kept` are there: they are a user's."""
+        for path in (f"{name}/{file}" for file in files):
+            if self.has_files(path):
+                self.plain.delete(path)
+            if self.is_local:
+                with suppress(OSError):  # it holds other files
+                    os.removedirs(os.path.dirname(self.plain.path(path)))
+        others = [path for path in self.plain.sizes_below(name) if path.removeprefix(f"{name}/") not in kept]
+        if others:
+            what = f"{', '.join(sorted(others)[:3])}{' and others' * (len(others) > 3)}"
+            older = "; an export of older weights is older than the model" if name == "model" else ""
+            self._log_once(logging.WARNING, f"{what}: not written by this run, so they stay as they are{older}")
+
+    def _write_entry(self, entry: Entry) -> None:
+        content = asdict(entry)
+        self.write_text(_manifest(entry.name), json.dumps({**content, "checksum": stable_hash(content)}, indent=1))
 
     def entry(self, name: str) -> Entry | None:
         """Return the manifest entry, even if its files are damaged; None if it is missing or damaged itself."""
@@ -199,9 +218,12 @@ class Storage:
         return [entry for name in self.names(below) if (entry := self.entry(name))]
 
     def remove(self, name: str) -> None:
-        """Remove an artefact, or all below a path, from the manifest, then delete the files."""
+        """Remove an artefact, or all below a path, from the manifest, and delete the files."""
         self._intact.pop(name, None)
-        for path in (_manifest(name), f"manifest/{name}", name):
+        if name in _USER_FACING:
+            entry = self.entry(name)
+            self._delete_files(name, entry.files if entry else ())
+        for path in (_manifest(name), f"manifest/{name}", *(() if name in _USER_FACING else (name,))):
             self.plain.delete(path)
 
     def checkpoints(self, name: str, depends: Mapping[str, Any]) -> Checkpoints:
@@ -336,19 +358,18 @@ class Storage:
             raise RunFailed(f"{self} has been taken over by {who}, so this job ends")
 
     def _sweep(self) -> None:
-        """Delete what killed processes left: attempts that no manifest entry names, and half-written files."""
+        """Delete what killed processes left: half-written files, and attempts beside the one that an entry names."""
         attempts: dict[str, set[str]] = {}
         for path in list(self.plain.walk()):
             if is_temporary(path):
                 self.plain.delete(path)
             if found := re.match(rf"(.+?)/({_ATTEMPT})(/|$)", path):
                 attempts.setdefault(found[1], set()).add(found[2])
+        known = set(self.names())
         for place, found in attempts.items():
-            if len(found) == 1 and self.has_files(_manifest(place)):
-                continue  # saves a request per artefact
-            entry = self.entry(place)
-            for attempt in found - ({entry.attempt} if entry else set()):
-                self.plain.delete(f"{place}/{attempt}")
+            if place in known and len(found) > 1 and (entry := self.entry(place)):
+                for attempt in found - {entry.attempt}:
+                    self.plain.delete(f"{place}/{attempt}")
 
 
 def runs_at(location: str) -> list[str]:

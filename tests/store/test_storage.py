@@ -201,6 +201,74 @@ def test_nothing_temporary_is_left(disk, tmp_path):
     assert not killed.exists()
 
 
+USERS = ("onnx/model.onnx", ".gitattributes", "deep/notes.txt", "attempt-0123456789ab/model.bin")
+CHANGES = {
+    "an equal command": lambda storage, name: storage.finished(name, OLD),
+    "another setting": lambda storage, name: storage.commit(name, lambda path: (path / "new").touch(), NEW),
+    "a job that was killed before": lambda storage, name: (
+        storage.plain.write(f"manifest/{name}.json", _interrupted(storage, name)),
+        storage.commit(name, lambda path: (path / "new").touch(), NEW),
+    ),
+    "no model": lambda storage, name: storage.remove(name),
+}
+
+
+def _interrupted(storage: Storage, name: str) -> bytes:
+    """The manifest entry while another artefact takes the place of this one, which lacks a file of it."""
+    kept, read, upload = [], storage.plain.read, storage.plain.upload
+
+    def stop(*call: object) -> None:
+        kept.append(read(f"manifest/{name}.json"))
+        raise OSError(errno.EIO, "the job was killed")
+
+    storage.plain.upload = stop
+    with pytest.raises(OSError, match="was killed"):
+        storage.commit(name, lambda path: (path / "half").touch(), {"ct": 3})
+    storage.plain.upload = upload
+    assert not storage.finished(name, OLD)
+    return kept[0]
+
+
+@pytest.mark.parametrize("name", ["model", "plots"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_files_that_a_user_put_beside_ours_stay_and_are_named_once(storage, caplog, name, change):
+    """Whatever becomes of ours; an equal command writes nothing."""
+    with storage.lock():
+        commit(storage, OLD, name)
+    for file in USERS:
+        storage.plain.write(f"{name}/{file}", b"a user's")
+    written = {path: storage.plain.modified_at(path) for path in storage.plain.sizes_below(name)}
+    with storage.lock():
+        CHANGES[change](storage, name)
+    found = storage.plain.sizes_below(name)
+    assert {path.removeprefix(f"{name}/") for path in found} - set(USERS) == {
+        "an equal command": set(files_of(OLD)), "no model": set()
+    }.get(change, {"new"})  # fmt: skip
+    assert all(storage.plain.read(f"{name}/{file}") == b"a user's" for file in USERS)
+    named = [record.getMessage() for record in caplog.records if "not written by this run" in record.getMessage()]
+    assert len(named) == (change != "an equal command")
+    assert all(line.startswith(f"{name}/.gitattributes, {name}/attempt-") for line in named)
+    assert all(("an export of older weights" in line) == (name == "model") for line in named)
+    if change == "an equal command":
+        assert written == {path: storage.plain.modified_at(path) for path in found}
+
+
+def test_a_directory_of_ours_goes_when_it_is_empty(disk, tmp_path):
+    commit(disk, OLD, "model")
+    disk.commit("model", lambda path: (path / "new").touch(), NEW)
+    assert [path.name for path in (tmp_path / "run/model").iterdir()] == ["new"]
+    disk.remove("model")
+    assert not (tmp_path / "run/model").exists()
+
+
+def test_a_copy_of_artefacts_that_a_user_made_in_the_run_directory_stays(disk, tmp_path):
+    commit(disk, OLD)
+    shutil.copytree(tmp_path / "run/ct", tmp_path / "run/ct-before")
+    with disk.lock():
+        commit(disk, NEW)
+    assert list(content(tmp_path / "run/ct-before").values()) == list(files_of(OLD).values())
+
+
 def test_a_link_to_another_disk_is_followed(disk, tmp_path):
     """Nothing is renamed or linked across it."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
