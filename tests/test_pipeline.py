@@ -172,6 +172,9 @@ def test_a_report_that_is_not_whole_is_written_again(finished, tmp_path):
         (tmp_path / "tiny" / file).rename(tmp_path / file)
         assert finished_report(storage, depends) is None
         (tmp_path / file).rename(tmp_path / "tiny" / file)
+    assert finished_report(storage, depends)
+    report = json.loads((tmp_path / "tiny/report.json").read_text())
+    (tmp_path / "tiny/report.json").write_text(json.dumps({**report, "run": "another"}))
     (tmp_path / "tiny/report.md").unlink()
     config = load_config(finished / "config.yaml", [f"storage={tmp_path}"])
     raysed.pipeline.run(config, lambda line: None)

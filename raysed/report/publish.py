@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from raysed.config import stable_hash
 from raysed.plan.artefacts import Facts, ScoredModel
 from raysed.plan.check import Job
 from raysed.report.card import write_card
@@ -15,6 +16,7 @@ from raysed.report.section import all_sections
 from raysed.report.sections.scores import headline_table, layers_table, widths_table
 from raysed.report.sections.teachers import teachers_table
 from raysed.store.progress import emit, steps
+from raysed.store.status import REPORT
 from raysed.store.storage import Storage
 
 _FURTHER_STEPS = 4
@@ -44,12 +46,13 @@ def publish(
             path.mkdir(parents=True, exist_ok=True)
             for chart in report.charts():
                 chart.save(path / f"{chart.name}.png")
-            storage.write_text("report.html", report.to_html())
-            storage.write_text("report.md", report.to_markdown())
-            storage.write_text("report.json", report.to_json())
+            for name, text in zip(REPORT, texts, strict=True):
+                storage.write_text(name, text)
 
         # Written before the manifest lists the plots, so a run that counts as complete has a report.
-        storage.commit("plots", write, job.depends, {"refusal": run.choice.refusal})
+        texts = [report.to_html(), report.to_markdown(), report.to_json()]
+        meta = {"refusal": run.choice.refusal, "report": stable_hash(texts)}
+        storage.commit("plots", write, job.depends, meta)
     _summarize(run, report.data, write_line)
 
 

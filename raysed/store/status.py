@@ -10,13 +10,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any, Literal
 
 import psutil
 from pydantic import BaseModel, Field, ValidationError
 
 from raysed import interrupts
+from raysed.config import stable_hash
 from raysed.errors import RunFailed, UserError
 from raysed.store.files import reason
 from raysed.store.progress import listening, repeating
@@ -26,6 +27,7 @@ from raysed.store.text import duration, printable
 log = logging.getLogger(__name__)
 
 FILE = "status.json"
+REPORT = ("report.html", "report.md", "report.json")
 _LOCAL_EVERY_S, _REMOTE_EVERY_S = 5.0, 30.0
 """Intervals of writing; on an object store each write is a request."""
 _MAX_MISSED = 6
@@ -40,12 +42,15 @@ _NEW_STAGE = {"line": None, "share": None, "left": None}
 
 
 def finished_report(storage: Storage, depends: Mapping[str, Any]) -> Entry | None:
-    """Return the entry of the plots if report and model (unless refused) exist with exactly these dependencies."""
-    is_complete = storage.read_json("report.json").get("status") == "complete"
-    if not (is_complete and storage.has_files("report.md", "report.html")):
-        return None
+    """Return the entry of the plots if a run with these dependencies wrote report and model (unless refused)."""
     plots = storage.finished("plots", depends)  # like the model, they depend on everything
-    return plots if plots and (plots.meta["refusal"] or storage.finished("model", depends)) else None
+    if plots is None or not (plots.meta["refusal"] or storage.finished("model", depends)):
+        return None
+    with suppress(UnicodeDecodeError):
+        if plots.meta.get("report") == stable_hash([storage.read_text(name) for name in REPORT]):
+            return plots
+    log.warning("%s is not as the run wrote it and will be written again", ", ".join(REPORT))
+    return None
 
 
 def refusal(storage: Storage) -> str | None:

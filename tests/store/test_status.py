@@ -17,10 +17,11 @@ import pytest
 import raysed.pipeline
 import raysed.store.files
 from raysed import cli
-from raysed.config import make_config
+from raysed.config import make_config, stable_hash
 from raysed.errors import RunFailed, UserError
 from raysed.store.progress import Progress, emit
 from raysed.store.status import (
+    REPORT,
     describe,
     describe_all,
     finished_report,
@@ -221,10 +222,11 @@ def test_a_job_that_was_taken_over_does_not_write_over_the_status_of_the_other(s
 
 def complete(storage: Storage, refusal: str | None = None) -> None:
     """Leaves a run directory as a complete run does."""
+    text = json.dumps({"status": "complete"})
     for name in ("plots",) if refusal else ("plots", "model"):
-        commit(storage, name, depends={"config": 1}, meta={"refusal": refusal})
-    for name in ("report.json", "report.md", "report.html"):
-        storage.write_text(name, json.dumps({"status": "complete"}))
+        commit(storage, name, depends={"config": 1}, meta={"refusal": refusal, "report": stable_hash([text] * 3)})
+    for name in REPORT:
+        storage.write_text(name, text)
 
 
 def test_a_run_whose_model_was_refused_is_complete_without_it(storage):
@@ -237,6 +239,9 @@ def test_a_run_whose_model_was_refused_is_complete_without_it(storage):
 
 DAMAGES = {
     "report": lambda storage: storage.write_text("report.json", json.dumps({"status": "failed"})),
+    "report of another": lambda storage: storage.write_text("report.json", '{"status": "complete", "score": 99}'),
+    "half a report": lambda storage: storage.write_bytes("report.json", b"\xff"),
+    "words": lambda storage: storage.write_text("report.md", "edited"),
     "page": lambda storage: Path(storage.uri("report.html")).unlink(),
     "model": lambda storage: storage.remove("model"),
     "entry": lambda storage: Path(storage.uri("manifest/plots.json")).unlink(),
