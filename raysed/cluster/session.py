@@ -32,9 +32,12 @@ VARIABLES = {
 """Settings of Ray's libraries for every process of a run; the user's own values win."""
 _JOINED_VARIABLES = {"RAY_TRAIN_ENABLE_STATE_TRACKING": "1"}
 """For a Ray that was there before: its dashboard then shows the learners, at the cost of one actor that stays."""
-_STARTED_VARIABLES = {"RAY_worker_niceness": "0", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
-"""For a Ray that starts here. With Ray's default niceness, 15, workers would get a thirtieth of a core that others use.
-This machine is not taken away, so learners need no process that watches for it."""
+_STARTED_VARIABLES = {
+    "RAY_worker_niceness": "0",  # with Ray's default, 15, workers would get a thirtieth of a core that others use
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # this machine is not taken away
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # below `uv run`, Ray would pack the working directory, models and all
+}
+"""For a Ray that starts here."""
 _OWN = "local"
 """The address by which Ray starts anew, even beside another that runs here."""
 _START_OPTIONS = {"include_dashboard": None, "dashboard_host": "127.0.0.1"}
@@ -141,7 +144,11 @@ def _connect(address: str) -> Any:
         _require_token()
         import ray  # takes a second, which a run with nothing to do saves
 
-        return ray.init(_OWN, **_START_OPTIONS, **_output_options())
+        try:
+            return ray.init(_OWN, **_START_OPTIONS, **_output_options())
+        except OSError as error:  # such as a full disk
+            remedy = "set RAY_TMPDIR to a directory that can be written"
+            raise UserError(f"Ray cannot start here: {error}; {remedy}") from None
     start_it = "start it (ray start --head), or name another with --address or RAY_ADDRESS"
     if not _answers(address):
         raise UserError(f"Ray cannot be used at {address!r}; {start_it}")

@@ -169,6 +169,42 @@ def test_without_the_extra_the_main_job_says_how_to_install_it(monkeypatch):
     assert pipeline._engine_of(make_config({}), starts_ray=False) == ("local", [])
 
 
+def test_a_ray_that_starts_here_shows_itself_to_this_machine_only_and_reports_to_nobody(monkeypatch, tmp_path):
+    """Nor does it pack the working directory below `uv run`."""
+    names = {"RAY_USAGE_STATS_ENABLED", "RAY_ENABLE_UV_RUN_RUNTIME_ENV"}
+    for name in (*session.VARIABLES, *session._STARTED_VARIABLES, "RAY_AUTH_MODE"):
+        monkeypatch.setenv(name, "")  # put back in the end
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "x" * 32)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    started = []
+
+    def init(address: str, **options) -> SimpleNamespace:
+        started.append((address, options["dashboard_host"], {name: os.environ.get(name) for name in names}))
+        return SimpleNamespace(address_info={"session_dir": "/tmp/x"}, dashboard_url=None)
+
+    monkeypatch.setattr("ray.__version__", "2.60.0")
+    monkeypatch.setattr("ray.init", init)
+    monkeypatch.setattr("ray.shutdown", lambda: None)
+    with session.session("ray"):
+        pass
+    assert started == [("local", "127.0.0.1", dict.fromkeys(names, "0"))]
+
+
+@pytest.mark.parametrize("below", ["a-file", "/proc", "/sys/kernel"])
+def test_a_directory_that_ray_cannot_write_is_a_sentence(monkeypatch, tmp_path, below):
+    (tmp_path / "a-file").touch()
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / below))
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "x" * 32)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    with pytest.raises(UserError, match=r"^Ray cannot start here: .*; set RAY_TMPDIR to a directory that can be"):
+        with session.session("ray"):
+            pass
+
+
 ON_RAY = r"""
 import os, re, signal, subprocess, sys, urllib.error, urllib.request
 from pathlib import Path
