@@ -15,6 +15,7 @@ from raysed.cluster.on_ray import RayBackend
 from raysed.config import ResourcesConfig, find_config, load_config, make_config
 from raysed.context import Context
 from raysed.errors import UserError
+from raysed.graph import Blocks, block_name
 from raysed.plan import size
 from raysed.plan.check import check
 from raysed.plan.graph import Plan
@@ -96,6 +97,36 @@ def test_a_plan_without_the_gpus_that_may_come_is_refused_in_a_sentence():
     cluster = Cluster((HEAD, (8.0, 0.0)), autoscaling=True)
     with pytest.raises(UserError, match=r"^resources.gpu is true, but the cluster has no GPU \(2 nodes"):
         size.show_plan(make_config({**SETTINGS, "resources": {"gpu": True}}), cluster)
+
+
+BLOCK_DAMAGES = {
+    "its entry is gone": lambda storage, name: storage.forget(name),
+    "its file is gone": lambda storage, name: (storage.fetch(name) / "rows").unlink(),
+    "its file is damaged": lambda storage, name: (storage.fetch(name) / "rows").write_text("y"),
+    "nothing": lambda storage, name: None,
+}
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+@pytest.mark.parametrize("damage", BLOCK_DAMAGES)
+def test_a_table_that_lacks_a_block_is_no_longer_finished_if_it_is_to_be_read(tmp_path, damage, is_read):
+    storage = Storage(str(tmp_path), "run")
+    storage.commit("targets", lambda path: None, {}, {"blocks": 2})
+    for number in range(2):
+        storage.commit(block_name("targets", number), lambda path: (path / "rows").write_text("x"), {})
+    BLOCK_DAMAGES[damage](storage, block_name("targets", 1))
+    executor, forgotten = object.__new__(Executor), []
+    executor._storage = Storage(str(tmp_path), "run")  # of another process, which reads what is there
+    executor._graph = SimpleNamespace(users=lambda artefact: ["a learner"])
+    executor.state = SimpleNamespace(
+        entry=lambda artefact: storage.finished("targets", {}),
+        is_wanted=lambda artefact: artefact == "a learner" and is_read,
+        forget=forgotten.append,
+    )
+    targets = SimpleNamespace(name="targets", execution=object.__new__(Blocks), lines=None)
+    executor.make([targets])
+    is_forgotten = is_read and damage != "nothing"
+    assert (storage.entry("targets") is None) == is_forgotten == (forgotten == [targets])
 
 
 def test_without_ray_one_training_follows_the_other_and_is_tried_again_as_often_as_is_set(tmp_path):

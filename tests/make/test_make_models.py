@@ -11,7 +11,7 @@ import ray
 from started_jobs import tiny_settings
 
 from raysed.cluster.blocks import BlockTables
-from raysed.config import make_config
+from raysed.config import MembersConfig, make_config
 from raysed.context import Context, Outcome
 from raysed.data.parquet import SentenceTable
 from raysed.errors import RunFailed, UserError
@@ -21,6 +21,7 @@ from raysed.make.targets import MeanBlocks
 from raysed.model.pretrained import load_checkpoint
 from raysed.plan.check import check
 from raysed.plan.graph import Plan
+from raysed.store.files import Watched
 from raysed.store.storage import Storage
 from raysed.train.setup import set_up
 
@@ -117,6 +118,33 @@ def test_nothing_of_a_training_stays_in_memory(tmp_path, engines, monkeypatch):
     failed = replace(task, name="ct/members/03")
     assert train(failed, MemberTrainer, storage, Context()).failure == "stop"
     assert len(engines) == 8 and not any(reference() for reference in engines)
+
+
+@pytest.mark.parametrize("changes", ["before", "while it trains", "never"])
+def test_a_model_whose_inputs_change_is_not_published(tmp_path, monkeypatch, changes):
+    """They are compared before the first update and after the last one."""
+    states, steps = [], []
+
+    def look() -> str:
+        states.append("new" if changes == "before" or (changes == "while it trains" and steps) else "old")
+        return states[-1]
+
+    class Trained(MemberTrainer):
+        def __init__(self, *arguments):
+            pass
+
+        def run(self) -> SimpleNamespace:
+            steps.append(1)
+            return SimpleNamespace(steps=1, resumed_at=0)
+
+        def write(self, out, result) -> dict:
+            return {}
+
+    task = Task("ct/members/00", "", None, {}, {}, {"options": MembersConfig()}, (Watched("a file", look, "old"),))
+    storage = Storage(str(tmp_path), "run")
+    failure = train(task, Trained, storage, Context()).failure
+    assert failure == (None if changes == "never" else "a file changed while the run was using it; start the run again")
+    assert task.exists(storage) == (changes == "never") and len(steps) == (changes != "before")
 
 
 # -- trainings that fail -----------------------------------------------------------------------------------------------

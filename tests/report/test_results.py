@@ -1,6 +1,7 @@
 """What a report is made of, beside scores."""
 
 import importlib.metadata
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -8,8 +9,12 @@ import pytest
 import raysed
 from raysed.config import CorpusConfig, EncoderConfig
 from raysed.context import Context
+from raysed.errors import UserError
 from raysed.make.text import sentence_table
+from raysed.plan.artefacts import ScoredModel
+from raysed.report import results
 from raysed.report.results import RunResults, versions
+from raysed.store.files import Watched
 from raysed.store.storage import Storage
 
 
@@ -30,6 +35,19 @@ def test_a_model_is_looked_at_on_many_sentences_wherever_the_corpus_is_cut(tmp_p
         found = RunResults(job, storage, [], None).sample_sentences()
         assert len(found) == len(set(found)) == least
         assert set(found) <= {*text.read_text().splitlines(), "a cat", "a dog"}
+
+
+@pytest.mark.parametrize("weights", [None, "base/encoder", "ct/members/00"])
+def test_a_model_without_weights_of_the_run_is_refused_if_the_encoder_has_changed(monkeypatch, weights):
+    """One with weights of its own needs the encoder no more."""
+    monkeypatch.setattr(results, "load_start", lambda encoder, place: ("encoder", "tokenizer"))
+    monkeypatch.setattr(results, "NativeModel", lambda *given, **named: given[:2])
+    watched = {"encoder": [Watched("the encoder", lambda: "new", "old")]}
+    config = SimpleNamespace(encoder=EncoderConfig(), resources=SimpleNamespace(encode_token_budget=1))
+    storage = SimpleNamespace(fetch=lambda name: name)
+    run = RunResults(SimpleNamespace(config=config, watched=watched), storage, [], None)
+    with nullcontext() if weights else pytest.raises(UserError, match="the encoder changed while the run"):
+        assert run.load(ScoredModel("base", "base", 0, "base/embeddings/00", (), weights)) == ("encoder", "tokenizer")
 
 
 def test_versions_are_known_where_raysed_came_with_a_job_and_is_not_installed(monkeypatch):

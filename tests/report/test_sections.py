@@ -11,7 +11,7 @@ import numpy as np
 from made_up import full_run, grid, judged, report_of, run_of, scored
 
 from raysed.commands.run import parser as run_parser
-from raysed.config import dump_config, find_config, load_config, make_config
+from raysed.config import TeacherConfig, dump_config, find_config, load_config, make_config
 from raysed.report.document import Document
 from raysed.report.section import all_sections
 from raysed.report.sections.run import how_to_repeat
@@ -171,6 +171,22 @@ def test_teachers():
     assert big[-2:] == ["90.0", "%"] and line[-2:] == ["70.00", "-"]
     models[0] |= {"trust_remote_code": True}
     assert "Code that came with the model was allowed to run: big." in report_of(teachers=models).to_markdown()
+
+
+def test_a_run_marks_teachers_whose_code_may_run():
+    about, scores = {"width": 384, "parameters": 9, "sentences_per_second": 5.0}, scored(full_run())
+    names = {"own": False, "foreign": True, "other": False, "also-foreign": True}
+    run = run_of(scores)
+    run.config.teachers = [TeacherConfig(path=name, trust_remote_code=trusted) for name, trusted in names.items()]
+    run.meta = lambda name: about
+    run.facts.shares_space_of = None
+    run.choice = SimpleNamespace(title="learner", model=SimpleNamespace(recipe="ct-sed", kind="learner", index=0))
+    run.exported_model = SimpleNamespace(encoder=SimpleNamespace(width=384), parameters=9)
+    run.speed = 5.0
+    (section,) = [section for section in all_sections() if section.name == "teachers"]
+    *teachers, own = section.data(run)
+    assert [teacher["model"] for teacher in teachers if teacher.get("trust_remote_code")] == ["foreign", "also-foreign"]
+    assert len(teachers) == 4 and "trust_remote_code" not in own
 
 
 def test_failures_and_the_exported_model():
