@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,11 @@ import pytest
 import ray
 from ray.util.queue import Queue
 
-from raysed.cluster import blocks
+from raysed.cluster import blocks, streaming
 from raysed.cluster.blocks import BlockTables, Stream, block_size, make_blocks_here
 from raysed.cluster.streaming import BlockSink, make_blocks
 from raysed.context import Context
-from raysed.data.parquet import with_column
+from raysed.data.parquet import SentenceTable, with_column
 from raysed.data.tokens import SENTENCE_SCHEMA
 from raysed.errors import RunFailed, UserError
 from raysed.graph import Task, block_name
@@ -160,6 +161,18 @@ def test_a_block_with_missing_or_repeated_rows_is_refused(storage, ids, is_keyed
     with pytest.raises(RuntimeError, match=r"^rows: the rows from \d on are not a block of \d sentences$"):
         BlockSink(tables_of(TEXT, is_keyed), storage).write([block([3, 4, 5]), block(ids)], None)
     assert list(storage.names("rows")) == ["rows/000001"]
+
+
+@pytest.mark.parametrize(("lost", "is_made"), [(0, True), (4, True), (5, False), (9, False)])
+def test_a_block_that_takes_its_workers_down_ends_the_stream(storage, tmp_path, monkeypatch, lost, is_made):
+    monkeypatch.setattr(streaming, "prepare_worker", lambda threads: None)
+    stream = stream_of(storage, tmp_path / "marks", tables_of(TEXT))
+    corpus = SentenceTable(storage.fetch("corpus"))
+    worker = streaming.MakeBlocks(stream, 0, storage, Share(1, 1, 0.0, 1), "checkpoints/rows.blocks/0", "job")
+    for _ in range(lost):  # each began the block, and was gone
+        worker._tries(3)
+    with nullcontext() if is_made else pytest.raises(RunFailed, match=rf"sentences 3 to 5 .*: {lost} workers in a row"):
+        assert worker(corpus.rows(3, 6, Lengths.columns)).num_rows == 3
 
 
 def test_a_sink_counts_rows_and_passes_over_blocks_without_any(storage):

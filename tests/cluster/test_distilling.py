@@ -166,6 +166,15 @@ def test_a_training_whose_controller_fails_is_started_again(tmp_path, caplog, tr
     assert ("placement group" in (outcomes["ct-sed/00"].failure or "")) == (failures == 3)
 
 
+def test_what_ray_train_kept_of_an_earlier_start_is_removed_before_it_starts(tmp_path, trainer_of):
+    """Or it would continue from that, instead of from our checkpoints."""
+    storage, found = Storage(str(tmp_path), "run"), []
+    storage.plain.write("train/learner/checkpoint_manager_snapshot.json", b"{}")
+    trainer_of(lambda made, attempt, events: found.append(list(storage.plain.sizes_below("train"))))
+    distil(tmp_path, [learner(tmp_path, "ct-sed")], Events())
+    assert found == [[]]
+
+
 def test_an_error_of_one_learner_is_its_outcome_and_others_go_on(tmp_path, trainer_of):
     def fit(made, attempt, events):
         if made.name == "ct-sed/00":
