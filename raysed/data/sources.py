@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from raysed.errors import UserError, first_line, public
-from raysed.store.files import check_content, connect, is_hidden
+from raysed.store.files import check_content, connect, is_hidden, refuse_loops
 from raysed.store.systems import answer
 from raysed.uris import refuse_secret
 
@@ -143,6 +143,8 @@ def readable(name: str) -> Iterator[None]:
 def _list(filesystem: pafs.FileSystem, root: str, patterns: list[str]) -> list[pafs.FileInfo]:
     """Return the files below a directory whose relative path matches; skip hidden ones."""
     deep = len(patterns) > 1 or "**" in patterns
+    if deep and isinstance(filesystem, pafs.LocalFileSystem):
+        refuse_loops(root)
     found = []
     for info in filesystem.get_file_info(pafs.FileSelector(root, allow_not_found=True, recursive=deep)):
         parts = info.path.removeprefix(root).strip("/").split("/")

@@ -213,6 +213,15 @@ def local_sizes(directory: str) -> Iterator[tuple[str, int]]:
                     yield path, os.path.getsize(path)
 
 
+def refuse_loops(directory: str) -> None:
+    """Raise UserError for a link to a directory above it: pyarrow would follow it again and again."""
+    for place, folders, _ in os.walk(directory, followlinks=True):
+        above = [os.path.realpath(each) for each in (place, *Path(place).parents)]
+        for path in (os.path.join(place, name) for name in folders):
+            if os.path.realpath(path) in above:
+                raise UserError(f"{path} is a link to a directory that it is in; remove it")
+
+
 def is_temporary(path: str) -> bool:
     """Return whether a file is still being written, or was when its process died."""
     return bool(_TEMPORARY.fullmatch(path.rpartition("/")[2]))

@@ -105,7 +105,7 @@ def test_a_limit_of_file_sizes_is_a_sentence_like_a_full_disk(storage, write):
     assert not storage.plain.sizes_below("corpus")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def silent() -> Iterator[str]:
     """A server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=100) as server:
@@ -136,7 +136,7 @@ def test_a_file_system_that_does_not_answer_is_named_and_given_up(silent, place,
     assert messages and all(message.startswith("waiting for ") and "bucket/a" in message for message in messages)
 
 
-def test_a_command_ends_though_a_library_still_systems(silent):
+def test_a_command_ends_though_a_library_still_waits(silent):
     program = "from raysed.store import systems; systems._SILENT_S = systems._ANSWER_S = 0.1; import raysed.cli; "
     command = ["status", "--storage", f"gs://anonymous@bucket/a?retry_limit_seconds=1&{silent}"]
     begin = [sys.executable, "-c", f"{program}raise SystemExit(raysed.cli.main())", *command]
@@ -150,6 +150,21 @@ def test_a_command_ends_though_a_library_still_systems(silent):
 def test_google_s_client_retries_for_seconds_unless_the_uri_says_for_how_long(place, seconds):
     for fs in (files.filesystem(place)[0], files.connect(place)[0]):
         assert fs.__reduce__()[1][0]["retry_time_limit"].total_seconds() == seconds
+
+
+@pytest.mark.parametrize("links", [{"a/up": ".."}, {"a/here": "."}, {"a/other": "../b", "b/other": "../a"}])
+def test_links_that_form_a_loop_in_a_directory_of_texts_are_refused(tmp_path, links):
+    """One to another directory is read."""
+    for name in "abc":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "texts.txt").write_text("a sentence")
+    (tmp_path / "a/more").symlink_to(tmp_path / "c")
+    assert len(find(str(tmp_path), "corpus.source", "text", HUB, several=True)) == 4
+    for path, target in links.items():
+        (tmp_path / path).symlink_to(target)
+    for item in (str(tmp_path), f"{tmp_path}/**/*.txt", f"{tmp_path}/*/*/*.txt"):
+        with pytest.raises(UserError, match=r"/(up|here|other) is a link to a directory that it is in; remove it$"):
+            find(item, "corpus.source", "text", HUB, several=True)
 
 
 LOOPS: dict[str, Callable[[Storage], object]] = {
