@@ -321,9 +321,9 @@ def distillation(*arguments: Any, **named: Any) -> Config:
     settings["sed"] = {"checkpoint": "best_on_dev"} if has_dev else {}
     directory = f"{os.path.expanduser(options.storage)}/{options.run}/given"
     if options.corpus is not None:
-        settings["corpus"] = {"source": source_of(options.corpus, f"{directory}/sentences.parquet", "corpus")}
+        settings["corpus"] = {"source": source_of(options.corpus, f"{directory}/sentences.parquet", "corpus", True)}
     if options.queries is not None:
-        sources = source_of(options.queries, f"{directory}/queries.parquet", "queries")
+        sources = source_of(options.queries, f"{directory}/queries.parquet", "queries", True)
         if len(sources) != 1:
             raise UserError("queries: pass one file of queries, or the queries themselves")
         settings.setdefault("corpus", {})["queries"] = sources[0]

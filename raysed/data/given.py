@@ -35,12 +35,13 @@ def is_row(item: Any) -> bool:
     )
 
 
-def source_of(given: Any, place: str, setting: str) -> list[str]:
+def source_of(given: Any, place: str, setting: str, is_text: bool = False) -> list[str]:
     """Return the paths to read `given` from, after writing objects to a file.
 
     `given` is a path; paths, of which at least half look like paths or exist; a `datasets.Dataset` or data frame; or
     rows: sentences, mappings by column, (text, label), or two sentences and their score. The file has the name of
     `place`, in a directory beside it that is named by the content, so other rows do not overwrite it.
+    `is_text` allows sentences and mappings only: a corpus has no place for the rest of a tuple.
     UserError if `given` is none of these, or an object while `place` is a URI.
     """
     if is_path(given):
@@ -62,7 +63,7 @@ def source_of(given: Any, place: str, setting: str) -> list[str]:
     with TemporaryDirectory(dir=path.parent) as directory:
         new = Path(directory, path.name)
         try:
-            given.to_parquet(new) if is_table else _write(chain(first, items), new, setting)
+            given.to_parquet(new) if is_table else _write(chain(first, items), new, setting, is_text)
         except UnicodeEncodeError as error:
             raise UserError(f"{error.object[:60]!r}: {half_character_in(error.object)}", setting=setting) from None
         except pa.ArrowException as error:
@@ -82,8 +83,8 @@ def _names_source(item: Any) -> bool:
     return bool(_SOURCE.fullmatch(item)) or os.path.exists(item)
 
 
-def _write(items: Iterator[Any], path: Path, setting: str) -> None:
-    others = (_row(item, place, setting) for place, item in enumerate(items))
+def _write(items: Iterator[Any], path: Path, setting: str, is_text: bool) -> None:
+    others = (_row(item, place, setting, is_text) for place, item in enumerate(items))
     if (first := next(others, None)) is None:
         raise UserError("it is empty; pass at least one row", setting=setting)
     rows = chain([first], others)
@@ -100,12 +101,12 @@ def _write(items: Iterator[Any], path: Path, setting: str) -> None:
             writer.close()
 
 
-def _row(item: Any, place: int, setting: str) -> dict[str, Any]:
+def _row(item: Any, place: int, setting: str, is_text: bool) -> dict[str, Any]:
     if isinstance(item, Mapping):
         return dict(item)
     if isinstance(item, str):
         return {"sentence": item}
-    if isinstance(item, list | tuple):
+    if isinstance(item, list | tuple) and not is_text:
         texts = [part for part in item if isinstance(part, str)]
         numbers = [float(part) for part in item if isinstance(part, Real)]
         if len(item) == 3 and len(texts) == 2 and len(numbers) == 1:
@@ -113,5 +114,6 @@ def _row(item: Any, place: int, setting: str) -> dict[str, Any]:
         text, label = (item[0], item[-1]) if len(item) == 2 else (None, None)
         if isinstance(text, str) and (isinstance(label, str | bytes) or not isinstance(label, Collection)):
             return {"text": text, "label": None if label is None or label != label else str(label)}
-    known = "a sentence, a mapping by column, (text, label), or two sentences and their score"
+    known = "a sentence, or a mapping by column"
+    known = known if is_text else "a sentence, a mapping by column, (text, label), or two sentences and their score"
     raise UserError(f"item {place} is {str(item)[:60]!r}; each must be {known}", setting=setting)

@@ -10,7 +10,7 @@ import numpy as np
 
 from raysed.config import TaskConfig
 from raysed.data.rows import Rows, Schema, read, read_lines, read_source
-from raysed.data.sources import local_file
+from raysed.data.sources import local_file, parquet_parts
 from raysed.errors import UserError, public
 from raysed.store.files import check_content, visible
 
@@ -127,7 +127,7 @@ def _read(config: TaskConfig, setting: str, split: str) -> Iterator[Rows]:
             raise UserError(f"{config.source} does not exist; use {known}", setting=setting)
         file = replace(local_file(bundled.pairs_file(split)), name=config.source)
         yield read(file, graded_schema(TaskConfig(source=config.source), setting))
-    elif os.path.isdir(path):
+    elif os.path.isdir(path) and not parquet_parts(str(path)):
         # Some copies of SentEval also have a file of all subsets.
         graded = [file for file in visible(path, "STS.input.*.txt") if file.name != "STS.input.ALL.txt"]
         if not graded:

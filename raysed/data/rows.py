@@ -3,12 +3,12 @@
 Errors name the file and the line (or row). Libraries do not count lines, so text is parsed here. File endings mean the
 same for all schemas:
 
-- `.csv` and `.tsv`: text with a header. Commas, with quoting (RFC 4180), or tabs, without, separate columns: as the
-  header shows, or else as the ending says.
+- `.csv` and `.tsv`: text with a header. Commas, with quoting (RFC 4180), or tabs, with cells that may be quoted,
+  separate columns: as the header shows, or else as the ending says.
 - `.txt`: tab-separated text without a header if the schema knows columns by position; else as `.tsv`.
 - `.jsonl`: an object per line. `.parquet`: Parquet. `.gz` may follow the endings of text.
 
-Text is UTF-8, and only a newline ends a line.
+Text is UTF-8. A newline ends a line; a carriage return does in files that end most lines so.
 """
 
 import codecs
@@ -17,6 +17,7 @@ import io
 import json
 import logging
 import re
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -48,6 +49,11 @@ _MAX_NUMBER = 1e30
 """Limit of absolute scores, far below where float64 squares overflow."""
 _SPLITS = {"train": ("train",), "dev": ("dev", "validation", "valid", "val", "trial"), "test": ("test",)}
 """Names of a split in a column `split`; SICK calls it `trial`."""
+_CELL = re.compile(r'"([^"]*(?:""[^"]*)*)"(?![^\t\n])|[^\t\n]*')
+_OPEN = re.compile(r'(?<![^\t])"[^"]*(?:""[^"]*)*\Z')
+"""A cell of tab-separated text, perhaps quoted, and a quotation mark that the text does not close."""
+_MOST_LINES = 1000
+"""In a quoted cell."""
 _Record = tuple[int, Sequence[Any] | None]
 """Number of a line or row, and its values by field."""
 
@@ -219,12 +225,13 @@ def _in_blocks(records: Iterator[_Record]) -> Iterator[tuple[Sequence[int], Sequ
 def column_names(file: File) -> list[str]:
     """Return column names; for text, the first line's cells, even if it is no header."""
     if file.ending == ".parquet":
+        file = (*file.parts, file)[0]
         with readable(file.name), file.filesystem.open_input_file(file.path) as raw:
             return pq.read_schema(raw).names
     number, line = first_filled_line(file)
     if file.ending == ".jsonl":
         return list(_json_object(line, f"{file.name}, line {number}")) if line else []
-    cells = line.split("\t")
+    cells = _tab_cells(line)
     try:
         return cells if len(cells) > 1 else next(csv.reader([line]), [])
     except csv.Error:  # no header: an overlong cell, or a carriage return
@@ -272,9 +279,10 @@ def _text_records(file: File, lines: Iterator[tuple[int, str]], schema: Schema) 
     lines, least, count = chain([(number, first)], lines), len(schema.bare), len(schema.bare)
     if separator == ",":
         cells = _comma_separated(file.name, lines, number)
+    elif schema.blanks and not separator:
+        cells = ((number, line.split()) for number, line in lines)
     else:
-        between = None if schema.blanks and not separator else "\t"
-        cells = ((number, line.split(between) if line.strip() else []) for number, line in lines)
+        cells = _tab_separated(lines, len(_tab_cells(first)) if separator else count)
     if separator:
         _, header = next(cells)
         columns = schema.columns(header, f"{file.name}, line {number}")
@@ -303,7 +311,7 @@ def _separator(file: File, schema: Schema, first: str, number: int) -> str | Non
         by_comma = next(csv.reader([first], strict=True), [])
     except csv.Error:
         by_comma = []
-    is_tabbed, is_commaed = schema.find(first.split("\t")), schema.find(by_comma)
+    is_tabbed, is_commaed = schema.find(_tab_cells(first)), schema.find(by_comma)
     is_known = is_tabbed or is_commaed or schema.loose or len(by_comma) > 1
     if not is_known and (first.count(";") > 1 or schema.find(first.split(";"))):
         raise UserError(
@@ -313,6 +321,66 @@ def _separator(file: File, schema: Schema, first: str, number: int) -> str | Non
     if (is_commaed and not is_tabbed) or (file.ending == ".csv" and "\t" not in first):
         return ","
     return None if schema.loose and not is_tabbed else "\t"
+
+
+def _tab_cells(text: str, count: int = 0, is_quoted: bool = True) -> list[str]:
+    r"""Return the cells of a row, `count` if possible, without the quotation marks of a spreadsheet or pandas.
+
+    A cell that only begins with a quotation mark is read as it stands. So is a whole quotation, unless `is_quoted`; in
+    a single column, too.
+
+    >>> _tab_cells('"a ""b"" c"\t"Go on.\t"d\te"'), _tab_cells('"Yes."')
+    (['a "b" c', '"Go on.', 'd\te'], ['"Yes."'])
+    """
+    cells = text.split("\t")
+    if '"' not in text:
+        return cells
+    if len(cells) != count or "\n" in text:
+        cells = [match[0] for match in _cells(text)]
+    is_quoted &= len(cells) > 1
+    for place, cell in enumerate(cells):
+        quoted = match[1] if (match := _CELL.fullmatch(cell)) else None
+        if quoted is not None and (is_quoted or re.search(r'["\n\t]', quoted)):
+            cells[place] = quoted.replace('""', '"')
+    return cells
+
+
+def _cells(text: str) -> Iterator[re.Match]:
+    at = 0
+    while at <= len(text):
+        match = _CELL.match(text, at)
+        yield match
+        at = match.end() + 1
+
+
+def _tab_separated(lines: Iterator[tuple[int, str]], count: int) -> Iterator[tuple[int, list[str]]]:
+    """Yield each row's first line and cells. Lines are joined within quotation marks, if that gives `count` cells.
+
+    Lines that are rows by themselves are not joined: one sentence may begin and a later one end with such a mark. Whole
+    quotations keep their marks if the first lines have such marks inside of cells: then they are text, as in STS.
+    """
+    ahead: deque[tuple[int, str]] = deque()
+    size = 0
+    while size < _BLOCK_BYTES and (line := next(lines, None)):
+        ahead.append(line)
+        size += len(line[1])
+    is_quoted = not any(match[1] is None and '"' in match[0] for match in _cells("\n".join(text for _, text in ahead)))
+    for number, text in iter(lambda: ahead.popleft() if ahead else next(lines, None), None):
+        joined, taken = [text], []
+        opened = _OPEN.search(text)
+        while opened and len(taken) < _MOST_LINES and (line := ahead.popleft() if ahead else next(lines, None)):
+            taken.append(line)
+            joined.append(line[1])
+            if '"' in line[1] and not _OPEN.match(whole := "\n".join(joined), opened.start()):
+                is_closed = _CELL.match(whole, opened.start())[1] is not None
+                opened = _OPEN.search(whole) if is_closed else None  # of another cell
+        cells = _tab_cells("\n".join(joined), count, is_quoted)
+        if taken and (
+            len(cells) != count or (count > 1 and all(len(_tab_cells(line, count)) == count for line in joined))
+        ):
+            ahead.extendleft(reversed(taken))
+            cells = _tab_cells(text, count, is_quoted)
+        yield number, cells if text.strip() else []
 
 
 def _comma_separated(name: str, lines: Iterator[tuple[int, str]], number: int) -> Iterator[tuple[int, list[str]]]:
@@ -357,11 +425,18 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
 
 
 def _lines(file: File) -> Iterator[tuple[int, str]]:
-    r"""Yield each line's number, from 1, and its text without the \n or \r\n at its end."""
+    r"""Yield each line's number, from 1, and its text without the \n or \r\n at its end.
+
+    Lines end in \r alone if the first block has more of these than of \n, as in files of old Macs and some exports.
+    """
     filesystem = file.filesystem
     with readable(file.name), filesystem.open_input_stream(file.path, buffer_size=_BUFFER_BYTES) as raw:
         stream = io.BufferedReader(raw, _BLOCK_BYTES)
-        for number, line in enumerate(iter(partial(stream.readline, _MAX_LINE_BYTES), b""), start=1):
+        start, read_line = stream.peek(), partial(stream.readline, _MAX_LINE_BYTES)
+        if start.count(b"\r") - start.count(b"\r\n") > start.count(b"\n"):
+            text = io.TextIOWrapper(stream, "latin-1")  # which reads any bytes, and turns all ends into \n
+            read_line = lambda: text.readline(_MAX_LINE_BYTES).encode("latin-1")  # noqa: E731
+        for number, line in enumerate(iter(read_line, b""), start=1):
             if len(line) == _MAX_LINE_BYTES:
                 limit = f"{_MAX_LINE_BYTES >> 20} MiB; put one sentence or record per line"
                 raise UserError(f"{file.name}, line {number} is longer than {limit}")
@@ -378,22 +453,25 @@ def _lines(file: File) -> Iterator[tuple[int, str]]:
 
 
 def _read_parquet(file: File, schema: Schema) -> Iterator[_Record]:
-    with readable(file.name), file.filesystem.open_input_file(file.path) as raw:
-        table, first = pq.ParquetFile(raw, buffer_size=_BUFFER_BYTES, pre_buffer=False), 1
-        columns = schema.columns(table.schema_arrow.names, file.name)
-        names = [name for name in dict.fromkeys(columns) if name is not None]
-        refuse_code(table.schema_arrow, file.name, names)
-        classes = _class_names(table.schema_arrow.metadata or {})
-        for batch in table.iter_batches(_BATCH_ROWS, columns=names):
-            try:
-                values = batch.to_pydict()
-            except (ValueError, OverflowError, pa.ArrowException) as error:  # such as a date beyond the year 9999
-                utf8 = isinstance(error, UnicodeDecodeError)
-                problem = "is not valid UTF-8" if utf8 else f"cannot be read: {first_line(error)}"
-                where = f"{file.name}, rows {first:,} to {first + len(batch) - 1:,}"
-                raise UserError(f"{where}: a value {problem}") from None
-            yield from _records(first, columns, values, classes)
-            first += len(batch)
+    """Yield the records of a file, or of all parts of a directory, with numbers that run on."""
+    first = 1
+    for part in file.parts or (file,):
+        with readable(part.name), part.filesystem.open_input_file(part.path) as raw:
+            table = pq.ParquetFile(raw, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+            columns = schema.columns(table.schema_arrow.names, part.name)
+            names = [name for name in dict.fromkeys(columns) if name is not None]
+            refuse_code(table.schema_arrow, part.name, names)
+            classes = _class_names(table.schema_arrow.metadata or {})
+            for batch in table.iter_batches(_BATCH_ROWS, columns=names):
+                try:
+                    values = batch.to_pydict()
+                except (ValueError, OverflowError, pa.ArrowException) as error:  # such as a date beyond the year 9999
+                    utf8 = isinstance(error, UnicodeDecodeError)
+                    problem = "is not valid UTF-8" if utf8 else f"cannot be read: {first_line(error)}"
+                    where = f"{file.name}, rows {first:,} to {first + len(batch) - 1:,}"
+                    raise UserError(f"{where}: a value {problem}") from None
+                yield from _records(first, columns, values, classes)
+                first += len(batch)
 
 
 def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:

@@ -34,14 +34,18 @@ class File:
     path: str
     size: int | None = None
     mtime_ns: int | None = None
+    parts: tuple["File", ...] = ()
+    """The Parquet files of a directory that stands for one."""
 
     @property
     def ending(self) -> str:
-        return ending(self.path)
+        return ".parquet" if self.parts else ending(self.path)
 
     def identity(self) -> dict[str, Any]:
         """Return name, size and digest, equal for copies; above 256 MiB, the time instead of a digest."""
         known = {"file": self.path.rpartition("/")[2], "size": self.size}
+        if self.parts:
+            return {**known, "parts": [part.identity() for part in self.parts]}
         if self.size > _DIGEST_BYTES:
             return {**known, "mtime_ns": self.mtime_ns}
         digest = blake2b(digest_size=8)
@@ -89,7 +93,12 @@ def find(item: str, setting: str, kind: str, hub: Hub, several: bool = False) ->
             plain = list(takewhile(lambda part: not re.search(r"[*?[]", part), parts))
             root = "/".join(plain) or ("/" if path.startswith("/") else ".")
             infos = _list(filesystem, root, parts[len(plain) :])
+        elif info.type == pafs.FileType.Directory and (parts := parquet_parts(path, filesystem)):
+            files = [File(scheme + i.path, filesystem, i.path, i.size, i.mtime_ns) for i in parts]
+            return [File(scheme + path, filesystem, path, sum(i.size for i in parts), None, tuple(files))]
     present = [i for i in infos if i.type != pafs.FileType.Directory]
+    for link in (i for i in present if i.type == pafs.FileType.NotFound):
+        check_content(link.path, setting)
     if known := [i for i in present if ending(i.path) in ENDINGS]:
         for each in known if isinstance(filesystem, pafs.LocalFileSystem) else ():
             check_content(each.path, setting)
@@ -107,8 +116,23 @@ def find(item: str, setting: str, kind: str, hub: Hub, several: bool = False) ->
         )
     if _HUB_ID.fullmatch(item) and not _FILE_ENDING.search(item):
         return [hub]
+    check_content(path, setting)  # of a link to nothing
     places = "file, directory or pattern," if several else "file"
     raise UserError(f"{public(item)} does not exist; name an existing {places} or a hub dataset", setting=setting)
+
+
+def parquet_parts(path: str, filesystem: pafs.FileSystem | None = None) -> list[pafs.FileInfo]:
+    """Return the parts of a directory that Ray Data, Spark or Dask wrote: Parquet files, and others only with a `_`.
+
+    UserError if its folders hold values of columns (`label=a/`), which the parts lack.
+    """
+    infos = _list(filesystem or pafs.LocalFileSystem(), path.rstrip("/"), ["**"])
+    parts = [info for info in infos if not info.base_name.startswith("_")]
+    if not all(ending(info.path) == ".parquet" for info in parts):
+        return []
+    if folder := next((i.path for i in parts if "=" in os.path.dirname(i.path.removeprefix(path))), None):
+        raise UserError(f"{public(folder)} is of a table in folders by a column; write the parts without partitions")
+    return sorted(parts, key=lambda info: info.path)
 
 
 def ending(path: str) -> str:
@@ -141,12 +165,16 @@ def readable(name: str) -> Iterator[None]:
 
 
 def _list(filesystem: pafs.FileSystem, root: str, patterns: list[str]) -> list[pafs.FileInfo]:
-    """Return the files below a directory whose relative path matches; skip hidden ones."""
+    """Return the files, and links to nothing, below a directory whose relative path matches; skip hidden ones."""
     deep = len(patterns) > 1 or "**" in patterns
-    if deep and isinstance(filesystem, pafs.LocalFileSystem):
+    is_local = isinstance(filesystem, pafs.LocalFileSystem)
+    if deep and is_local:
         refuse_loops(root)
-    found = []
-    for info in filesystem.get_file_info(pafs.FileSelector(root, allow_not_found=True, recursive=deep)):
+    infos, found = filesystem.get_file_info(pafs.FileSelector(root, allow_not_found=True, recursive=deep)), []
+    if is_local:  # which leaves out links to nothing
+        links = (os.path.join(folder, name) for folder, _, names in os.walk(root) for name in names)
+        infos += [pafs.FileInfo(link, pafs.FileType.NotFound) for link in links if not os.path.exists(link)]
+    for info in infos:
         parts = info.path.removeprefix(root).strip("/").split("/")
         hidden = is_hidden("/".join(parts))
         if info.type != pafs.FileType.Directory and not hidden and _matches(parts, patterns):

@@ -312,6 +312,8 @@ def check_content(path: str | Path, setting: str | None = None, unread: Containe
             is_file, problem = os.path.isfile(file), None
             if os.path.exists(file) and not (is_file or os.path.isdir(file)):
                 problem = "is neither a file nor a directory; name one of these"
+            elif os.path.islink(file) and not os.path.exists(file):
+                problem = "is a link to nothing; get the file that it stands for, as with dvc pull or git annex get"
             elif is_file and file.stat().st_size < _MAX_POINTER_BYTES and file.read_bytes().startswith(_POINTER):
                 problem = "is a Git LFS pointer; run git lfs pull to get the file"
             elif file.suffix == ".arrow":

@@ -36,6 +36,15 @@ def test_rows_of_each_kind_get_the_names_that_readers_know(tmp_path):
     assert {file.name for file in path.parent.rglob("*.*")} == {"x.parquet"}, "nothing half-written"
 
 
+@pytest.mark.parametrize(
+    "rows", [[("It rains.", "Rain falls.")], [("It rains.", 3)], ROWS, [["a", "b", "c"]], ["It rains.", ("a", "b")]]
+)
+def test_a_corpus_of_tuples_is_refused(tmp_path, rows):
+    """All but the first text would be dropped."""
+    with pytest.raises(UserError, match=r"^corpus: item . is .*; each must be a sentence, or a mapping by column$"):
+        source_of(rows, str(tmp_path / "x.parquet"), "corpus", is_text=True)
+
+
 def test_an_iterator_is_written_in_blocks(tmp_path):
     (source,) = source_of((f"Sentence {i}." for i in range(25_000)), str(tmp_path / "x.parquet"), "sentences")
     file = pq.ParquetFile(source)

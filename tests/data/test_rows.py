@@ -2,16 +2,20 @@
 
 import gzip
 import json
+import shutil
 import tracemalloc
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raysed.config import CorpusConfig
-from raysed.data.corpus import CorpusReport, sentence_chunks
+from raysed.config import CorpusConfig, PairSource, TaskConfig, ViewsConfig, make_config
+from raysed.data.corpus import CorpusReport, query_chunks, sentence_chunks
+from raysed.data.pairs import load_graded, load_nli, load_views
 from raysed.data.rows import Schema, column_names, read, rows
-from raysed.data.sources import local_file
+from raysed.data.sources import Hub, find, local_file
+from raysed.errors import UserError
+from raysed.score.tasks import Evaluation, load_any_task
 
 DOCUMENTS = Schema(
     "retrieval.corpus",
@@ -115,6 +119,120 @@ def test_blocks_of_long_lines_are_bounded_by_their_size(tmp_path, ending):
     schema = Schema("x", "sentences", {("s",): [("sentence",)]}, "sentence", bare=("s",))
     sizes = [sum(map(len, block.columns["s"])) for block in rows(local_file(path), schema)]
     assert sum(sizes) == 81_000_000 and max(sizes) < 18e6
+
+
+PAIRS = Schema("tasks", "pairs", {("a", "b"): [("a", "b")], ("n",): [("n",)]}, "a, b and n", text=("a", "b"))
+SENTENCES = Schema("corpus", "sentences", {("s",): [("sentence",)]}, "sentence", text=("s",), bare=("s",))
+
+
+@pytest.mark.parametrize(
+    ("text", "rows_"),
+    [
+        ('a\tb\tn\n"one\ntwo"\t"he said ""hi"""\t3\nu\tv\t4\n', [("one\ntwo", 'he said "hi"', "3"), ("u", "v", "4")]),
+        ('"a"\t"b"\t"n"\n"1\t2"\t"x\n\ny"\t"3\n"\n', [("1\t2", "x\n\ny", "3\n")]),
+        ('n\ta\tb\n1\tx\t"first\nsecond"\n2\tu\tv', [("x", "first\nsecond", "1"), ("u", "v", "2")]),
+        ('n\ta\tb\n3\tx\t"I am.\n2\ty\tIt ended."\n', [("x", '"I am.', "3"), ("y", 'It ended."', "2")]),
+        ('a\tb\tn\n"Go on\tx\t1\n"She\tsays "no"\t2\n', [('"Go on', "x", "1"), ('"She', 'says "no"', "2")]),
+        ('a\tb\tn\n"Oh!\tYou!"\t1\n"a" b\t"So."\t2\n', [('"Oh!', 'You!"', "1"), ('"a" b', '"So."', "2")]),
+        ('a\tb\tn\n"Rain, and wind."\t""\t1\n', [("Rain, and wind.", "", "1")]),
+    ],
+    ids=["pandas", "all quoted", "last column", "quotations over rows", "not closed", "as in STS", "a spreadsheet"],
+)
+def test_cells_in_quotation_marks_are_those_of_a_spreadsheet(tmp_path, text, rows_):
+    columns = read(local_file(write(tmp_path / "a.tsv", text)), PAIRS).columns
+    assert list(zip(*columns.values())) == rows_
+
+
+def test_pandas_reads_back_what_it_wrote(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    texts = ["plain", "two\nlines", 'a "b" c', "a\ttab", '"quoted"', "end\n", '"\n"']
+    for columns in ({"sentence": texts}, {"sentence": texts, "n": range(7)}, {"n": range(7), "sentence": texts}):
+        for quoting in (0, 1):
+            pandas.DataFrame(columns).to_csv(tmp_path / "a.tsv", sep="\t", index=False, quoting=quoting)
+            assert read(local_file(tmp_path / "a.tsv"), SENTENCES).columns["s"] == texts
+
+
+@pytest.mark.parametrize("ends", ["\r", "\r\n"], ids=repr)
+@pytest.mark.parametrize("last", ["", "\n"], ids=repr)
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("a.txt", ["one", "", "zwölf"]),
+        ("a.tsv", ["id\tsentence", "1\tone", "", "2\tzwölf"]),
+        ("a.csv", ["id,sentence", "1,one", "", '2,"zwölf"']),
+        ("a.jsonl", ['{"sentence": "one"}', "", '{"sentence": "zwölf"}']),
+    ],
+)
+def test_carriage_returns_end_lines_where_most_lines_end_so(tmp_path, name, lines, ends, last):
+    data = (ends.join(lines) + last).encode()
+    for path in (write(tmp_path / name, data), write(tmp_path / f"{name}.gz", gzip.compress(data))):
+        table = read(local_file(path), SENTENCES)
+        assert list(filter(None, table.columns["s"])) == ["one", "zwölf"]
+        assert table.numbers[-1] == len(lines)
+
+
+def parts(path, rows_=30):
+    """What Spark writes, and Ray Data and Dask in other names."""
+    names = [("part-00000-a.snappy.parquet", 10), ("part-00001-a.snappy.parquet", 0), ("part.2.parquet", rows_ - 10)]
+    path.mkdir()
+    first = 0
+    for name, count in names:
+        columns = {"sentence1": [f"a{i}" for i in range(first, first + count)]}
+        columns |= {"sentence2": [f"b{i}" for i in range(first, first + count)]}
+        columns |= {"score": [float(i % 6) for i in range(first, first + count)], "label": ["entailment"] * count}
+        columns |= {"text": columns["sentence1"], "id": [str(i) for i in range(first, first + count)]}
+        types = {"score": pa.float64()}
+        schema = pa.schema([(key, types.get(key, pa.string())) for key in columns])
+        pq.write_table(pa.table(columns, schema), path / name)
+        first += count
+    for other in ("_SUCCESS", "_metadata", ".part-00000.crc", "._part-00000-a.snappy.parquet"):
+        write(path / other, b"\0")
+    return path
+
+
+def as_dev(path):
+    block = {"tasks": {"d": {"source": str(path)}}, "dev": "d"}
+    return len(Evaluation.load(make_config({"evaluation": block}).evaluation).tasks["d"].items())
+
+
+@pytest.mark.parametrize(
+    "read_rows",
+    [
+        lambda path: len(load_any_task("t", TaskConfig(source=str(path))).items()),
+        as_dev,
+        lambda path: len(load_graded([TaskConfig(source=str(path))])),
+        lambda path: len(load_nli([PairSource(source=str(path))])),
+        lambda path: len(load_views(ViewsConfig(files=[str(path)]))),
+        lambda path: len(corpus(path)),
+        lambda path: sum(map(len, query_chunks(CorpusConfig(queries=str(path)), CorpusReport()))),
+        lambda path: len(read(find(path.as_uri(), "s", "texts", Hub("a", None, "test"))[0], DOCUMENTS)),
+    ],
+    ids=["task", "dev", "sts", "nli", "views", "corpus", "queries", "documents by URI"],
+)
+@pytest.mark.parametrize("name", ["pairs", "pairs.parquet"])
+def test_a_directory_of_parts_is_a_parquet_file(tmp_path, read_rows, name):
+    assert read_rows(parts(tmp_path / name)) == 30
+
+
+def test_a_table_in_folders_by_a_column_is_refused(tmp_path):
+    path = parts(tmp_path / "pairs")
+    (path / "split=test").mkdir()
+    shutil.copy(path / "part.2.parquet", path / "split=test")
+    with pytest.raises(UserError, match=r"split=test/part\.2\.parquet is of a table in folders by a column"):
+        load_any_task("t", TaskConfig(source=str(path)))
+
+
+@pytest.mark.parametrize("name", ["a.txt", "b/a.jsonl", "parts", "corpus.jsonl", "x.parquet"])
+def test_links_to_nothing_are_named(tmp_path, name):
+    """DVC and git-annex leave them where the content has not been fetched."""
+    write(tmp_path / "other.txt", "It rains.\n")
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).symlink_to("/nowhere/content")
+    for source in (tmp_path, tmp_path / name, f"{tmp_path}/**"):
+        with pytest.raises(UserError, match=f"{name} is a link to nothing; get the file that it stands for"):
+            corpus(source)
+    with pytest.raises(UserError, match=f"{name} is a link to nothing"):
+        load_any_task("t", TaskConfig(source=str(tmp_path / name)))
 
 
 def test_metadata_of_another_program_does_not_matter(tmp_path):

@@ -17,7 +17,7 @@ from raysed.data.corpus import clean
 from raysed.data.parquet import open_storage
 from raysed.errors import UserError
 from raysed.model.teacher import Teacher
-from raysed.store.files import check_content, digest_of
+from raysed.store.files import check_content, digest_of, visible
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,8 @@ class EmbeddingFile(Teacher):
     @classmethod
     def takes(cls, path: str) -> bool:
         directory = Path(os.path.expanduser(path))
-        return path.endswith(".parquet") or (any(directory.glob("*.parquet")) and not (directory / _CONFIG).exists())
+        is_directory = os.path.isdir(directory) and not (directory / _CONFIG).exists()
+        return path.endswith(".parquet") or (is_directory and bool(visible(directory, "*.parquet")))
 
     @cached_property
     def identity(self) -> str:
@@ -56,7 +57,7 @@ class EmbeddingFile(Teacher):
     @cached_property
     def _paths(self) -> list[Path]:
         path = Path(os.path.expanduser(self.config.path))
-        paths = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+        paths = visible(path, "*.parquet") if path.is_dir() else [path]
         if not paths or not all(each.is_file() for each in paths):
             raise self._refused("is neither a file nor a directory of .parquet files")
         for each in paths:

@@ -11,7 +11,7 @@ from raysed.bundled import PREFIX
 from raysed.config import TaskConfig
 from raysed.data.graded import graded_schema
 from raysed.data.rows import Schema, column_names, read_source
-from raysed.data.sources import Hub, ending, find
+from raysed.data.sources import Hub, ending, find, parquet_parts
 from raysed.errors import UserError
 from raysed.score.kinds import EvaluationTask
 
@@ -90,7 +90,8 @@ class LabelledTask(EvaluationTask):
         """Return whether the file has a column of texts and one of labels, but no pairs of sentences with a score."""
         if config.queries or config.qrels or config.source.startswith(PREFIX):
             return False
-        if os.path.isdir(os.path.expanduser(config.source)) or ending(config.source) == ".txt":
+        path = os.path.expanduser(config.source)
+        if ending(path) == ".txt" or (os.path.isdir(path) and not parquet_parts(path)):
             return False
         hub = Hub(config.source, config.config_name, config.split or "test")
         (source,) = find(config.source, setting, "a task", hub)
