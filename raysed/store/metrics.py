@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import sys
 import time
 import warnings
@@ -40,8 +39,10 @@ class MetricsLog:
         with disk_errors(self._place):
             if storage.is_local:
                 self._directory = Path(self._place)
-                shutil.rmtree(self._directory, ignore_errors=True)
-                self._directory.mkdir(parents=True)
+                self._directory.mkdir(parents=True, exist_ok=True)
+                for pattern in ("events.out.tfevents.*", "metrics.jsonl"):  # others are a user's
+                    for path in self._directory.glob(pattern):
+                        path.unlink(missing_ok=True)
             else:
                 self._directory = self._ending.enter_context(cache.half_written())
                 self._ending.enter_context(repeating(self._copy, _COPY_S))

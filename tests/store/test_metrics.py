@@ -56,18 +56,20 @@ def test_a_log_is_json_lines_and_tensorboard_events(tmp_path):
 
 
 def test_a_training_that_continues_writes_each_step_once(tmp_path):
-    """It hands its whole history in again."""
+    """It hands its whole history in again. A user's files in its directory stay."""
     storage = Storage(str(tmp_path), "run")
     with pytest.raises(RuntimeError), MetricsLog(storage, "ct/members/00") as metrics:
         metrics.write(HISTORY[0])
         raise RuntimeError("killed")
     directory = tmp_path / "run/logs/ct/members/00"
+    (directory / "notes.md").write_text("a user's")
     (events_file,) = directory.glob("events*")
     events_file.rename(directory / "events.out.tfevents.1.earlier")  # as if it had started in another second
     longer = [*HISTORY, {"step": 30, "loss": 0.125, "learning_rate": 8e-6}]
     with MetricsLog(storage, "ct/members/00") as metrics:
         for entry in longer:
             metrics.write(entry)
+    assert (directory / "notes.md").read_text() == "a user's"
     assert_complete(directory, longer)
 
 
