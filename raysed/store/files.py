@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0)
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _LASTING = (*_FULL, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
 """Errors that waiting does not fix."""
 _GCS_RETRIES = "retry_limit_seconds=20"
@@ -194,32 +194,30 @@ def connect(uri: str) -> tuple[pafs.FileSystem, str]:
 
 
 def local_sizes(directory: str) -> Iterator[tuple[str, int]]:
-    """Yield the files below a local directory and their bytes. Follow links, but enter no directory twice."""
-    waiting, entered = [directory], set()
-    while waiting:
-        place = waiting.pop()
-        try:
-            found, children = os.stat(place), sorted(os.listdir(place))
-        except FileNotFoundError:
-            continue
-        if (found.st_dev, found.st_ino) in entered:
-            continue
-        entered.add((found.st_dev, found.st_ino))
-        for path in (os.path.join(place, child) for child in children):
-            if os.path.isdir(path):  # those behind links come last
-                waiting.insert(0 if os.path.islink(path) else len(waiting), path)
-            elif os.path.isfile(path):
-                with suppress(*_MISSING):
+    """Yield the files below a local directory and their bytes. Follow links, except to a directory that they are in."""
+    for place, folders, names in os.walk(directory, onerror=_raise, followlinks=True):
+        folders[:] = [name for name in folders if not _leads_up(os.path.join(place, name))]
+        for path in (os.path.join(place, name) for name in names):
+            with suppress(*_MISSING):
+                if os.path.isfile(path):
                     yield path, os.path.getsize(path)
 
 
 def refuse_loops(directory: str) -> None:
-    """Raise UserError for a link to a directory above it: pyarrow would follow it again and again."""
+    """Raise UserError for a link to a directory that it is in: pyarrow would follow it again and again."""
     for place, folders, _ in os.walk(directory, followlinks=True):
-        above = [os.path.realpath(each) for each in (place, *Path(place).parents)]
         for path in (os.path.join(place, name) for name in folders):
-            if os.path.realpath(path) in above:
+            if _leads_up(path):
                 raise UserError(f"{path} is a link to a directory that it is in; remove it")
+
+
+def _leads_up(path: str) -> bool:
+    return os.path.islink(path) and os.path.realpath(path) in map(os.path.realpath, Path(path).parents)
+
+
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def is_temporary(path: str) -> bool:

@@ -325,7 +325,6 @@ class Storage:
                     raise UserError(problem) from None
                 with disk_errors(str(self), is_any=True):
                     os.truncate(file.fileno(), os.pwrite(file.fileno(), claim, 0))
-                    os.fsync(file)
             else:
                 self.check_access()
                 with disk_errors(str(self), is_any=True):

@@ -38,7 +38,7 @@ def answer(access: Callable[[], _Result], where: str) -> _Result:
     try:
         return future.result(_ANSWER_S - _SILENT_S)
     except NoAnswer:
-        raise TimeoutError(errno.ETIMEDOUT, f"it does not answer within {_ANSWER_S:g} s") from None
+        raise TimeoutError(f"it does not answer within {_ANSWER_S:g} s") from None
 
 
 def are_unanswered() -> bool:

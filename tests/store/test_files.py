@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -44,8 +43,8 @@ def warnings_are_new(caplog):
     caplog.set_level(logging.WARNING)
 
 
-def is_directory(file: Any) -> bool:
-    return stat.S_ISDIR(os.fstat(file if isinstance(file, int) else file.fileno()).st_mode)
+def is_directory(file: int) -> bool:
+    return stat.S_ISDIR(os.fstat(file).st_mode)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOLCK])
@@ -138,9 +137,9 @@ def test_a_file_system_that_does_not_answer_is_named_and_given_up(silent, place,
 
 def test_a_command_ends_though_a_library_still_waits(silent):
     program = "from raysed.store import systems; systems._SILENT_S = systems._ANSWER_S = 0.1; import raysed.cli; "
-    command = ["status", "--storage", f"gs://anonymous@bucket/a?retry_limit_seconds=1&{silent}"]
+    command = ["status", "--storage", f"gs://anonymous@bucket/a?{silent}"]
     begin = [sys.executable, "-c", f"{program}raise SystemExit(raysed.cli.main())", *command]
-    done = subprocess.run(begin, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(begin, cwd=ROOT, capture_output=True, text=True, timeout=30)
     assert done.returncode == 2 and "does not answer within 0.1 s" in done.stderr
 
 
@@ -177,7 +176,7 @@ LOOPS: dict[str, Callable[[Storage], object]] = {
 
 @pytest.mark.parametrize("look", LOOPS.values(), ids=LOOPS)
 def test_links_that_form_a_loop_end(storage, tmp_path, monkeypatch, look):
-    """Two links upwards are 2 ** 40 paths. What is behind a link elsewhere counts, and every directory once."""
+    """Two links upwards are 2 ** 40 paths. What is behind a link elsewhere counts."""
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
     storage.commit("corpus", lambda path: (path / "a").write_text("x"), {})
     (tmp_path / "other").mkdir()
