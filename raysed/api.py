@@ -194,11 +194,15 @@ def run(
         >>> result = raysed.run("quickstart")  # doctest: +SKIP
         >>> result.scores["ct-sed-flow/learner"]["mean"]  # doctest: +SKIP
     """
+    return run_config(_config_of(config), verbose, take_over)
+
+
+def _config_of(config: Any) -> Config:
+    if isinstance(config, Config):
+        return config
     if isinstance(config, str | os.PathLike):
-        config = load_config(find_config(os.fspath(config)))
-    elif not isinstance(config, Config):
-        config = make_config(config)
-    return run_config(config, verbose, take_over)
+        return load_config(find_config(os.fspath(config)))
+    return make_config(config)
 
 
 def run_config(config: Config, verbose: bool, take_over: bool = False, starts_ray: bool = False) -> Result:
@@ -215,8 +219,11 @@ def run_config(config: Config, verbose: bool, take_over: bool = False, starts_ra
     return Result(Storage(config.storage, config.run), config.encoder.trust_remote_code)
 
 
-def check(config: Config) -> None:
+def check(config: Config | Mapping[str, Any] | str | os.PathLike) -> None:
     """Check all settings and inputs of a run, without training or starting Ray.
+
+    Args:
+        config: as for `run`.
 
     Raises:
         UserError: a setting or input is wrong.
@@ -224,6 +231,7 @@ def check(config: Config) -> None:
     from raysed.plan.consistency import check_settings
     from raysed.process import prepare_process
 
+    config = _config_of(config)
     check_settings(config)  # before the heavy libraries, which take seconds
     prepare_process()
 
@@ -310,6 +318,11 @@ def distillation(*arguments: Any, **named: Any) -> Config:
     bound = signature(distill).bind(*arguments, **named)
     bound.apply_defaults()
     options = SimpleNamespace(**bound.arguments)
+    for name, value in bound.arguments.items():
+        if isinstance(value, str) and not value:
+            raise UserError("it is empty; leave it out, or name something", setting=name)
+    if not isinstance(options.settings, Mapping | None):
+        raise UserError("it must be a mapping, such as {'sed': {'epochs': 2}}", setting="settings")
     settings: dict[str, Any] = {"run": options.run, "storage": options.storage}
     make_config(settings)  # check the run's directory before writing there
     defaults, has_dev = load_config(find_config("distill")), options.dev is not None
@@ -350,7 +363,7 @@ def _learner(
     if isinstance(keep_layers, int) and encoder["path"] not in teachers:
         return {**encoder, "model_kwargs": {"num_hidden_layers": keep_layers}}
     if keep_layers is not None:
-        encoder["keep_layers"] = keep_layers if isinstance(keep_layers, int) else list(keep_layers)
+        encoder["keep_layers"] = list(keep_layers) if isinstance(keep_layers, Iterable) else keep_layers
     return encoder
 
 
@@ -411,6 +424,8 @@ def evaluate(models: Any, tasks: Any, dev: Any = None) -> Comparison:
     quiet_libraries()
     objects: dict[str, Any] = {}  # not `given_objects`: a run may be at work in another thread
     teachers = models_to_compare([settings_of(model, objects) for model in _as_list(models)])
+    if not teachers:
+        raise UserError("models: none given; pass at least one")
     with tempfile.TemporaryDirectory() as directory:
         sources = _sources(dev, tasks, directory)
         if len(sources) <= (dev is not None):

@@ -20,6 +20,7 @@ from raysed.errors import RunFailed, UserError, first_line
 from raysed.store import systems
 from raysed.store.metrics import notes_shown
 from raysed.store.text import printable
+from raysed.uris import half_character_in
 
 if TYPE_CHECKING:
     from raysed.api import Result
@@ -84,6 +85,7 @@ def main_of(
     atexit.register(gc.freeze)  # or Python spends a second or two at exit collecting torch's objects
     try:
         with notes_shown(level=level), interrupts.errors_are_stops():
+            _check_values(parsed)
             return job(parsed) or 0
     except (UserError, RunFailed, MemoryError) as error:
         is_mistake = isinstance(error, UserError)
@@ -102,6 +104,17 @@ def main_of(
             print(f"\nStopped. {after_stop}", file=sys.stderr)
             print(end="", flush=True)
         return code
+
+
+def _check_values(parsed: argparse.Namespace) -> None:
+    """Refuse empty values, which would silently mean the default, and names that are not UTF-8."""
+    for name, value in vars(parsed).items():
+        for text in value if isinstance(value, list) else [value]:
+            option = {"tasks": "--task", "overrides": "--set"}.get(name, f"--{name.replace('_', '-')}")
+            if text == "":
+                raise UserError(f"{option} is empty; leave it out, or name something")
+            if half_character_in(str(text)):
+                raise UserError(f"{option} {str(text)!r} is not UTF-8; rename it")
 
 
 def check_output(path: Path) -> None:

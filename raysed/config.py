@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 from urllib.parse import quote
 
-import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -30,7 +29,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from raysed.config_text import SECRET, apply_override, explain, read_settings
+from raysed.config_text import SECRET, apply_override, dump, explain, read_settings
 from raysed.errors import UserError
 from raysed.registry import stages, stages_of_pairs
 from raysed.uris import names_secret, secret_in
@@ -674,6 +673,9 @@ def make_config(data: Mapping[str, Any]) -> "Config":
         ...
     raysed.errors.UserError: unknown setting ct.step: did you mean ct.steps?
     """
+    if not isinstance(data, Mapping):
+        kinds = "a mapping of settings, the path of a YAML file, or the name of a config"
+        raise UserError(f"a config is {kinds}, not of type {type(data).__name__}")
     try:
         return _config().model_validate(data)
     except ValidationError as error:
@@ -682,7 +684,7 @@ def make_config(data: Mapping[str, Any]) -> "Config":
 
 def dump_config(config: "Config") -> str:
     """Return the resolved configuration as YAML."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+    return dump(config.model_dump(mode="json"))
 
 
 def stable_hash(value: Any) -> str:

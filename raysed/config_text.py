@@ -1,6 +1,7 @@
 """Read settings from YAML files and overrides, and explain mistakes in one sentence."""
 
 import difflib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -13,6 +14,12 @@ from raysed.errors import UserError, first_line, public
 SECRET = "secret"
 """Kind of error whose message must not repeat the value."""
 _LONGEST_TEXT, _MOST_VALUES, _DEEPEST = 200_000, 100_000, 30
+_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+_NUMBERS = {
+    _INT: r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
+    _FLOAT: r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+}
+"""Of YAML 1.2. PyYAML has those of YAML 1.1, for which 010 is 8 and 1:30 is 90."""
 BASED_ON = "based_on"
 """Key that names another config file, whose settings this file overrides."""
 
@@ -104,6 +111,28 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.MarkedYAMLError(problem=f"{_short(key.value)} is given twice", problem_mark=key.start_mark)
             known.add(key.value)
         return node
+
+
+class _Dumper(yaml.SafeDumper):
+    """Puts text that `_Loader` would read as a number in quotation marks."""
+
+
+def _resolve_numbers(kind: Any) -> None:
+    for first, resolvers in kind.yaml_implicit_resolvers.items():
+        kept = [each for each in resolvers if each[0] not in (_INT, _FLOAT)]
+        kind.yaml_implicit_resolvers = {**kind.yaml_implicit_resolvers, first: kept}
+    for tag, pattern in _NUMBERS.items():
+        kind.add_implicit_resolver(tag, re.compile(rf"(?:{pattern})\Z"), list("-+.0123456789"))
+
+
+_resolve_numbers(_Loader)
+_resolve_numbers(_Dumper)
+_Loader.add_constructor(_INT, lambda _, node: int(node.value, 0 if node.value[:2] in ("0o", "0x") else 10))
+
+
+def dump(data: Any) -> str:
+    """Return settings as YAML that `read_settings` reads back."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False)
 
 
 def _parse(text: str) -> Any:

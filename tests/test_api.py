@@ -19,6 +19,7 @@ from raysed.errors import UserError
 from raysed.model.teacher import load_teacher
 from raysed.model.teachers.python import given_objects
 from raysed.plan.consistency import check_settings
+from raysed.ray import MeanOfTeachers
 from raysed.store.storage import Storage
 
 PAIRS = [("A cat.", "A pet.", 3.0), ("A cat.", "It rains.", 0.0)]
@@ -272,6 +273,30 @@ def test_evaluate_takes_objects():
     assert str(scores).split()[:3] == ["mean", "dev", "mine"] and "\nby_words  " in str(scores)
     assert scores.to_pandas().loc["by_words", "mine"] == scores["by_words"]["mine"]
     assert "gain over the best teacher" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: raysed.distill("A", "c.txt", settings="abc"), "settings: it must be a mapping"),
+        (lambda: raysed.distill("A", "c.txt", settings=[("sed", {})]), "settings: it must be a mapping"),
+        (lambda: raysed.distill("A", "c.txt", "A", keep_layers=1.5), "setting encoder.keep_layers: .*1.5"),
+        (lambda: raysed.distill("A", "c.txt", learner=""), "learner: it is empty"),
+        (lambda: raysed.distill("A", "c.txt", storage=""), "storage: it is empty"),
+        (lambda: raysed.distill("", "c.txt"), "teachers: it is empty"),
+        (lambda: raysed.check(5), "a config is a mapping of settings, .* not of type int"),
+        (lambda: raysed.check({"ct": {"steps": "x"}}), "setting ct.steps: "),
+        (lambda: raysed.check("no-such"), "--config no-such: there is no file"),
+        (lambda: raysed.run(None), "a config is a mapping of settings, .* not of type NoneType"),
+        (lambda: raysed.run([1]), "a config is a mapping of settings, .* not of type list"),
+        (lambda: raysed.evaluate([], "bundled:generated-dev"), "models: none given"),
+        (lambda: MeanOfTeachers(5), "models must be a list"),
+    ],
+)
+def test_mistakes_in_arguments_are_sentences(tmp_path, monkeypatch, call, said):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=f"^{said}"):
+        call()
 
 
 @pytest.mark.parametrize("tasks", [None, [], {}])

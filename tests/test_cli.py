@@ -132,6 +132,26 @@ def test_an_unknown_command_is_a_users_mistake(raysed):
     assert raysed()[0] == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["distill", "--teachers", "A", "--corpus", "c.txt", "--learner", ""], "--learner is empty"),
+        (["run", "--storage", ""], "--storage is empty"),
+        (["run", "--run", ""], "--run is empty"),
+        (["status", "--storage", ""], "--storage is empty"),
+        (["evaluate", "--models", "A", "", "--task", "t.csv"], "--models is empty"),
+        (["evaluate", "--models", "A", "--task", ""], "--task is empty"),
+        (["evaluate", "--models", "caf\udce9", "--task", "t.csv"], "--models 'caf\\udce9' is not UTF-8"),
+        (["distill", "--teachers", "caf\udce9", "--corpus", "c.txt"], "--teachers 'caf\\udce9' is not UTF-8"),
+        (["run", "--set", "encoder.path=caf\udce9"], "--set 'encoder.path=caf\\udce9' is not UTF-8"),
+    ],
+)
+def test_values_that_are_empty_or_not_utf8_are_refused(raysed, words, said):
+    """An empty value, as of a variable of the shell that is not set, would silently mean the default."""
+    code, _, wrong = raysed(*words)
+    assert code == 2 and wrong.startswith(f"error: {said}")
+
+
 def test_a_script_does_what_the_command_does(raysed, tmp_path):
     """From another directory, with nothing on the terminal but the sentence."""
     words = ["--set", "ct.step=5"]

@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import math
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from raysed.config import (
     replace_sources,
     stable_hash,
 )
+from raysed.config_text import apply_override, dump
 from raysed.errors import UserError
 from raysed.plan.consistency import check_settings
 
@@ -79,6 +81,31 @@ def test_overrides(item, setting, value):
     for name in setting.split("."):
         found = getattr(found, name)
     assert found == value and type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *(("010", 10), ("-07", -7), ("0o10", 8), ("0x1F", 31), ("+3", 3)),
+        *(("1:30", "1:30"), ("1:30.5", "1:30.5"), ("1_000", "1_000"), ("0b1", "0b1"), ("-0x1", "-0x1")),
+        *(("1e-2", 0.01), (".5", 0.5), ("2.", 2.0), ("1E3", 1000.0), ("-.inf", -math.inf), ("1.2.3", "1.2.3")),
+        *(("'010'", "010"), ("'1e3'", "1e3"), ("'0o10'", "0o10"), ("abc", "abc"), ("+", "+"), ("true", True)),
+    ],
+)
+def test_numbers_are_those_of_yaml_1_2(text, value):
+    """YAML 1.1 takes 010 for 8 and 1:30 for 90. What is dumped is read back."""
+    data: dict = {}
+    apply_override(data, f"x={text}")
+    assert data == {"x": value} and type(data["x"]) is type(value)
+    again: dict = {}
+    apply_override(again, dump(data).replace(": ", "=", 1))
+    assert again == data
+
+
+@pytest.mark.parametrize("setting", ["ct.steps", "seed", "sed.learning_rate"])
+def test_times_are_no_numbers(setting):
+    with pytest.raises(UserError, match=rf"^setting {setting}: .*\(got '1:30'\)$"):
+        load_config(None, [f"{setting}=1:30"])
 
 
 def test_overrides_reach_into_tasks_and_the_last_one_wins(tmp_path):

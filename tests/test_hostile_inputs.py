@@ -99,7 +99,7 @@ bsl.views=[] -> setting bsl.views: list at least one, and each once (got [])
 encoder.keep_layers=[2, 0] -> setting encoder.keep_layers: name each once and in ascending order (got [2, 0])
 MINE.score_range=[5, 0] -> setting MINE.score_range: write the lowest score first, ... (got [5, 0])
 MINE.kind=pears -> MINE.kind: ...'pears'; write one of neighbours, pairs, ...
-sts.epochs=1e308 -> setting sts.epochs: it is larger than 1e+18 (got '1e308')
+sts.epochs=1e308 -> setting sts.epochs: it is larger than 1e+18 (got 1e+308)
 corpus.sentences=1«0»30 -> setting corpus.sentences: it is larger than 1e+18 (got 1000...)
 # what would be listed before anybody could stop it
 members.count=1000000000 -> setting members.count: input should be less than or equal to 1000 ...

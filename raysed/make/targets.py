@@ -346,7 +346,7 @@ class MeanOfTeachers:
         device: str | None = None,
         precision: Precision = "fp32",
     ):
-        if isinstance(models, str | PathLike | Teacher) or not models:
+        if isinstance(models, str | PathLike | Teacher) or not isinstance(models, Sequence) or not models:
             raise UserError("models must be a list of at least one model")
         self._embedders = [Embedder(model, column, output, device, precision) for model in models]
         self._output, first = output, self._embedders[0]
