@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -45,6 +46,8 @@ class Lengths:
             raise RuntimeError("a planted mistake")
         if behaves == "lost" and marks.read_text().split().count(str(ids[0])) == 1:
             os._exit(1)
+        if behaves == "late":
+            time.sleep(3)
         lengths = [[len(sentence), -len(sentence)] for sentence in rows["sentence"].to_pylist()]
         return with_column(rows, "target", np.array(lengths, np.float32))
 
@@ -74,11 +77,11 @@ def storage(tmp_path) -> Storage:
     return storage
 
 
-def on_ray(stream: Stream, storage: Storage, on_block) -> None:
+def on_ray(stream: Stream, storage: Storage, on_block, gpus: float = 0.0) -> None:
     """Makes blocks with Ray's actors, which hold all of its CPUs."""
     queue = Queue(actor_options={"num_cpus": 0})
     on_event = lambda name, event: on_block(event["rows"], event["made"])  # noqa: E731
-    make_blocks(stream, storage, Share(2, 1, 0.0, 1), queue, on_event)
+    make_blocks(stream, storage, Share(2, 1, gpus, 1), queue, on_event)
 
 
 @pytest.fixture(params=["here", pytest.param("on Ray", marks=[pytest.mark.cluster, pytest.mark.more])])
