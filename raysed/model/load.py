@@ -137,11 +137,14 @@ def load_model(
 
 
 def _check_kind(directory: Path, name: str) -> None:
-    """Refuse models marked as another kind; warn that a classifier's head is ignored.
+    """Refuse models marked as another kind; warn that a classifier's head or another similarity is ignored.
 
     Unmarked classifiers are accepted: nothing tells a reranker from an encoder that was trained as a classifier.
     """
-    kind = read_settings(directory / SETTINGS).get("model_type", "SentenceTransformer")
+    settings = read_settings(directory / SETTINGS)
+    kind, similarity = settings.get("model_type", "SentenceTransformer"), settings.get("similarity_fn_name")
+    if similarity not in (None, "cosine"):
+        log.info("%s is made for the similarity %s, but raysed compares by cosine", name, similarity)
     config = read_settings(directory / "config.json")
     head = re.search(r"\w+For(Sequence|Token|Question)\w+", str(config.get("architectures")))
     if head and not (directory / "modules.json").is_file():

@@ -107,6 +107,18 @@ def test_other_modules_are_computed_as_the_library_does(exports, sentences, tmp_
     assert np.abs(found - plain).max() > 1e-3 or "do_lower_case" in settings, "the change is of no effect"
 
 
+@pytest.mark.parametrize(
+    ("similarity", "is_noted"),
+    [("dot", True), ("euclidean", True), ("manhattan", True), ("cosine", False), (None, False)],
+)
+def test_a_model_of_another_similarity_is_noted(exports, tmp_path, caplog, similarity, is_noted):
+    caplog.set_level("INFO", "raysed")
+    path = shutil.copytree(exports["1"], tmp_path / "other")
+    (path / "config_sentence_transformers.json").write_text(json.dumps({"similarity_fn_name": similarity}))
+    load_model(str(path))
+    assert (f"is made for the similarity {similarity}, but raysed compares by cosine" in caplog.text) == is_noted
+
+
 def test_texts_that_a_task_has_given_a_prompt_get_no_other(exports, sentences, tmp_path):
     path = shutil.copytree(exports["whiten"], tmp_path / "other")
     change(path / "config_sentence_transformers.json", **PROMPT)
