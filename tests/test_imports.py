@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from importlib import metadata
 from pathlib import Path
 
@@ -110,6 +111,27 @@ def test_commands_need_no_extra(tmp_path, tiny_encoder_dir):
     for (line, code, part), (found, text) in zip(WITHOUT_EXTRAS, outcomes):
         assert found == code and part in text, f"{line} ended with {found}: {text}"
         assert code == 0 or text.splitlines()[-1].startswith("error: "), text
+
+
+def test_no_modules_import_each_other():
+    """Neither at the top nor inside a function; imports for types alone are no imports."""
+    paths = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in ROOT.glob("raysed/**/*.py")}
+    paths = {name.removesuffix(".__init__"): path for name, path in paths.items() if name != "raysed.__init__"}
+    graph = {name: _imported(ast.parse(path.read_text())) & paths.keys() - {name} for name, path in paths.items()}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names them
+
+
+def _imported(tree: ast.AST) -> set[str]:
+    found = set()
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.ImportFrom):
+            found |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {each.name for each in node.names}
+        found |= _imported(node)
+    return found
 
 
 def test_scripts_beside_the_package_import_what_is_there():

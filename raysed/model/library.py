@@ -33,7 +33,6 @@ from raysed.errors import UserError
 from raysed.model.calibration import CalibrationMap, Flow
 from raysed.model.encoder import Encoder, UnsupportedEncoder, blocks_of
 from raysed.model.glow import FlowHead
-from raysed.model.load import NativeModel
 from raysed.model.pretrained import configuration_of, load_encoder, longest_input, make_usable, safe_loads, save_encoder
 from raysed.model.prompts import SETTINGS, read_settings
 from raysed.store.files import visible
@@ -86,8 +85,8 @@ def _read(directory: Path, device: str, trust_remote_code: bool) -> SentenceTran
     return model.eval()
 
 
-def load_native(directory: Path, device: str) -> NativeModel:
-    """Load a model that packed rows can compute up to the pooled vector.
+def load_parts(directory: Path, device: str) -> tuple[Encoder, PreTrainedTokenizerBase, Layers, int, nn.Sequential]:
+    """Load what `load.NativeModel` holds: a model that packed rows can compute up to the pooled vector.
 
     Raise NotPackable unless it is a transformer, mean or cls pooling, and maps of the pooled vector.
     """
@@ -104,7 +103,7 @@ def load_native(directory: Path, device: str) -> NativeModel:
         raise NotPackable("its transformer does not return the layers that it pools")
     encoder.pooling = pooling.pooling_mode
     longest = _longest(directory, place, tokenizer.model_max_length)
-    return NativeModel(encoder.to(device), tokenizer, layers, longest, nn.Sequential(*heads))
+    return encoder.to(device), tokenizer, layers, longest, nn.Sequential(*heads)
 
 
 def _modules_of_vectors(directory: Path) -> tuple[str, Layers, Pooling, list[nn.Module]]:

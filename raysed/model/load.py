@@ -165,7 +165,7 @@ def _load_modules(directory: Path, device: str) -> NativeModel | LibraryModel:
     from raysed.model import library  # takes seconds
 
     try:
-        return library.load_native(directory, device)
+        return NativeModel(*library.load_parts(directory, device))
     except UserError:
         raise
     except LOAD_ERRORS as error:
