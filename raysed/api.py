@@ -408,13 +408,13 @@ def evaluate(models: Any, tasks: Any, dev: Any = None) -> Comparison:
 
     Examples:
         >>> import raysed
-        >>> pairs = [("It rains.", "Rain falls.", 5), ("It rains.", "A cat sleeps.", 0), ("A cat.", "A pet.", 3.5)]
+        >>> pairs = [("It rains.", "It rains a lot.", 5), ("It rains.", "Cats sleep.", 0), ("A cat.", "A cat eats.", 2)]
         >>> print(raysed.evaluate("bundled:encoder", {"mine": pairs}).scores)
                         mean    mine
         ------------  ------  ------
-        word overlap   86.60   86.60
+        word overlap   50.00   50.00
         TF-IDF        100.00  100.00
-        encoder       100.00  100.00
+        bundled       100.00  100.00
     """
     from raysed.model.teachers.python import settings_of
     from raysed.score.seen import without_seen

@@ -224,7 +224,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     Of several test processes one runs it, and the others wait for it.
     """
-    from started_jobs import ALONE, tiny_settings
+    from started_jobs import ALONE, one_thread, tiny_settings
 
     import raysed.pipeline
     from raysed.config import make_config
@@ -237,7 +237,8 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (storage / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (storage / "tiny/report.json").exists():
-            raysed.pipeline.run(make_config(settings), lambda line: None)
+            with one_thread():
+                raysed.pipeline.run(make_config(settings), lambda line: None)
     return storage / "tiny"
 
 

@@ -9,8 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from raysed.bundled import pairs_file
 from raysed.cluster.execute import ExecutionOptions, Executor, backend_of
 from raysed.config import make_config
 from raysed.plan.graph import Plan
+from raysed.process import prepare_worker
 from raysed.score.tasks import Evaluation
 from raysed.store.storage import Storage
 
@@ -28,6 +29,14 @@ ONE_LAYER = {"path": "bundled:raw", "keep_layers": [0], "pool_layers": 1}
 
 ALONE = {"engine": "local", "encode_precision": "fp32"}
 """`resources` of a run in one process: those of Ray would import for seconds, to train for less."""
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Runs in this process have one thread, as Ray's workers in tests: sums over several round differently."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("raysed.cluster.local.prepare_worker", lambda threads: prepare_worker(1))
+        yield
 
 
 @functools.cache

@@ -1,6 +1,7 @@
 """Blocks of the corpus: which are made, by whom, and what a block must not be."""
 
 import os
+import queue
 import sys
 import time
 from contextlib import nullcontext
@@ -79,9 +80,9 @@ def storage(tmp_path) -> Storage:
 
 def on_ray(stream: Stream, storage: Storage, on_block, gpus: float = 0.0) -> None:
     """Makes blocks with Ray's actors, which hold all of its CPUs."""
-    queue = Queue(actor_options={"num_cpus": 0})
+    events = Queue(actor_options={"num_cpus": 0})
     on_event = lambda name, event: on_block(event["rows"], event["made"])  # noqa: E731
-    make_blocks(stream, storage, Share(2, 1, gpus, 1), queue, on_event)
+    make_blocks(stream, storage, Share(2, 1, gpus, 1), events, on_event)
 
 
 @pytest.fixture(params=["here", pytest.param("on Ray", marks=[pytest.mark.cluster, pytest.mark.more])])
@@ -127,7 +128,7 @@ def test_only_blocks_with_new_text_are_made(make, storage):
 
 @pytest.mark.parametrize("make", ["here"], indirect=True)  # what is missing, no engine decides
 def test_a_block_that_exists_is_not_made_again(make, storage):
-    BlockSink(tables_of(TEXT), storage).write([block([3, 4, 5])], None)
+    BlockSink(tables_of(TEXT), storage, queue.SimpleQueue()).write([block([3, 4, 5])], None)
     assert make(TEXT, False) == ([0, 6], 5, 5)
     assert make(TEXT, False) == ([], 0, 0)
     assert [each["id"] for each in read(storage)] == [[0, 1, 2], [3, 4, 5], [6, 7]]
@@ -162,7 +163,7 @@ def block(ids: list[int]) -> pa.Table:
 @pytest.mark.parametrize("is_keyed", [False, True])
 def test_a_block_with_missing_or_repeated_rows_is_refused(storage, ids, is_keyed):
     with pytest.raises(RuntimeError, match=r"^rows: the rows from \d on are not a block of \d sentences$"):
-        BlockSink(tables_of(TEXT, is_keyed), storage).write([block([3, 4, 5]), block(ids)], None)
+        BlockSink(tables_of(TEXT, is_keyed), storage, queue.SimpleQueue()).write([block([3, 4, 5]), block(ids)], None)
     assert list(storage.names("rows")) == ["rows/000001"]
 
 
@@ -179,7 +180,12 @@ def test_a_block_that_takes_its_workers_down_ends_the_stream(storage, tmp_path, 
 
 
 def test_a_sink_counts_rows_and_passes_over_blocks_without_any(storage):
-    assert BlockSink(tables_of(TEXT), storage).write([block([]), block([0, 1, 2]), block([6, 7])], None) == 5
+    assert (
+        BlockSink(tables_of(TEXT), storage, queue.SimpleQueue()).write(
+            [block([]), block([0, 1, 2]), block([6, 7])], None
+        )
+        == 5
+    )
     assert [place["start"] for place in tables_of(TEXT).missing(storage)] == [3]
 
 
@@ -213,7 +219,7 @@ def test_blocks_are_small_enough_for_all_workers(storage, rows, workers, size):
 
 def test_blocks_that_exist_decide_the_size_for_those_that_follow(storage):
     task = Task("rows", "", Lengths, tables_of(TEXT).depends["rows"], {}, {})
-    BlockSink(tables_of(TEXT), storage).write([block([0, 1, 2])], None)
+    BlockSink(tables_of(TEXT), storage, queue.SimpleQueue()).write([block([0, 1, 2])], None)
     assert block_size(storage, [Task("other", "", Lengths, {}, {}, {}), task], 10**5, 64) == SIZE
     outdated = Task("rows", "", Lengths, {"make": "changed"}, {}, {})
     assert block_size(storage, [outdated], 10**5, 64) == 256

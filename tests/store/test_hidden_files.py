@@ -55,7 +55,7 @@ def test_hidden_files_are_no_judgements(tmp_path):
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels/dev.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
     hide(tmp_path, "qrels/._dev.tsv")
-    assert Retrieval.load("mine", TaskConfig(source=str(tmp_path)), 0, "all").size
+    assert Retrieval.load("mine", TaskConfig(source=str(tmp_path)), "test", "all").size
 
 
 def test_hidden_files_are_no_part_of_an_artefact(tmp_path):
@@ -70,4 +70,4 @@ def test_what_users_give_is_listed_in_the_place_that_skips_hidden_files():
     package = Path(raysed.__file__).parent
     found = {path.relative_to(package).as_posix() for path in package.rglob("*.py") if listing.search(path.read_text())}
     own = {"cluster/execute.py", "config.py", "make/scores.py", "store/cache.py"}
-    assert found - own - {"store/metrics.py"} == {"store/files.py", "config_text.py"}
+    assert found - own - {"store/metrics.py"} == {"store/files.py", "config_text.py", "data/sources.py"}
