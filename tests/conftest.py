@@ -186,7 +186,7 @@ def _is_own_address(host: str) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> None:
+def threads_of_ray() -> None:
     """Tests share few cores, and one thread gives the same sums each time."""
     torch.set_num_threads(1)
 
@@ -224,7 +224,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     Of several test processes one runs it, and the others wait for it.
     """
-    from started_jobs import ALONE, one_thread, tiny_settings
+    from started_jobs import ALONE, threads_of_ray, tiny_settings
 
     import raysed.pipeline
     from raysed.config import make_config
@@ -237,7 +237,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (storage / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (storage / "tiny/report.json").exists():
-            with one_thread():
+            with threads_of_ray():
                 raysed.pipeline.run(make_config(settings), lambda line: None)
     return storage / "tiny"
 

@@ -12,14 +12,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from raysed.bundled import pairs_file
 from raysed.cluster.execute import ExecutionOptions, Executor, backend_of
 from raysed.config import make_config
+from raysed.make.models import train
 from raysed.plan.graph import Plan
-from raysed.process import prepare_worker
 from raysed.score.tasks import Evaluation
 from raysed.store.storage import Storage
 
@@ -32,10 +34,19 @@ ALONE = {"engine": "local", "encode_precision": "fp32"}
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Runs in this process have one thread, as Ray's workers in tests: sums over several round differently."""
+def threads_of_ray() -> Iterator[None]:
+    """Runs in this process train as Ray does in tests, members with one thread: sums over several round differently."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("raysed.cluster.local.prepare_worker", lambda threads: prepare_worker(1))
+
+        def trained(task: Any, *arguments: Any) -> Any:
+            threads = torch.get_num_threads()
+            torch.set_num_threads(1 if "/members/" in task.name else threads)
+            try:
+                return train(task, *arguments)
+            finally:
+                torch.set_num_threads(threads)
+
+        patch.setattr("raysed.cluster.local.train", trained)
         yield
 
 

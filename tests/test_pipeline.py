@@ -14,7 +14,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from started_jobs import ALONE, ONE_LAYER, artefact, digest, manifest, remade, tiny_evaluation, tiny_settings
+from started_jobs import (
+    ALONE,
+    ONE_LAYER,
+    artefact,
+    digest,
+    manifest,
+    remade,
+    threads_of_ray,
+    tiny_evaluation,
+    tiny_settings,
+)
 
 import raysed.cluster.session
 import raysed.pipeline
@@ -38,7 +48,8 @@ def run(storage: Path, said: list[str] | None = None, **changes) -> str | None:
     settings = tiny_settings(**changes, storage=str(storage))
     settings["resources"] |= ALONE
     config = make_config(settings)
-    return raysed.pipeline.run(config, said.append if said is not None else lambda line: None)
+    with threads_of_ray():
+        return raysed.pipeline.run(config, said.append if said is not None else lambda line: None)
 
 
 @pytest.fixture

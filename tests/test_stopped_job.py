@@ -11,7 +11,17 @@ from pathlib import Path
 import pytest
 import yaml
 from s3 import CREDENTIALS, below, s3_bucket
-from started_jobs import ALONE, artefact, digest, manifest, processes_of, start_job, tiny_settings, wait_until
+from started_jobs import (
+    ALONE,
+    artefact,
+    digest,
+    manifest,
+    processes_of,
+    start_job,
+    threads_of_ray,
+    tiny_settings,
+    wait_until,
+)
 
 import raysed
 from raysed.store.storage import Storage
@@ -63,7 +73,8 @@ def test_a_job_that_is_stopped_ends_with_the_same_model(finished_run, short_path
     wait_for_the_end_of_ray(short_path, seconds=15)
     settings = tiny_settings(storage=str(root.parent))
     settings["resources"] |= ALONE
-    raysed.run(settings)
+    with threads_of_ray():
+        raysed.run(settings)
     assert kept.items() <= manifest(root).items(), "nothing that was made is lost or made again"
     learner = json.loads((root / "manifest/ct-sed/learners/00.json").read_text())
     assert learner["meta"]["resumed_at"] >= 5 > learner["meta"]["kept_step"]

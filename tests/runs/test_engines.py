@@ -15,7 +15,7 @@ import ray
 import ray.train
 import yaml
 from safetensors.torch import load_file
-from started_jobs import ALONE, artefact, digest, manifest, one_thread, tiny_settings
+from started_jobs import ALONE, artefact, digest, manifest, threads_of_ray, tiny_settings
 
 import raysed.cluster.execute
 import raysed.pipeline
@@ -33,7 +33,7 @@ TRAINED = [*(f"ct/members/{index:02d}" for index in range(3)), "ct-sed/learners/
 def run(storage: Path, engine: str, **changes) -> Path:
     resources = tiny_settings()["resources"] | (ALONE if engine == "local" else {})
     config = make_config({**tiny_settings(resources=resources, **changes), "storage": str(storage)})
-    with one_thread():
+    with threads_of_ray():
         raysed.pipeline.run(config, lambda line: None)
     return storage / "tiny"
 
