@@ -164,7 +164,7 @@ def read_source(config: PairSource | TaskConfig, schema: Schema, split: str = "t
     if len(table) and config.split and not has_splits:
         raise UserError(f"{schema.setting}: {source.name} has no column split; remove split: {config.split}")
     names = splits if config.split else [str(value).strip().lower() for value in splits]
-    wanted = (config.split,) if config.split else _SPLITS[split]
+    wanted = (config.split,) if config.split else _SPLITS.get(split, (split,))
     places = [place for place, name in enumerate(names) if name in wanted]
     if not places and config.split:
         known = ", ".join(sorted({repr(value) for value in splits})) or "none"

@@ -22,7 +22,7 @@ from papers.back_translation import back_translations
 from papers.synonyms import synonym_views
 from raysed import bundled
 from raysed.cli import main_of
-from raysed.config import EncoderConfig, ViewsConfig, derive_seed, load_config
+from raysed.config import EncoderConfig, ViewsConfig, derive_seed
 from raysed.data.pairs import load_views
 from raysed.errors import UserError
 
@@ -290,12 +290,3 @@ def test_synonyms_are_written_too(wordnet, undone, tmp_path, capsys):
     assert second["view1"] == second["view2"] == "It was there."
     assert run("synonym", "--share", "1.5", *words) == 2
     assert "--share must be between 0 and 1" in capsys.readouterr().err
-
-
-MOVED = "bsl.views=[synonym] contrastive.views=[back_translation] views.synonym_share=0.2 views.pivots=[[a,b]]".split()
-
-
-@pytest.mark.parametrize("override", MOVED)
-def test_settings_of_a_run_name_the_command(override):
-    with pytest.raises(UserError, match=r"python -m papers\.views .*views\.files"):
-        load_config(None, [override])
