@@ -138,15 +138,13 @@ def make_directory(path: Path) -> None:
     sentences = bundled.corpus()[:150]
     for name in ("data/tickets", "text", "SentEval/data/downstream/TREC", "my-search/qrels"):
         (path / name).mkdir(parents=True)
-    for name in ("tickets.txt", "questions.txt", "text/1.txt"):
+    for name in ("tickets.txt", "documents.txt", "questions.txt", "queries.txt", "text/1.txt"):
         (path / name).write_text("".join(f"{sentence}\n" for sentence in sentences))
     for name in ("tickets.jsonl", "data/tickets/1.jsonl"):
         (path / name).write_text("".join(json.dumps({"text": sentence}) + "\n" for sentence in sentences))
     for name in ("pairs.csv", "pairs-dev.csv", "dev.csv", "test.csv", "pairs.tsv", "pairs-dev.tsv", "pairs-test.csv"):
         pairs = bundled.pairs("dev" if "dev" in name else "test")[:150]
         write_table(path / name, [("score", "sentence1", "sentence2"), *pairs])
-    asked = [{"text": text, "queries": [text.split(".")[0]]} for text in sentences]
-    (path / "docs.queries.jsonl").write_text("".join(json.dumps(each) + "\n" for each in asked))
     neighbours = list(pairwise(sentences))
     write_table(path / "nli.tsv", [("premise", "hypothesis", "label"), *((*two, "entailment") for two in neighbours)])
     views = [{"view1": first, "view2": second} for first, second in neighbours]
