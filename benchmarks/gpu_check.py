@@ -6,8 +6,8 @@
 
 It needs no network and no Ray; benchmarks/README.md says which packages, and how to bring them to a machine without a
 package registry. Encoders have the shapes of BERT-base and -large, random weights and the bundled tokenizer's
-vocabulary; sentences are those of the package. Each part writes its lines when it ends. Parts 0 to 5 take less than
-nine minutes.
+vocabulary; sentences are those of the package. Each part writes its lines when it ends. Parts 0 to 5 should take less
+than nine minutes, which no card has shown yet.
 
 0. the card, its driver, and the cores
 1. recorded updates against launched ones, with dropout, in fp32 and bf16: losses of every objective that is recorded
