@@ -327,7 +327,7 @@ class Executor:
             elif event["outcome"].failure:
                 failures[name] = event["outcome"]
 
-        log.info("distilling %d learners: %s", len(jobs), share)
+        log.info("distilling %d learner%s: %s", len(jobs), "s" * (len(jobs) > 1), share)
         self._backend.map(jobs, share, self._context(share), on_event)
         done = [entry for artefact in wanted if (entry := self.state.entry(artefact))]
         emit(sentences=sum(entry.meta["sentences"] for entry in done))

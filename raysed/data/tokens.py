@@ -131,12 +131,13 @@ class LengthReport:
     lost_tokens: int = 0
 
     def __str__(self) -> str:
-        share = 100 * self.truncated_sentences / max(self.sentences, 1)
-        lost = 100 * self.lost_tokens / max(self.tokens + self.lost_tokens, 1)
-        return (
-            f"{self.sentences:,} sentences, {self.tokens:,} tokens (mean {self.tokens / max(self.sentences, 1):.1f}); "
-            f"cut at {self.max_length} tokens: {share:.2f} % of the sentences, {lost:.2f} % of the tokens"
-        )
+        mean = self.tokens / max(self.sentences, 1)
+        text = f"{self.sentences:,} sentences, {self.tokens:,} tokens (mean {mean:.1f}); "
+        if not self.truncated_sentences:
+            return f"{text}none cut at {self.max_length} tokens"
+        share = 100 * self.truncated_sentences / self.sentences
+        lost = 100 * self.lost_tokens / (self.tokens + self.lost_tokens)
+        return f"{text}cut at {self.max_length} tokens: {share:.2f} % of the sentences, {lost:.2f} % of the tokens"
 
 
 def tokenize(

@@ -56,6 +56,7 @@ def sentence_table(out: Path, inputs: Named, settings: Named, context: Context) 
             writer.write_table(pa.Table.from_arrays(columns[: len(schema)], schema=schema))
             flat.add(table)
             progress.update(lengths.sentences)
+    progress.close(f"{lengths.sentences:,} sentences")
     emit(sentences=lengths.sentences)
     return {
         "report": asdict(report),

@@ -82,7 +82,7 @@ class Progress:
         if self._total and done > self._first:
             left = (now - self._started) * (self._total - done) / (done - self._first)
         share = f"{int(100 * done / self._total):3d} %" if self._total else f"{done:,}"
-        parts = [share, note, "" if left is None else f"{duration(left)} left"]
+        parts = [share, note, f"{duration(left)} left" if left and left >= 1 else ""]
         line = f"{self._title}: {' · '.join(part for part in parts if part)}"
         emit(line=line, left=left, share=done / self._total if self._total else None)
         if now - self._shown >= self._interval:

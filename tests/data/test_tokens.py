@@ -155,6 +155,8 @@ def test_truncation_keeps_the_closing_token_and_counts_what_is_lost(tiny_tokeniz
     assert (report.sentences, report.tokens) == (200, sum(map(len, tokens)))
     assert report.truncated_sentences == sum(len(t) > 8 for t in full) > 0
     assert report.lost_tokens == sum(max(len(t) - 8, 0) for t in full)
+    assert "; cut at 8 tokens: " in str(report)
+    assert str(LengthReport(8, 2, 8)).endswith("(mean 4.0); none cut at 8 tokens")
 
 
 def test_ids_are_kept_and_nothing_is_a_table_too(tiny_tokenizer):

@@ -88,7 +88,8 @@ def test_work_of_an_earlier_attempt_does_not_count_as_speed(clock):
     progress = Progress("distil", 1000, stream, every=0, first=800)
     clock[0] += 10
     progress.update(900)
-    assert stream.getvalue() == "distil:  90 % · 10 s left\n"
+    progress.update(999)
+    assert stream.getvalue() == "distil:  90 % · 10 s left\ndistil:  99 %\n", "no 0 s"
 
 
 def test_an_unknown_total_is_counted_without_a_share(clock):
