@@ -1,46 +1,23 @@
 """Masked views against a plain reference, on tiny random models."""
 
-import json
-import shutil
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import transformers
-from texts import ODD, generated
+from texts import ODD, draws_by_seed_and_id, generated, refused, write_model
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from bundled_encoder import train_tokenizer
 from papers import masked
 from papers.masked import Maker, load_filler, masked_views
-from raysed import bundled
 from raysed.config import EncoderConfig, derive_seed
-from raysed.errors import UserError
 
 
 def make(model: str | Path = "bundled:raw", seed: int = 0, rate: float = 0.2) -> Maker:
     return masked_views(EncoderConfig(path=str(model)), "--model", rate, 75, seed)
-
-
-def refused(message: str, model: str | Path) -> None:
-    with pytest.raises(UserError, match=message) as caught:
-        load_filler(EncoderConfig(path=str(model)), "--model")
-    assert "\n" not in str(caught.value) and "use_safetensors" not in str(caught.value)
-
-
-def draws_by_seed_and_id(making: Callable[[int], Maker], sentences: Sequence[str]) -> None:
-    """Alone, backwards and in two parts, sentences become the same; another seed makes others of them."""
-    maker, ids = making(0), np.random.default_rng(0).permutation(1000)[: len(sentences)]
-    whole = maker(sentences, ids).pairs
-    backwards = maker(sentences[::-1], ids[::-1]).pairs[::-1]
-    parts = maker(sentences[:7], ids[:7]).pairs + maker(sentences[7:], ids[7:]).pairs
-    assert whole == backwards == parts and whole[:1] == maker(sentences[:1], ids[:1]).pairs
-    assert making(1)(sentences, ids).pairs != whole
-    assert len({second for _, second in maker([sentences[0]] * len(ids), ids).pairs}) > 8
-    assert maker([], np.empty(0, np.int64)) == ([], 0, 0)
 
 
 SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -94,16 +71,6 @@ def filler(request, tmp_path_factory) -> Path:
     )
     write_model(getattr(transformers, f"{name}ForMaskedLM"), config, path)
     return path
-
-
-def write_model(kind: type, config: transformers.PreTrainedConfig, path: Path, seed: int = 0) -> None:
-    """Random weights, also where a fresh model has zeros and ones."""
-    torch.manual_seed(seed)
-    model = kind(config)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.add_((2.0 if "encoder_attn" in name else 0.2) * torch.randn_like(parameter))
-    model.save_pretrained(path)
 
 
 class Reference:
@@ -174,29 +141,13 @@ def test_filled_tokens_depend_on_seed_and_id_alone(filler):
     draws_by_seed_and_id(lambda seed: make(filler, seed), generated(25))
 
 
-def test_no_token_means_that_nothing_is_filled(filler, tmp_path):
-    """With a tokenizer that adds no special tokens, an empty sentence has none."""
-    path = shutil.copytree(filler, tmp_path / "model")
-    tokenizer = json.loads((filler / "tokenizer.json").read_text()) | {"post_processor": None}
-    (path / "tokenizer.json").write_text(json.dumps(tokenizer))
-    made = make(path, rate=0.9)(["", "The man started a fire."], np.arange(2))
-    (_, empty), (old, new) = made.pairs
-    assert empty == "" and new != old
-
-
-def test_reserved_and_special_entries_are_no_text():
-    words = ["PAD", "mask it", "[unused7]", "<0x0A>", "<", "[]", "a", "##b", "##-", "##", "\u200b"]
-    backend = Tokenizer(models.WordPiece({word: index for index, word in enumerate(words)}, unk_token="PAD"))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="PAD", mask_token="mask it")
-    _, kinds = masked._texts_and_kinds(tokenizer)
-    assert kinds.tolist() == [-1, -1, -1, -1, 2, 2, 3, 1, 0, -1, -1]
-
-
 def test_what_cannot_fill_is_refused(tiny_encoder_dir, monkeypatch):
+    def refuse(message: str, model: str | Path) -> None:
+        refused(f"^--model: {message}", load_filler, EncoderConfig(path=str(model)), "--model")
+
     right = ".*--model, such as bundled:raw or FacebookAI/roberta-base"
-    lacks = rf"^--model: '.*' lacks \d+ weights, such as cls\.predictions.*{right}"
-    refused(lacks, tiny_encoder_dir)
-    refused("^--model: 'no/such/model' cannot be loaded", "no/such/model")
+    refuse(rf"'.*' lacks \d+ weights, such as cls\.predictions.*{right}", tiny_encoder_dir)
+    refuse("'no/such/model' cannot be loaded", "no/such/model")
     load = AutoTokenizer.from_pretrained
 
     def without_mask(*arguments, **options):
@@ -205,7 +156,7 @@ def test_what_cannot_fill_is_refused(tiny_encoder_dir, monkeypatch):
         return tokenizer
 
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", without_mask)
-    refused(rf"^--model: 'bundled:raw' has a tokenizer without a mask token{right}", "bundled:raw")
+    refuse(rf"'bundled:raw' has a tokenizer without a mask token{right}", "bundled:raw")
 
 
 def test_the_bundled_encoder_has_a_head_that_knows_its_text():
@@ -213,10 +164,3 @@ def test_the_bundled_encoder_has_a_head_that_knows_its_text():
     sentences, ids = generated(100), np.arange(100)
     made = make()(sentences, ids)
     assert sum(first == second for first, second in made.pairs) > 10
-
-
-def test_weights_are_read_from_safetensors_only(tmp_path):
-    path = shutil.copytree(bundled.ENCODER, tmp_path / "model")
-    (path / "model.safetensors").rename(path / "pytorch_model.bin")
-    only = r"'.*' has no model\.safetensors, and weights are read from safetensors only; .*save_pretrained"
-    refused(f"^--model: {only}", path)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import transformers
-from texts import ODD, generated
+from texts import ODD, draws_by_seed_and_id, generated, refused, write_model
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import papers.views
@@ -137,15 +137,7 @@ def test_capitals_are_kept_and_names_left_alone(wordnet):
 
 
 def test_synonyms_depend_on_seed_and_id_alone(wordnet):
-    """Alone, backwards and in two parts, sentences become the same; another seed makes others of them."""
-    sentences = random_sentences(30, list(EXPECTED))
-    maker, ids = synonym_views(0.3, 0), np.random.default_rng(0).permutation(1000)[: len(sentences)]
-    whole = maker(sentences, ids).pairs
-    backwards = maker(sentences[::-1], ids[::-1]).pairs[::-1]
-    parts = maker(sentences[:7], ids[:7]).pairs + maker(sentences[7:], ids[7:]).pairs
-    assert whole == backwards == parts and whole[:1] == maker(sentences[:1], ids[:1]).pairs
-    assert synonym_views(0.3, 1)(sentences, ids).pairs != whole
-    assert maker([], np.empty(0, np.int64)) == ([], 0, 0)
+    draws_by_seed_and_id(lambda seed: synonym_views(0.3, seed), random_sentences(30, list(EXPECTED)))
 
 
 def test_a_missing_wordnet_is_one_sentence(wordnet):
@@ -170,16 +162,6 @@ def translators(tmp_path_factory) -> list[str]:
         tokenizer.save_pretrained(path / name)
         write_model(marian, config, path / name, seed)
     return [str(path / name) for name in ("a", "b", "c", "d")]
-
-
-def write_model(kind: type, config: transformers.PreTrainedConfig, path: Path, seed: int) -> None:
-    """Random weights, also where a fresh model has zeros and ones."""
-    torch.manual_seed(seed)
-    model = kind(config)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.add_((2.0 if "encoder_attn" in name else 0.2) * torch.randn_like(parameter))
-    model.save_pretrained(path)
 
 
 def marian(config: transformers.MarianConfig) -> transformers.MarianMTModel:
@@ -224,27 +206,25 @@ def test_other_translators_and_missing_packages_are_refused(tmp_path, monkeypatc
     pivots = [(str(tmp_path), str(tmp_path))]
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5"}))
     message = rf"^--pivot: '{tmp_path}' is a t5 model, .*marian and fsmt.*such as Helsinki-NLP/opus-mt-en-de"
-    refused(message, pivots)
+    refused(message, back_translations, pivots, 75)
     transformers.MarianConfig(vocab_size=5).save_pretrained(tmp_path)
     (tmp_path / "vocab.json").write_text(json.dumps({"</s>": 0, "<unk>": 1, "<pad>": 2}))
     for name in ("source.spm", "target.spm"):
         (tmp_path / name).write_bytes(b"")
     monkeypatch.setattr(back_translation.importlib.util, "find_spec", lambda package: None)
     message = "needs sentencepiece and sacremoses: run pip install sentencepiece sacremoses"
-    refused(message, pivots)
+    refused(message, back_translations, pivots, 75)
 
 
 def test_weights_are_read_from_safetensors_only(translators, tmp_path):
-    path = shutil.copytree(translators[0], tmp_path / "model")
-    (path / "model.safetensors").rename(path / "pytorch_model.bin")
     only = r"'.*' has no model\.safetensors, and weights are read from safetensors only; .*save_pretrained"
-    refused(rf"^--pivot: {only}", [(str(path), str(path))])
-
-
-def refused(message: str, pivots: Sequence[tuple[str, str]]) -> None:
-    with pytest.raises(UserError, match=message) as caught:
-        back_translations(pivots, 75)
-    assert "\n" not in str(caught.value) and "use_safetensors" not in str(caught.value)
+    for setting, source, make in (
+        ("--pivot", translators[0], lambda path: back_translations([(path, path)], 75)),
+        ("--model", bundled.ENCODER, lambda path: masked.load_filler(EncoderConfig(path=path), "--model")),
+    ):
+        path = shutil.copytree(source, tmp_path / setting)
+        (path / "model.safetensors").rename(path / "pytorch_model.bin")
+        refused(f"^{setting}: {only}", make, str(path))
 
 
 # -- the command -----------------------------------------------------------------------------------------------------
@@ -279,14 +259,11 @@ def test_masked_views_are_those_of_the_model_and_the_seed(tmp_path, capsys):
 
 
 def test_synonyms_are_written_too(wordnet, undone, tmp_path, capsys):
-    (tmp_path / "text.txt").write_text("The dog walked to a happy cat.\nIt was there.\n")
+    (tmp_path / "text.txt").write_text("The dog walked to a happy cat.\n")
     output = tmp_path / "views.parquet"
     words = ["--set", f"corpus.source={tmp_path / 'text.txt'}", "--output", str(output)]
     assert run("synonym", "--share", "0.9", *words) == 0
-    assert "2 pairs; 4 of 10 words rewritten" in capsys.readouterr().out
-    first, second = pq.read_table(output).to_pylist()
-    assert first == {"view1": "The dog walked to a happy cat.", "view2": first["view2"]}
-    assert re.fullmatch("The (hound|Canis familiaris) go on foot to a glad gossip.", first["view2"])
-    assert second["view1"] == second["view2"] == "It was there."
+    (row,) = pq.read_table(output).to_pylist()
+    assert re.fullmatch("The (hound|Canis familiaris) go on foot to a glad gossip.", row["view2"])
     assert run("synonym", "--share", "1.5", *words) == 2
     assert "--share must be between 0 and 1" in capsys.readouterr().err
