@@ -86,11 +86,6 @@ def test_a_fit_that_was_cut_says_so(monkeypatch):
     assert not probes.classify(train, test.features, SPLIT_GRID, [(train, dev)]).converged
 
 
-def test_constant_features_do_no_harm():
-    train, dev, test = parted(Labelled(np.ones((30, 3), np.float32), np.arange(30) % 2), 10, 10, 10)
-    assert set(probes.classify(train, test.features, SPLIT_GRID, [(train, dev)]).predicted) <= {0, 1}
-
-
 def test_folds_are_shuffled_by_the_seed():
     labels_N = np.arange(60) % 2
     first, again, other = (probes.stratified_folds(labels_N, seed, 10)[0][1] for seed in (1, 1, 2))
