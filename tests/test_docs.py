@@ -154,25 +154,6 @@ def test_options_exist():
     assert documented == of_jobs["jobs/ensemble_then_distill.py"] - {"-h", "--help"}
 
 
-def test_the_command_of_the_tutorial_is_one_that_works():
-    """Its options and settings make a configuration; the run itself is tested with smaller models."""
-    from raysed.api import distillation
-    from raysed.commands.distill import parser
-    from raysed.plan.consistency import check_settings
-
-    page = ROOT / "docs/distill.md"
-    (command, *_) = re.findall(r"python jobs/distill.py (.+)", page.read_text())
-    given = parser().parse_args(shlex.split(command))
-    own = ("overrides", "allow_worse", "address", "plan", "take_over")  # of the command
-    options = {key: value for key, value in vars(given).items() if key not in own}
-    config = distillation(**options)
-    check_settings(config)
-    assert [teacher.path for teacher in config.teachers] == ["A", "B", "C"]
-    assert (config.encoder.path, config.encoder.keep_layers) == ("A", "half") and config.sed.loss == "unit_mse"
-    for block in fences(page, "yaml"):
-        check_settings(make_config(yaml.safe_load(block)))
-
-
 # -- settings, recipes and files -------------------------------------------------------------------------------------
 
 
