@@ -24,8 +24,8 @@ _FRAME = """<!doctype html>
 """
 
 
-def ask(page: Path, script: str, place: Path, anchor: str = "") -> Any:
-    """Opens a copy of a page at an anchor in a frame, runs the body of a JavaScript function, and returns its JSON."""
+def ask(page: Path, script: str, place: Path) -> Any:
+    """Opens a copy of a page in a frame, runs the body of a JavaScript function, and returns its JSON."""
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
         pytest.skip(f"no browser is installed ({', '.join(BROWSERS)})")
@@ -44,9 +44,8 @@ def ask(page: Path, script: str, place: Path, anchor: str = "") -> Any:
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=5000"]
     options += [f"--user-data-dir={place / 'profile'}", "--window-size=1400,1000"]
     options.append("--host-resolver-rules=MAP * ~NOTFOUND")
-    address = f"{(place / page.name).as_uri()}{'#' + anchor if anchor else ''}"
     frame = place / "frame.html"
-    frame.write_text(_FRAME.format(address=address))
+    frame.write_text(_FRAME.format(address=(place / page.name).as_uri()))
     opened = [program, *options, "--dump-dom", frame.as_uri()]
     done = subprocess.run(opened, capture_output=True, text=True, timeout=120)
     _, start, rest = done.stdout.rpartition(_ANSWER[0])

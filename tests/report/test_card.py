@@ -12,8 +12,7 @@ from safetensors.numpy import load_file
 from raysed.config import Config, make_config
 from raysed.model.calibration import Flow
 from raysed.plan.artefacts import Facts, ScoredModel
-from raysed.recipe import parse_recipe
-from raysed.report.card import metadata, story, write_card
+from raysed.report.card import metadata, write_card
 from raysed.report.choice import Choice
 
 pytestmark = [pytest.mark.timeout(600)]
@@ -32,21 +31,6 @@ def rows_below(card: str, heading: str) -> dict[str, list[str]]:
     section = card.partition(f"## {heading}\n")[2].partition("\n## ")[0]
     lines = [line.strip("|").split("|") for line in section.splitlines() if line[:1] == "|"]
     return {first.strip(): [cell.strip() for cell in others] for first, *others in lines[2:]}
-
-
-def test_its_rows_say_what_it_is_worth(real_card, finished_run):
-    """The model, its start, and what costs less; with the numbers of the report."""
-    report = json.loads((finished_run / "report.json").read_text())
-    means = {entry["recipe"]: entry["mean"] for entry in report["summary"] if entry["task"] == "mean"}
-    rows = rows_below(real_card, "Scores")
-    wanted = {"this model": means["ct-sed-flow"], "start (base)": means["base"], "TF-IDF": means["tf-idf"]}
-    assert list(rows)[:2] == ["this model", "start (base)"]
-    assert {name: rows[name][0] for name in wanted} == {name: f"{score:.2f}" for name, score in wanted.items()}
-    assert rows["TF-IDF"][1] == f"{means['ct-sed-flow'] - means['tf-idf']:+.1f}"
-    best = max(
-        (name for name in means if name in ("tf-idf", "word-overlap", "base-flow", "base-whiten")), key=means.get
-    )
-    assert best in ("tf-idf", "base") or any(name.endswith("the best without training") for name in rows)
 
 
 def test_size_and_speed_are_those_of_the_files(real_card, finished_run):
@@ -107,19 +91,20 @@ def card(
 
 
 def test_it_says_what_was_done(tmp_path):
-    text = card(tmp_path, encoder={"path": "prajjwal1/bert-tiny", "pool_layers": "first_last"})
+    text = card(tmp_path, "ct-sed-flow", encoder={"path": "prajjwal1/bert-tiny", "pool_layers": "first_last"})
     for part in (
         "9 copies of prajjwal1/bert-tiny",
         "9 averaged, 1 left out",
+        "one new copy of prajjwal1/bert-tiny",
+        "a normalizing flow",
         "bundled:generated-text: 2,000 sentences, 30,000 tokens",
         "2.50% of the sentences, 1.96% of the tokens",
-        "first and the last layer",
-        "mean over sts12, sts13; higher is better.",
-        "16 numbers",
         "about 510 sentences per second",
     ):
         assert part in text, part
-    assert "trust_remote_code" not in text and not re.search(r"\{|\}|None", text)
+    assert not re.search(r"\{|\}|None", text)
+    untrained = card(tmp_path, "base-whiten", flow={"fit_on": "tasks"})
+    assert "bundled:generated-text" not in untrained and "averaged" not in untrained and "whitening" in untrained
 
 
 def test_it_says_that_only_some_layers_were_taken_and_what_fitted_a_calibration(tmp_path):
@@ -143,11 +128,6 @@ def test_it_says_what_its_scores_rest_on_and_warns_of_a_worse_model(tmp_path):
     assert not re.search("generated pairs|Warning", card(tmp_path))
 
 
-def test_it_says_how_to_search_if_there_are_prompts(tmp_path):
-    assert "`model.encode_query`" in card(tmp_path, prompts={"query": "query: ", "document": ""})
-    assert "encode_query" not in card(tmp_path)
-
-
 def test_trust_is_asked_for_where_there_is_code(tmp_path):
     text = card(tmp_path, "ct-sed-flow", Flow(16))
     assert 'directory", trust_remote_code=True)' in text and "classifier" in text and "fitted on | the corpus" in text
@@ -156,11 +136,6 @@ def test_trust_is_asked_for_where_there_is_code(tmp_path):
     assert "trust_remote_code" not in card(tmp_path), "it did not run"
     teachers = [{"path": "a", "trust_remote_code": True}, {"path": "b"}]
     assert "embeddings of a (with code of its own) and b" in card(tmp_path, "teachers-sed", teachers=teachers)
-
-
-def test_an_untrained_base_claims_no_training(tmp_path):
-    text = card(tmp_path, "base-whiten", flow={"fit_on": "tasks"})
-    assert "bundled:generated-text" not in text and "averaged" not in text and "whitening" in text
 
 
 def test_names_are_shown_as_they_are(tmp_path):
@@ -185,14 +160,3 @@ def test_hubs_read_the_scores(tmp_path):
     assert data.model_name == "demo-ct-sed"
     found = {result.dataset_name: result.metric_value for result in data.eval_results}
     assert found == {"sts12": 0.69, "sts13": 0.71}
-
-
-def test_story():
-    for text, members, wanted in (
-        ("base-sn-natsv", 0, "The encoder is X as it is; every coordinate was then .*; the directions .* removed."),
-        ("ct", 3, "3 copies of X were trained with Contrastive .* random seed; this .* one of them."),
-        ("ct", 1, r"X was trained with Contrastive Tension \(.*\)."),
-        ("ct-sed-flow", 9, "9 copies of X were .*; one new copy of X .* average .*; a normalizing flow .*."),
-    ):
-        found = story(parse_recipe(text), "X", members)
-        assert re.fullmatch(wanted, found), found

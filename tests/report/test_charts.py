@@ -74,18 +74,6 @@ def test_scores_can_be_read_off_a_chart():
     assert ">80.1</text>" in CHARTS["grid"].svg() and ">base: 55.0</text>" in CHARTS["long training"].svg()
 
 
-def test_titles_say_what_there_is_to_see():
-    titles = {
-        "scores": "Best: base + flow 73.0, base encoder 66.0",
-        "training": "Training of ct, on average: loss 1 to 0.0244, dev 61 to 65",
-        "grid": "sts: lower bound 0.5 wins, mean 80.10",
-        "disagreement": "Cosines and graded scores on dev; Spearman: base -100.0, ct (exported) -100.0",
-    }
-    assert {name: CHARTS[name].title for name in titles} == titles
-    three = [row("ct", "member", score, index) for index, score in enumerate([60.0, 61.0, 62.0])]
-    assert scores_chart(scored(three)).title == "Best: members (3) of ct 61.0"
-
-
 def test_without_numbers_there_is_no_chart():
     broken = np.array([math.nan, 0.5, 0.1])
     assert agreement_chart(judged(np.array([1.0, 2.0, 3.0]), broken)) is None
@@ -100,12 +88,6 @@ def test_a_large_run_has_a_small_page():
     agreement = agreement_chart(judged(RNG.uniform(0, 5, count), RNG.normal(size=count)))
     training = training_chart("ct", {f"member {i}": records for i in range(9)})
     assert len(agreement.svg()) + len(training.svg()) < 500_000
-
-
-def test_references_are_lines_in_the_panel_of_dev_scores_alone():
-    with training_chart("ct-sed", trainings(3), {"base": 55.0, "full ensemble": 62.5}).figure() as figure:
-        loss, dev = ([line.get_label() for line in axes.get_lines()] for axes in figure.axes)
-    assert dev == [*loss, "base: 55.0", "full ensemble: 62.5"] and len(loss) == 3
 
 
 def test_whatever_a_run_lacks_it_has_a_report_whose_links_lead_somewhere():

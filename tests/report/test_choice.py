@@ -44,21 +44,7 @@ def chosen(scores, left_out=(), dev="dev", per_task=False, tasks=("test",), gene
             "for the original encoder",
         ),
         ({"base": [40], "ct": [39]}, {}, "base, because nothing else in the run is better on dev: 40.0"),
-        (
-            {"base": [58], "ct-sed": [40, 41], "tf-idf": [57]},
-            {"recipe": "ct-sed"},
-            "ct-sed, as set by export.recipe: 41.0 against 58.0 for the original encoder and 57.0 for TF-IDF",
-        ),
-        (
-            {"base": [40], "ct-sed": [47, 48], "ct-sed-flow": [50], "tf-idf": [90]},
-            {"dev": None},
-            "ct-sed-flow, the last recipe, because there is no dev task",
-        ),
-        (
-            {"base": [40], "ct-sed": [47, 48]},
-            {"dev": None},
-            "ct-sed, the last recipe, because there is no dev task",
-        ),
+        ({"base": [40], "ct-sed": [47, 48]}, {"dev": None}, "ct-sed, the last recipe, because there is no dev task"),
     ],
 )
 def test_it_says_what_was_chosen_and_why(scores, export, words):
@@ -83,8 +69,7 @@ def test_what_could_not_be_made_cannot_be_exported():
 
 def test_collapsed_models_and_calibrations_of_single_tasks_are_no_candidates():
     scores = {"base": [40], "base-flow": [70], "ct": [90, 45], "ct-sed": [47], "ct-sed-flow": [80]}
-    choice = chosen(scores, left_out=[("ct", 0)], per_task=True)
-    assert choice.model.recipe == "ct-sed" and "(base, ct, ct-sed)" in choice.words()
+    assert "(base, ct, ct-sed)" in chosen(scores, left_out=[("ct", 0)], per_task=True).words()
 
 
 def test_what_is_worse_than_words_alone_is_refused_unless_it_is_asked_for():
@@ -113,10 +98,6 @@ def test_without_a_dev_task_a_worse_model_is_exported_with_a_warning():
     scores, about = {"base": [50], "ct-sed": [47.25], "tf-idf": [56.88]}, {"tasks": ["dev"], "generated": ["dev"]}
     choice = chosen(scores, dev=None, **about)
     assert choice.refusal is None and choice.title == "ct-sed (exported)"
-    assert choice.warning == (
-        "ct-sed is exported, but scores 47.2 on dev (generated pairs), less than the original encoder (50.0) and "
-        "TF-IDF (56.9); without a dev task, nothing refuses it"
-    )
+    less = "scores 47.2 on dev (generated pairs), less than the original encoder (50.0) and TF-IDF (56.9)"
+    assert less in choice.warning
     assert chosen({**scores, "ct-sed": [57]}, dev=None, **about).warning is None
-    refused = chosen(scores, **about)
-    assert "on dev (generated pairs), less than TF-IDF" in refused.refusal and refused.warning is None

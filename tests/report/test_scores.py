@@ -79,5 +79,3 @@ def test_layers_table_shows_models_scored_at_several_depths():
     assert table.splitlines()[0].split() == "models recipe 1 layer 2 layers".split()
     assert [line.split()[-2:] for line in table.splitlines()[2:]] == [["99.00", "69.00"], ["71.50", "70.00"]]
     assert not layers_table(scored([row("base", "base", 60.0)]))
-    mixed = [row("base", "base", 60.0, layers=depth) for depth in ("first_last", 1)]
-    assert "1 layer  first + last layer" in layers_table(scored(mixed)).plain()
