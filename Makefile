@@ -49,7 +49,7 @@ test-fast: .venv/installed-tests  ## the tests that need no Ray and take seconds
 test-more: .venv/installed-tests  ## the tests of papers, tools, examples, installs and other libraries
 	$(PYTEST) -m 'more and not nodes'
 
-test-plain:  ## install '.' and '.[all]' afresh, and run the commands of pages, jobs and examples in both
+test-plain:  ## install '.' and '.[all]' afresh, and run the commands of pages, jobs and examples
 	$(PYTHON) tools/plain.py
 
 test-cluster: .venv/installed-tests  ## clusters of several nodes, and what they lose

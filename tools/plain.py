@@ -1,4 +1,4 @@
-"""Install `.` and `.[all]` into fresh environments, and run the commands of pages, jobs and examples in both.
+"""Install `.` and `.[all]` into fresh environments, and run the commands of pages, jobs and examples in one or both.
 
     python3 tools/plain.py
 
@@ -31,6 +31,10 @@ PAGES = [
 ]
 INSTALLS = {"plain": ".", "all": ".[all]"}
 """Requirement to install, by environment."""
+ON_RAY = {"docs/cluster.md", "docs/ray.md"}
+"""Pages whose commands need Ray, which `.[all]` has."""
+IN_BOTH = re.compile(r"README\.md$|docs/quickstart\.md$|jobs/|extras$")
+"""Files whose commands run with Ray and without. All others run without, where a missing package shows."""
 AT_A_TIME = 2  # commands
 TIMEOUT = 600  # seconds
 LEFT_OUT = {
@@ -123,6 +127,17 @@ def substituted(command: str) -> str:
     for pattern, replacement in SUBSTITUTES.items():
         command = re.sub(pattern, replacement, command)
     return command
+
+
+def environments(name: str) -> list[str]:
+    """Return where a file's commands run.
+
+    >>> environments("README.md"), environments("docs/ray.md"), environments("docs/distill.md")
+    (['plain', 'all'], ['all'], ['plain'])
+    """
+    if IN_BOTH.match(name):
+        return [*INSTALLS]
+    return ["all"] if name in ON_RAY else ["plain"]
 
 
 # -- where it runs ---------------------------------------------------------------------------------------------------
@@ -268,15 +283,15 @@ def check(name: str, environment: str) -> list[bool]:
 
 
 def main() -> int:
-    """Run all commands in both environments; return 1 if one failed, else 0."""
+    """Run all commands; return 1 if one failed, else 0."""
     shutil.rmtree(BUILD, ignore_errors=True)
     install("plain")
     run_or_raise(f"python {shlex.quote(__file__)} directory {shlex.quote(f'{BUILD}/directory')}", "plain", ROOT)
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         second = pool.submit(install, "all")
-        checks = [pool.submit(check, name, "plain") for name in commands()]
+        checks = [pool.submit(check, name, "plain") for name in commands() if "plain" in environments(name)]
         second.result()
-        checks += [pool.submit(check, name, "all") for name in commands()]
+        checks += [pool.submit(check, name, "all") for name in commands() if "all" in environments(name)]
         outcomes = [outcome for each in checks for outcome in each.result()]
     failed = outcomes.count(False)
     print(f"{len(outcomes) - failed} passed, {failed} failed")
