@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raysed.data.parquet import ROWS_PER_GROUP, BlockFiles, SentenceTable
-from raysed.data.targets import TARGET_FILE, TargetBatches, held_out_batches, with_column
+from raysed.data.targets import TARGET_FILE, with_column
 
 MOST = 2 * ROWS_PER_GROUP + 1
 SIZES = [256, 512, 1024, 2048, 4096]
@@ -60,17 +60,6 @@ def test_rows_and_row_groups_do_not_depend_on_the_size_of_blocks(places, size, b
     assert len(found) == len(plain) == count
     assert found.rows(start, stop, COLUMNS) == plain.rows(start, stop, COLUMNS) == rows.slice(start, stop - start)
     assert np.array_equal(found.column("id"), np.arange(count)) and found.column("of") is None
-
-
-@pytest.mark.parametrize("size", [256, 4096])
-def test_a_learner_reads_the_same_batches(places, size):
-    rows = table(ROWS_PER_GROUP + 700)
-    sources = in_directory(rows, places()), in_blocks(rows, places(), size)
-    one, cut = (TargetBatches(source, 300, seed=1, window=1, held_out=True) for source in sources)
-    held_out = [held_out_batches(source, 64) for source in sources]
-    pairs = [(one(step), cut(step)) for step in (0, 1, one.per_epoch)] + list(zip(*held_out, strict=True))
-    for expected, found in pairs:
-        assert np.array_equal(found.ids, expected.ids) and found.targets.equal(expected.targets)
 
 
 def test_only_blocks_with_wanted_rows_are_fetched(places):

@@ -295,13 +295,6 @@ def test_invalid_utf8_in_parquet(tmp_path, monkeypatch):
     assert f"{path}, rows 5 to 5: a value is not valid UTF-8" in refused(path)
 
 
-def test_endless_line_is_refused(tmp_path, monkeypatch):
-    """A file without line ends must not be read into memory whole."""
-    monkeypatch.setattr(rows, "_MAX_LINE_BYTES", 5000)
-    path = write(tmp_path / "a.txt", "short\n" + "long " * 2000)
-    assert "a.txt, line 2 is longer than" in refused(path)
-
-
 def test_an_empty_file_beside_a_full_one_is_fine(tmp_path):
     write(tmp_path / "full.txt", "a sentence")
     for name, data in (("a.txt", ""), ("a.csv", ""), ("b.csv", "text\n"), ("a.jsonl", "")):

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from collections import Counter
 
 import datasets
 import numpy as np
@@ -131,18 +130,6 @@ def test_the_released_files_of_sick_and_snli_are_read(tmp_path):
     )
     snli = write_text(tmp_path / "s.txt", "gold_label\tsentence1\tsentence2\tl1\tl2", "-\tx\ty", "neutral\tx\tz\tn\tn")
     assert labelled(nli(sick, snli)) == {("A b", "C d"): 1, ("x", "z"): 2}
-
-
-def test_real_files(data_dir):
-    """Sizes as counted in the files themselves; of SICK's 5,000 pairs, 500 are of the split trial."""
-    snli, sick = (data_dir / "nli" / name for name in ("snli-sample.tsv", "sick-train.tsv"))
-    both = nli(snli, sick)
-    assert len(both) == 2527 + 4500
-    assert Counter(both.labels[:2527].tolist()) == {0: 839, 1: 838, 2: 850}
-    assert Counter(both.labels[2527:].tolist()) == {0: 665, 1: 1299, 2: 2536}
-    files = [str(data_dir / "sts" / name) for name in ("stsb-train.tsv", "sts15.tsv")]
-    graded = load_graded(StsConfig(train=files).train)
-    assert len(graded) == 5749 + 3000 and graded.left_out == {"without a score": 5500}
 
 
 # -- labels ----------------------------------------------------------------------------------------------------------

@@ -92,18 +92,3 @@ def test_any_step_is_reached_at_once(pairs):
     for step in (19, 0, 7, 6):
         assert PairBatches(pairs, 8, seed=1)(step).ids.tolist() == forward(step).ids.tolist() == ids[step]
     assert PairBatches(pairs, 8, seed=2)(0).ids.tolist() != ids[0]
-
-
-def test_few_sentences_are_tokenised_at_once(tiny_tokenizer, make_sentences, tmp_path, monkeypatch):
-    """Memory does not grow with the pairs: each part of both sides is written before the next one begins."""
-    monkeypatch.setattr("raysed.data.pairs._AT_ONCE", 7)
-    events, write = [], pq.ParquetWriter.write_table
-
-    def tokenizer(sentences, **options):
-        events.append(len(sentences))
-        return tiny_tokenizer(sentences, **options)
-
-    tokenizer.name_or_path = "tiny"
-    monkeypatch.setattr(pq.ParquetWriter, "write_table", lambda *a: (events.append("write"), write(*a)))
-    write_pairs(PairRows(make_sentences(30, 1), make_sentences(30, 2)), Tokenizer(tokenizer, 100), tmp_path)
-    assert events == [7, 7, "write"] * 4 + [2, 2, "write"]

@@ -201,18 +201,8 @@ def test_trainings_read_the_rows_train(tmp_path):
     assert list(subsets) == ["train", "Validation", "test"], "a named column chooses nothing"
 
 
-def test_few_texts_per_label_are_enough(tmp_path):
-    task = load_any_task("t", labelled(tmp_path, [f"text {i}\t{'ab'[i % 2]}" for i in range(10)]))
-    assert task.outcome(np.random.default_rng(0).normal(size=(10, 3))).shape == (10,)
-
-
 def test_the_kind_of_a_task_is_seen_from_its_files(beir, tmp_path):
     assert kind_of(beir, "s") == "retrieval"
     assert kind_of(labelled(tmp_path, ["a\tb"]), "s") == "neighbours"
     assert kind_of(labelled(tmp_path, ["a\tb\t1"], "sentence1\tsentence2\tlabel"), "s") == "pairs"
     assert kind_of(TaskConfig(source="bundled:generated-dev"), "s") == "pairs"
-    for kind in ("classification", "clustering"):
-        with pytest.raises(
-            UserError, match=f"^s.kind: there is no kind '{kind}'; write one of neighbours, pairs, retr"
-        ):
-            kind_of(labelled(tmp_path, ["a\tb"]).model_copy(update={"kind": kind}), "s")

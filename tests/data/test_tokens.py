@@ -110,20 +110,6 @@ def test_little_is_left_empty(make_table):
         assert len(table.input_ids) > 0.95 * rows * longest
 
 
-def test_small_batches_leave_little_empty_too(make_table):
-    """On average 5 % of all slots of 16 sentences and more."""
-    tables = [make_table(16 + 10 * seed, seed, longest=50) for seed in range(40)]
-    assert np.mean([len(table.input_ids) / pack(table).input_ids.numel() for table in tables]) > 0.95
-
-
-def test_a_batch_moves_whole(make_table):
-    """Every tensor goes, the ids stay."""
-    moved = pack(make_table(5)).to("meta")
-    tensors = [moved.input_ids, moved.position_ids, moved.segments, moved.lengths]
-    assert {tensor.device.type for tensor in tensors} == {"meta"}
-    assert moved.ids.tolist() == make_table(5).ids.tolist()
-
-
 @given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 200))
 def test_batches_by_tokens_cover_all_within_the_budget(lengths, budget):
     """Longest first; a sentence beyond the budget stands alone, and no batch could take the next sentence too."""

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from papers.analysis import (
     Qnli,
     edit_distance,
-    edit_distance_chart,
     edit_distance_table,
     edit_distances,
     frequency_table,
@@ -31,24 +30,6 @@ def slow_edit_distance(a, b):
 @given(st.text("abc", max_size=90), st.text("abcd", max_size=90))
 def test_edit_distance_equals_the_table(a, b):
     assert edit_distance(a, b) == slow_edit_distance(a, b)
-
-
-FOUR = np.array([5.0, 4.0, 3.0, 1.0])
-
-
-def test_near_pairs_have_a_colour_of_their_own_in_panels_alike():
-    """BERT-flow figure 2: similarity across, edit distance up; dots are moved by less than half a word."""
-    chart = edit_distance_chart("dev", np.array([0, 4, 5, 30]), FOUR, {"base": FOUR / 9, "ct-flow": -FOUR})
-    said = "Edit distance and similarity of 4 pairs of dev; Spearman: gold score -100.0, base -100.0, ct-flow 100.0"
-    assert chart.title == said
-    with chart.figure() as figure:
-        assert [axes.get_title() for axes in figure.axes] == ["gold score", "base", "ct-flow"]
-        assert len({axes.get_ylim() for axes in figure.axes}) == 1
-        for axes, similarity_P in zip(figure.axes, (FOUR, FOUR / 9, -FOUR)):
-            far, near, _ = (np.asarray(dots.get_offsets()) for dots in axes.collections)
-            assert near[:, 0] == pytest.approx(similarity_P[:2], abs=0.06)
-            assert far[:, 0] == pytest.approx(similarity_P[2:], abs=0.06)
-            assert near[:, 1].round().tolist() == [0, 4] and far[:, 1].round().tolist() == [5, 30]
 
 
 class TestEditDistance:

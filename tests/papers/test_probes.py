@@ -43,7 +43,8 @@ def accuracy(train: Labelled, test: Labelled, c: float) -> float:
 # -- classification --------------------------------------------------------------------------------------------------
 
 
-def test_memory_is_that_of_a_few_copies_however_many_folds():
+def test_memory_is_that_of_a_few_copies_however_many_folds(monkeypatch):
+    monkeypatch.setattr(probes, "_MAX_ITERATIONS", 3)
     train, test = parted(classes(2200, 300, 2, noise=9.0, size=0.05), 2000, 200)
     probes.classify(train, test.features, [1.0], train.folds(1, 10))  # what is imported or kept
     tracemalloc.start()

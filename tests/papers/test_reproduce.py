@@ -366,15 +366,6 @@ def test_views_that_are_missing_are_replaced_at_the_small_scale_and_it_is_said(s
     ]
 
 
-def test_translations_are_replaced_only_where_they_are_not(small_data):
-    plan = plan_of(small_data, "bsl-table-3")
-    assert plan.configs["bsl-mbert"].views.files[0].source in plan.masked and "nli-translations" in plan.missing
-    assert Path(plan.configs["bsl-mbert"].corpus.source).name == "small-nli-sentences.txt"
-    write_all(small_data, {"data/nli-translations/en-tr.tsv": ["A cat.\tBir kedi."]})
-    config = plan_of(small_data, "bsl-table-3").configs["bsl-mbert"]
-    assert config.bsl.views == ["files"] and [Path(s.source).name for s in config.views.files] == ["en-tr.tsv"]
-
-
 # -- data ------------------------------------------------------------------------------------------------------------
 
 
@@ -412,24 +403,6 @@ def test_drawn_pairs_are_pairs_of_their_subset_and_always_the_same(sizes, count)
         rows = [subsets[name][0].index(text) for text in columns[0]]
         assert rows == sorted(set(rows))
         assert all(list(column) == [whole[k] for k in rows] for column, whole in zip(columns, subsets[name]))
-
-
-def test_parts_of_data_have_to_be_there(tmp_path):
-    """The test split of a task; all sources of a corpus, but not at the small scale."""
-    write_task(tmp_path / "data/sick-train.tsv", 20, low=1)
-    entries = {
-        "sickr": {"splits": {"train": "train", "test": "test"}, "task": {"score_range": [1, 5]}},
-        "train": {"at": ["sick-train.tsv"], "pairs": 20, "task": {"score_range": [1, 5]}},
-        "test": {"at": ["sick-test.tsv"], "pairs": 20},
-        "text": {"text_of": "train"},
-        "two": {"at": ["two.txt"]},
-        "both": {"together": ["text", "two"]},
-    }
-    finder = Finder(entries, 150, request(tmp_path, "any", "paper"))
-    assert finder.task("sickr") is finder.source("both") is None
-    assert finder.missing == {"test": "sick-test.tsv", "two": "two.txt"}
-    (text,) = Finder(entries, 150, request(tmp_path, "any")).source("both")
-    assert len(Path(text).read_text().splitlines()) == 40
 
 
 # -- values ----------------------------------------------------------------------------------------------------------

@@ -220,21 +220,17 @@ def embeddings_of(tasks: list[TransferTask]) -> np.ndarray:
 def quick(monkeypatch):
     """Short regressions and searches: what they learn does not matter here."""
     monkeypatch.setattr(regression, "_MAX_EPOCHS", 50)
+    monkeypatch.setattr(probes, "_MAX_ITERATIONS", 60)
     monkeypatch.setattr(papers.transfer, "SPLIT_GRID", probes.SPLIT_GRID[::5])
     monkeypatch.setattr(papers.transfer, "FOLD_GRID", papers.transfer.FOLD_GRID[::6])
 
 
-def test_all_tasks_are_scored(senteval, quick):
-    names = ["MR", "TREC", "MRPC", "SST5", "SICKRelatedness"]
+def test_each_kind_of_task_is_scored_by_its_metrics(senteval, quick):
+    names = ["TREC", "MRPC", "SST5", "SICKRelatedness"]
     tasks = load_tasks(senteval, names)
     scores = score_transfer(tasks, embeddings_of(tasks))
-    assert list(scores) == names
+    assert list(scores) == names and all("accuracy" in scores[name] for name in names[:3])
     assert "f1" in scores["MRPC"] and {"pearson", "spearman"} < set(scores["SICKRelatedness"])
-    accuracies = scores["MR"]["folds"]
-    assert scores["MR"]["accuracy"] == pytest.approx(np.mean(accuracies))
-    assert scores["MR"]["std"] == pytest.approx(np.std(accuracies, ddof=1))
-    assert len(scores["MR"]["C"]) == len(accuracies) == 10
-    assert scores["MR"]["protocol"] == "10 outer folds, C by 10 inner folds"
 
 
 def test_a_nested_search_never_sees_its_test_fold(quick):
@@ -248,7 +244,10 @@ def test_a_nested_search_never_sees_its_test_fold(quick):
     embeddings_UD = embeddings_of([task])
     embeddings_UD[:, 0] = 0
     embeddings_UD[held_out, 0] = 10 * (2 * labels_N[held_out] - 1)
-    assert max(score_transfer([task], embeddings_UD)["MR"]["folds"][:2]) < 80
+    scores = score_transfer([task], embeddings_UD)["MR"]
+    assert max(scores["folds"][:2]) < 80
+    assert scores["accuracy"] == pytest.approx(np.mean(scores["folds"])) and len(scores["folds"]) == 10
+    assert scores["std"] == pytest.approx(np.std(scores["folds"], ddof=1)) and len(scores["C"]) == 10
     everything = probes.Labelled(embeddings_UD, labels_N)
     leaky = probes.classify(everything, embeddings_UD[held_out], probes.SPLIT_GRID, everything.folds(1111, 10))
     assert np.mean(leaky.predicted == labels_N[held_out]) == 1, "the leak would show"

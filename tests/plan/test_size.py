@@ -11,7 +11,6 @@ from transformers import AutoConfig, AutoModel, BertConfig, BertModel
 
 from raysed.config import Config, find_config, load_config, make_config
 from raysed.data.tokens import TokenTable, pack
-from raysed.errors import UserError
 from raysed.model.encoder import Encoder
 from raysed.model.pretrained import load_encoder
 from raysed.model.shape import Shape, shape_of, shape_of_model
@@ -180,18 +179,6 @@ def test_ten_members_of_bert_large_on_gpus_of_24_gb():
     assert (ct.trainings, ct.updates, ct.at_once, ct.share.gpus) == (10, 50_000, 4, 1.0)
     assert ct.need.device < 0.85 * 24 * GB < 2 * ct.need.device
     assert (learners.what, learners.at_once, learners.workers) == ("learner", 1, 1)
-
-
-def test_what_fits_on_no_gpu_is_refused_with_the_number():
-    with pytest.raises(
-        UserError, match=r"^a member of ct needs about 1\d\.\d GB of GPU memory, but the smallest GPU has"
-    ):
-        planned(4, 1, 8)
-
-
-def test_learners_run_side_by_side():
-    (*_, learner), _ = planned(1, 8, 80, {"sed": {"learners": 10, "batch_size": 32}})
-    assert (learner.trainings, learner.at_once, learner.workers, learner.updates) == (10, 8, 1, 3125)
 
 
 def test_a_grid_counts_every_model():

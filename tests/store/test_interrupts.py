@@ -5,11 +5,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-
-from raysed.interrupts import errors_are_stops
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,20 +45,17 @@ PLANT = """if "stopped" in text:
         signal.raise_signal(signal.SIGTERM)"""
 
 
-def stop(directory: Path, number: signal.Signals = signal.SIGTERM, **words) -> tuple[subprocess.Popen, str, str, float]:
-    """Runs a job, sends it a signal twice, as `timeout` does; returns it, what it has said, and how long it took."""
-    words = {**USUAL, "storage": str(directory), **words}
-    command = [sys.executable, "-c", JOB.format(**words)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout.readline() == "ready\n"
-        began = time.monotonic()
-        for _ in range(2):
-            process.send_signal(number)
-        said, errors = process.communicate(timeout=50)
-    finally:
-        process.kill()
-    return process, said, errors, time.monotonic() - began
+@contextmanager
+def started(directory: Path, job: str = JOB, *, before: Sequence[str] = (), **words: str) -> Iterator[subprocess.Popen]:
+    """A job that has begun; it is killed at the end."""
+    program = job.format(**{**USUAL, "storage": str(directory), **words})
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*before, sys.executable, "-c", program], cwd=ROOT, **pipes) as process:
+        try:
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize(
@@ -72,38 +69,27 @@ def stop(directory: Path, number: signal.Signals = signal.SIGTERM, **words) -> t
         # `timeout` sends two signals, and the job says how it ended in between
         (signal.SIGTERM, {"before_writing": PLANT}),
     ],
-    ids=[
-        "at once",
-        "without output",
-        "hangs at exit",
-        "error",
-        "exit",
-        "a signal while it says so",
-    ],
 )
 def test_a_job_ends_soon_and_says_that_it_was_stopped(tmp_path, number, words):
-    process, said, errors, seconds = stop(tmp_path, number, **words)
-    assert process.returncode == 128 + number
-    assert errors == "\nStopped. Run the same command again to continue.\n"
-    assert said == ""
+    """Two signals come at once, as `timeout` sends them."""
+    with started(tmp_path, **words) as process:
+        began = time.monotonic()
+        for _ in range(2):
+            process.send_signal(number)
+        assert process.communicate(timeout=50) == ("", "\nStopped. Run the same command again to continue.\n")
+        assert process.returncode == 128 + number and time.monotonic() - began < 20
     assert json.loads((tmp_path / "mine/status.json").read_text())["state"] == "stopped"
-    assert seconds < 20
 
 
 def test_a_second_signal_ends_a_job_at_once(tmp_path):
     """However it cleans up; only what comes within a second of the first signal is the same one."""
-    command = [sys.executable, "-c", JOB.format(**USUAL | {"cleaning_up": ENDLESS}, storage=str(tmp_path))]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout.readline() == "ready\n"
+    with started(tmp_path, cleaning_up=ENDLESS) as process:
         process.send_signal(signal.SIGTERM)
         assert process.stdout.readline() == "cleaning up\n"
         time.sleep(1.2)
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=5) == 128 + signal.SIGINT
-    finally:
-        process.kill()
 
 
 def test_a_closed_terminal_ends_a_job_that_cannot_say_so(tmp_path):
@@ -148,21 +134,11 @@ except KeyboardInterrupt:
     assert (done.stdout, done.returncode) == ("came again\n", 0), done.stderr
 
 
-def test_an_error_without_a_signal_is_none(tmp_path):
-    with pytest.raises(ZeroDivisionError), errors_are_stops():
-        raise ZeroDivisionError
-
-
 def test_a_job_of_nohup_outlives_its_terminal(tmp_path):
-    job = JOB.replace("signal.signal(signal.SIGHUP, signal.SIG_DFL)", "").format(**USUAL, storage=str(tmp_path))
-    command, pipes = ["nohup", sys.executable, "-c", job], {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen(command, cwd=ROOT, text=True, **pipes)
-    try:
-        assert process.stdout.readline() == "ready\n"
+    job = JOB.replace("signal.signal(signal.SIGHUP, signal.SIG_DFL)", "")
+    with started(tmp_path, job, before=["nohup"]) as process:
         process.send_signal(signal.SIGHUP)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(timeout=1.5)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=20) == 128 + signal.SIGTERM
-    finally:
-        process.kill()

@@ -116,22 +116,6 @@ def test_a_log_on_a_full_disk_is_a_sentence_and_nobody_waits(tmp_path):
                 metrics.write(entry)
 
 
-def said_by(code: str, *arguments: object) -> tuple[str, str]:
-    """What a process of its own prints."""
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    return done.stdout, done.stderr
-
-
-def test_notes_are_plain_lines():
-    code = (
-        "import logging; from raysed.store.metrics import notes_shown; log = logging.getLogger('raysed.x')\n"
-        "with notes_shown(), notes_shown(): log.info('seen'); log.debug('not seen')\n"
-        "log.info('not seen'); log.warning('as Python has it')"
-    )
-    assert said_by(code) == ("note: seen\n", "as Python has it\n")
-
-
 def test_what_libraries_print_goes_to_a_file_and_python_keeps_the_terminal(tmp_path):
     """Also after an error; and where the file is on a full disk, there is no traceback for each line of a log."""
     code = (
@@ -144,6 +128,8 @@ def test_what_libraries_print_goes_to_a_file_and_python_keeps_the_terminal(tmp_p
         "    log.addHandler(logging.StreamHandler(os.fdopen(2, 'w', closefd=False)))\n"
         "    log.error('a trial failed')\n"
     )
-    said, errors = said_by(code, log := tmp_path / "logs/native.log")
+    command = [sys.executable, "-c", code, str(log := tmp_path / "logs/native.log")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    said, errors = done.stdout, done.stderr
     assert said == "" and errors.startswith("python\nafter\ntoo\n") and "Traceback" not in errors
     assert log.read_text() == "native\n"

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,7 +121,7 @@ def remote(bucket) -> Storage:
 
 # -- faults ----------------------------------------------------------------------------------------------------------
 
-ALL = ("corpus", NAME, "model", "learner")
+ALL = (NAME, "model", "learner")
 
 
 def job(location: str, depends: dict) -> None:
@@ -168,7 +167,7 @@ def test_a_fault_at_any_call_leaves_old_or_new_and_the_next_start_ends_like_an_u
         assert paths() == undisturbed and storage.checkpoints("another", OLD).newest()[0] == 1
 
     faults = ["kill", "torn", *ERRORS]
-    which = {} if storage.is_local else {"step": 23}  # requests to an object store take long
+    which = {} if storage.is_local else {"step": 31}  # requests to an object store take long
     calls = every_fault(faults, storage, versions.reverse, lambda: job(location, versions[0]), check, **which)
     assert calls > 50 and (len(outcomes) == 2 * len(ALL) or which)  # each was found old, and found new
 
@@ -184,21 +183,6 @@ def test_everything_is_flushed_before_the_manifest_names_it(disk, monkeypatch):
     *before, entry, _ = flushed
     assert set(before) == {place, f"{place}/model.bin", f"{place}/deep", f"{place}/deep/config.json", disk.uri(NAME)}
     assert entry.startswith(disk.uri("manifest/ct/members/.00.json."))
-
-
-def test_nothing_temporary_is_left(disk, tmp_path):
-    with disk.lock():
-        commit(disk, OLD)
-        commit(disk, NEW)
-        disk.write_text("config.yaml", "a: 1")
-        killed = tmp_path / "run" / NAME / "attempt-0123456789ab"
-        killed.mkdir()
-        (tmp_path / f"run/.config.yaml.{'0' * 32}.tmp").write_text("half")
-    place = disk.entry(NAME).place
-    assert set(content(tmp_path / "run")) == {
-        ".claim.json", "config.yaml", f"manifest/{NAME}.json", f"{place}/model.bin", f"{place}/deep/config.json",
-    }  # fmt: skip
-    assert not killed.exists()
 
 
 USERS = ("onnx/model.onnx", ".gitattributes", "deep/notes.txt", "attempt-0123456789ab/model.bin")
@@ -259,14 +243,6 @@ def test_a_directory_of_ours_goes_when_it_is_empty(disk, tmp_path):
     assert [path.name for path in (tmp_path / "run/model").iterdir()] == ["new"]
     disk.remove("model")
     assert not (tmp_path / "run/model").exists()
-
-
-def test_a_copy_of_artefacts_that_a_user_made_in_the_run_directory_stays(disk, tmp_path):
-    commit(disk, OLD)
-    shutil.copytree(tmp_path / "run/ct", tmp_path / "run/ct-before")
-    with disk.lock():
-        commit(disk, NEW)
-    assert list(content(tmp_path / "run/ct-before").values()) == list(files_of(OLD).values())
 
 
 def test_a_link_to_another_disk_is_followed(disk, tmp_path):
@@ -515,7 +491,6 @@ def test_a_full_disk_is_a_sentence_whoever_reports_it_and_other_errors_stay_what
 
 _FULL_DISK = """
 import sys
-from contextlib import suppress
 from pathlib import Path
 import numpy as np, pyarrow as pa, pyarrow.parquet as pq, torch
 from safetensors.torch import save_file
@@ -536,15 +511,6 @@ for write in actions:
         checkpoints.save(6, write)
     except UserError as error:
         print(error)
-with suppress(OSError), open(place / "filler", "wb", buffering=0) as file:
-    while file.write(bytes(4096)):
-        pass
-try:
-    with Storage(str(place), "new").lock():
-        pass
-except UserError as error:
-    print(error)
-(place / "filler").unlink()
 print(checkpoints.newest()[0], storage.names(), len(storage.plain.sizes_below("checkpoints")))
 """
 
@@ -555,9 +521,9 @@ def test_on_a_disk_that_is_really_full_every_writer_ends_with_a_sentence(tmp_pat
     if subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode:
         pytest.skip("this machine lets nobody mount a disk")
     done = subprocess.run(["unshare", "-rm", "sh", "-c", mount, _FULL_DISK], cwd=ROOT, capture_output=True, text=True)
-    places = [*["run/checkpoints/model/step-000000006"] * 4, "new"]
-    said = [f"no disk space left for {tmp_path / p}; free some space, or choose another --storage" for p in places]
-    assert done.stdout.splitlines() == [*said, "5 ['checkpoints/model/step-000000005'] 1"], done.stderr
+    place = tmp_path / "run/checkpoints/model/step-000000006"
+    said = f"no disk space left for {place}; free some space, or choose another --storage"
+    assert done.stdout.splitlines() == [*[said] * 4, "5 ['checkpoints/model/step-000000005'] 1"], done.stderr
 
 
 def test_what_a_run_has_written_is_room_for_it(disk, monkeypatch):
@@ -623,14 +589,6 @@ def test_a_job_that_is_taken_over_while_it_uploads_does_not_publish(remote, monk
     with remote.lock(), pytest.raises(RunFailed, match="taken over"):
         commit(remote, OLD)
     assert seen(remote.location) is None
-
-
-def test_ages_are_by_the_clock_of_the_storage(storage, monkeypatch):
-    storage.write_text("status.json", "{}")
-    monkeypatch.setattr(time, "time", lambda: 0.0)
-    assert 0 <= storage.clock() - storage.plain.modified_at("status.json") < 30
-    assert storage.plain.modified_at("nothing") is None
-    assert list(storage.plain.sizes_below("")) == ["status.json"]
 
 
 # -- where it lies ---------------------------------------------------------------------------------------------------

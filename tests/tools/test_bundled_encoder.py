@@ -48,21 +48,3 @@ def test_the_start_passes_what_is_said_of_tokens_through_all_layers(tmp_path):
     for depth in (1, 2, 3):
         (x_1D,) = encoder.embed(pack(TokenTable.from_lists([ids])), (depth,))
         torch.testing.assert_close(x_1D[0], expected_D, rtol=0, atol=1e-5)
-
-
-def test_a_piece_is_known_by_what_teachers_say_of_its_text(monkeypatch):
-    asked = []
-
-    class Teacher:
-        def embed(self, sentences):
-            asked.append(sentences)
-            return np.random.default_rng(1).normal(size=(len(sentences), 300))
-
-    monkeypatch.setattr(bundled_encoder, "load_model", lambda name: Teacher())
-    x_VD = bundled_encoder.token_vectors(trained(SENTENCES), ["A", "B"])
-    assert x_VD.shape == (95, bundled_encoder.WIDTH) and np.allclose(x_VD.mean(0), 0, atol=1e-6)
-    assert len(asked[0]) == 95 and "and" in asked[0] and not any(text.startswith("##") for text in asked[0])
-    unit_VD = np.random.default_rng(1).normal(size=(95, 300))
-    unit_VD /= np.linalg.norm(unit_VD, axis=1, keepdims=True)
-    unit_VD -= unit_VD.mean(0)
-    np.testing.assert_allclose(x_VD @ x_VD.T, 2 * unit_VD @ unit_VD.T, atol=1e-5)

@@ -5,7 +5,6 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,21 +107,6 @@ def test_zero_shot_text_holds_no_scored_text(headline, fetched, tmp_path):
     assert set(domain) - set(zero) == left_out | {t for t in domain if "fly" in t or "LINQ" in t or "SVN" in t}
 
 
-def test_models_come_at_their_revisions(headline, monkeypatch):
-    asked = {}
-
-    def snapshot_download(name: str, revision: str, allow_patterns: list[str]) -> str:
-        asked[name] = (revision, allow_patterns)
-        return f"/cache/{name}"
-
-    monkeypatch.setattr("headline_data.snapshot_download", snapshot_download)
-    content = headline.load(headline.CONFIG)
-    found = headline.download(content["teachers"])
-    assert set(found) == set(headline.TEACHERS[headline.ALL])
-    for name, model in content["teachers"].items():
-        assert asked[f"sentence-transformers/{name}"] == (model["revision"], ["*.json", "*.safetensors", "*.txt"])
-
-
 def test_the_config_of_a_row_is_valid_and_has_as_many_updates_for_either_text(headline, tmp_path):
     settings = headline.load(headline.CONFIG)["settings"]
     teachers = {name: tmp_path / name for name in headline.TEACHERS[headline.ALL]}
@@ -139,22 +123,3 @@ def test_the_config_of_a_row_is_valid_and_has_as_many_updates_for_either_text(he
 
 def test_the_data_here_are_those_that_were_measured(headline, data_dir):
     assert not headline.differing(headline.load(headline.CONFIG)["data"], data_dir)
-
-
-def test_the_page_shows_every_row_its_differences_and_whose_text_it_is(headline, tmp_path):
-    names = [*headline.TEACHERS[headline.ALL], *(arm.name for arm in headline.ARMS)]
-    columns = ("mean", *headline.KINDS, "stsb-test")
-    scores = {c: {name: [70.0 + k, 71.0 + k] for k, name in enumerate(names)} for c in columns}
-    draws = {c: {name: np.full(100, 70.5 + k) for k, name in enumerate(names)} for c in columns}
-    found = {"rows": {arm.name: ["teachers=[]", "sed.epochs=3"] for arm in headline.ARMS}}
-    found["speed"] = dict.fromkeys([*names, headline.TF_IDF], 1234.5)
-    settings = headline.load(headline.CONFIG)["settings"]
-    made = headline.Scores(None, scores, draws)
-    page = headline.page_of(made, found, settings, ["corpus/a.txt"], None)
-    lines = [re.sub(" +", " ", line) for line in page.splitlines()]
-    assert "| all-mpnet-base-v2 (teacher) | 70.5 | 70.5 | 70.5 | 70.5 | 1,234 |" in lines
-    assert "| learner: six MiniLM layers, three teachers | 73.5 | 73.5 | 73.5 | 73.5 | 1,234 |" in lines
-    less = f"| {headline.BEST}, less {headline.MINILM} |" + " +1.0 (+1.0 to +1.0) |" * 4
-    assert less in lines, "of the same resamples"
-    assert "learning_rate: 0.0003" in page and "differ from those of the printed table: corpus/a.txt" in page
-    assert "are those of the table" in headline.page_of(made, found, settings, [], tmp_path)
