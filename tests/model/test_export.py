@@ -1,13 +1,11 @@
 """Exported models, compared with what sentence-transformers makes of them in a process that has no raysed."""
 
-import ast
 import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,19 +17,14 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 import raysed.model.glow
-from raysed.api import Result
-from raysed.config import EncoderConfig, FlowConfig
+from raysed.config import FlowConfig
 from raysed.data.tokens import tokenize
 from raysed.errors import UserError
-from raysed.make.targets import teacher_sum
 from raysed.model.calibration import Flow
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
 from raysed.model.library import export_model, parity
 from raysed.model.load import NativeModel, load_model
-from raysed.model.pretrained import load_encoder, load_start, save_encoder
-from raysed.report.card import has_own_code
-from raysed.store.storage import Storage
 from raysed.train.calibrations.whiten import CALIBRATION as WHITEN
 from raysed.train.flow_fit import fit_flow
 
@@ -41,34 +34,18 @@ PLAIN |= {kind: (kind, 2) for kind in ("roberta", "distilbert", "mpnet")} | {"he
 CALIBRATED = {"head-whiten": "head", "whiten": "bert-2", "flow-paper": "bert-2", "flow": "bert-2"}
 NAMES = [*PLAIN, *CALIBRATED]
 
-LOADER = r"""
-import json, pathlib, socket, sys, warnings
+ALONE = """
+import json, sys, warnings
 sys.modules["raysed"] = None  # any import of it fails
-
-def refuse(*arguments, **options):
-    raise OSError("no network in this test")
-
-socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
 import numpy as np
 from sentence_transformers import SentenceTransformer
-
-names, sentences = json.loads(sys.stdin.read())
 warnings.simplefilter("error")
-found, facts = {}, {}
-for name in names:
-    model = SentenceTransformer(name, device="cpu", trust_remote_code=name.startswith("flow"))
-    found[name] = model.encode(sentences, batch_size=16)
-    modules = [type(module).__name__ for module in model]
-    facts[name] = [modules, model.max_seq_length, model.similarity_fn_name, model.get_embedding_dimension()]
-model.save("saved-again")
-again = SentenceTransformer("saved-again", device="cpu", trust_remote_code=True)
-facts["saved again"] = bool((again.encode(sentences, batch_size=16) == found[names[-1]]).all())
-try:
-    SentenceTransformer(names[-1], device="cpu")
-except ValueError as error:
-    facts["without trust"] = str(error)
-np.savez("found.npz", **found)
-pathlib.Path("facts.json").write_text(json.dumps(facts))
+sentences, found = json.load(sys.stdin), []
+for path in ("flow", "saved-again"):
+    model = SentenceTransformer(path, device="cpu", trust_remote_code=True)
+    found.append(model.encode(sentences))
+    model.save("saved-again")
+np.save("found.npy", found)
 """
 
 
@@ -117,64 +94,52 @@ def root(cases, tmp_path_factory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def by_library(root, sentences) -> tuple[dict[str, np.ndarray], dict, str]:
-    """sentence-transformers' vectors, what else it found, and all that it printed."""
-    environment = os.environ | {"HF_HOME": str(root / "cache")}
-    environment["DS_ACCELERATOR"] = "cpu"  # where accelerate is installed, DeepSpeed would look for one and say so
-    options = {"env": environment, "cwd": root, "capture_output": True, "text": True, "timeout": 120}
-    done = subprocess.run([sys.executable, "-c", LOADER], input=json.dumps([NAMES, sentences]), **options)
-    assert done.returncode == 0, done.stderr
-    with np.load(root / "found.npz") as found:
-        return dict(found), json.loads((root / "facts.json").read_text()), done.stdout + done.stderr
-
-
 @pytest.mark.parametrize("name", NAMES)
-def test_vectors_and_settings_are_the_same(cases, root, by_library, sentences, name):
-    """In the library, and read back by `evaluate`, where its own pooling and length count.
+def test_vectors_and_settings_are_the_same(cases, root, sentences, name):
+    """In the library, and read back by `evaluate`, where its own pooling and length count; only the flow has code.
 
     Calibrations enlarge rounding errors as much as they enlarge coordinates.
     """
-    expected = cases[name].expected
+    expected, has_code = cases[name].expected, name.startswith("flow")
+    library = SentenceTransformer(str(root / name), device="cpu", trust_remote_code=has_code)
     scale = 3 * np.abs(expected).max() if name in CALIBRATED else 1.0
-    np.testing.assert_allclose(by_library[0][name], expected, rtol=0, atol=1e-5 * scale)
-    assert by_library[1][name][1:] == [MAX_LENGTH, "cosine", expected.shape[1]]
+    np.testing.assert_allclose(library.encode(sentences), expected, rtol=0, atol=1e-5 * scale)
+    settings = library.max_seq_length, library.similarity_fn_name, library.get_embedding_dimension()
+    assert settings == (MAX_LENGTH, "cosine", expected.shape[1])
+    assert all("sentence_transformers" in type(module).__module__ for module in library) != has_code
     model = load_model(str(root / name), (1, 3), 5)
     assert isinstance(model, NativeModel)
     np.testing.assert_allclose(model.embed(sentences), expected, rtol=0, atol=1e-4 * max(1, np.abs(expected).max()))
 
 
-def test_modules_are_built_in_but_for_the_flow(by_library):
-    listed = {name: by_library[1][name][0] for name in NAMES}
-    assert listed["bert-1"] == ["Transformer", "Pooling"]
-    assert listed["bert-first_last"] == ["Transformer", "WeightedLayerPooling", "Pooling"]
-    assert listed["head"] == ["Transformer", "WeightedLayerPooling", "Pooling", "Dense"]
-    assert listed["head-whiten"][-2:] == ["Dense", "Dense"]
-    assert listed["whiten"][-1] == "Dense" and listed["flow"][-1] == "FlowHead"
+def test_a_flow_runs_where_raysed_is_not_and_is_saved_again(cases, root, sentences):
+    environment = os.environ | {"HF_HOME": str(root / "cache")}
+    environment["DS_ACCELERATOR"] = "cpu"  # where accelerate is installed, DeepSpeed would look for one and say so
+    options = {"env": environment, "cwd": root, "capture_output": True, "text": True, "timeout": 120}
+    done = subprocess.run([sys.executable, "-c", ALONE], input=json.dumps(sentences), **options)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    found, again = np.load(root / "found.npy")
+    np.testing.assert_allclose(found, cases["flow"].expected, rtol=0, atol=1e-3)
+    assert (found == again).all()
+    with pytest.raises(ValueError, match="trust_remote_code=True"):
+        SentenceTransformer(str(root / "flow"), device="cpu")
 
 
-def test_a_flow_needs_trust_says_so_and_survives_being_saved_by_the_library(by_library):
-    _, facts, printed = by_library
-    assert "trust_remote_code=True" in facts["without trust"] and facts["saved again"] is True and printed == ""
-
-
-def test_two_exports_are_the_same_bytes(cases, tmp_path, sentences):
-    """Though the tokenizer keeps the truncation and padding of its last call."""
-    case = cases["flow"]
-    case.tokenizer(sentences, padding="max_length", truncation=True, max_length=7)
-    case.export(tmp_path / "one")
-    case.tokenizer(sentences)
-    case.export(tmp_path / "two")
+def test_two_exports_are_the_same_bytes(cases, tiny_encoder_dir, tmp_path, sentences):
+    """Wherever the tokenizer was loaded from, and whatever truncation and padding its last call asked for."""
+    shutil.copytree(tiny_encoder_dir, tmp_path / "copy")
+    copy = AutoTokenizer.from_pretrained(tmp_path / "copy")
+    copy(sentences, padding="max_length", truncation=True, max_length=7)
+    cases["flow"].export(tmp_path / "one")
+    cases["flow"]._replace(tokenizer=copy).export(tmp_path / "two")
     one, two = (
-        {str(p.relative_to(d)): p.read_bytes() for p in d.rglob("*") if p.is_file()} for d in tmp_path.iterdir()
+        {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+        for place in (tmp_path / "one", tmp_path / "two")
     )
     assert one == two
-    own = {"modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "glow.py"}
-    of_modules = {f"{module}/config.json" for module in ("1_WeightedLayerPooling", "2_Pooling", "3_FlowHead")}
-    weights = {"model.safetensors", "1_WeightedLayerPooling/model.safetensors", "3_FlowHead/model.safetensors"}
-    assert set(one) == own | of_modules | weights | {"config.json", "tokenizer.json", "tokenizer_config.json"}
     tokenizer = json.loads(one["tokenizer_config.json"])
     assert tokenizer["tokenizer_class"] == "PreTrainedTokenizerFast", "releases with an ONNX backend know no other"
+    assert tokenizer["model_max_length"] == MAX_LENGTH
 
 
 def test_arguments_stay_as_they_are(make, tmp_path):
@@ -197,17 +162,13 @@ def test_prompts_are_those_of_queries_and_documents(cases, tmp_path, sentences):
     assert parity(tmp_path, sentences, case.expected) < 1e-4
 
 
-def test_code_is_the_packages_own_and_stands_alone(root):
-    code = (root / "flow" / "glow.py").read_text()
-    assert code == Path(raysed.model.glow.__file__).read_text()
-    tree = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Import | ast.ImportFrom)]
-    names = {getattr(node, "module", None) or node.names[0].name for node in tree}
-    assert not {name.split(".")[0] for name in names} - (sys.stdlib_module_names | {"torch", "safetensors"})
+def test_code_is_the_packages_own(root):
+    assert (root / "flow" / "glow.py").read_text() == Path(raysed.model.glow.__file__).read_text()
     assert not any((root / "whiten").glob("*.py"))
 
 
 def test_a_flow_stays_initialised_and_computes_in_its_own_precision(root):
-    assert load_file(root / "flow" / "3_FlowHead" / "model.safetensors")["initialized"].item() is True
+    assert load_file(root / "flow" / "3_FlowHead" / "model.safetensors")["initialized"].item()
     features = raysed.model.glow.FlowHead(Flow(8))({"sentence_embedding": torch.ones(2, 8, dtype=torch.float16)})
     assert features["sentence_embedding"].dtype == torch.float32
 
@@ -224,47 +185,6 @@ def test_parity_is_small_and_sees_a_changed_weight(cases, tmp_path, sentences, n
     tensors[changed].view(-1)[0] += 0.5
     save_file(tensors, tmp_path / place, metadata={"format": "pt"})
     assert parity(tmp_path, sentences, cases[name].expected) > 1e-3
-
-
-OWN_CODE = """
-from transformers import BertConfig, BertModel
-class OwnConfig(BertConfig):
-    model_type = "own"
-class OwnModel(BertModel):
-    config_class = OwnConfig
-"""
-
-
-def test_own_code_is_kept_and_runs_where_it_is_trusted_only(make, tmp_path, monkeypatch, sentences):
-    """An encoder that came with code keeps it as an artefact of a run and as an exported model."""
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
-    monkeypatch.setattr("builtins.input", lambda *_: "n")
-    base, storage, trusting = tmp_path / "base", Storage(str(tmp_path / "runs"), "run"), {"trust_remote_code": True}
-    save_encoder(*make(), base, MAX_LENGTH)
-    auto_map = {"AutoConfig": "own.OwnConfig", "AutoModel": "own.OwnModel"}
-    own = {"model_type": "own", "architectures": ["OwnModel"], "auto_map": auto_map}
-    (base / "config.json").write_text(json.dumps(json.loads((base / "config.json").read_text()) | own))
-    (base / "own.py").write_text(OWN_CODE)
-    loaded = load_encoder(EncoderConfig(path=str(base), max_length=MAX_LENGTH, **trusting))
-    storage.commit("member", lambda path: save_encoder(*loaded, path), {})
-    with pytest.raises(ValueError, match="trust_remote_code"):
-        load_start(EncoderConfig(), storage.fetch("member"))
-    encoder, tokenizer = load_start(EncoderConfig(**trusting), storage.fetch("member"))
-    assert type(encoder.transformer).__name__ == "OwnModel"
-    export_model(encoder, tokenizer, tmp_path / "model", layers=1, max_length=MAX_LENGTH, calibration=None)
-    tokens = tokenize(tokenizer, sentences, MAX_LENGTH)
-    expected = encode(encoder, tokens)[0]
-    assert (tmp_path / "model" / "own.py").exists() and has_own_code(tmp_path / "model")
-    assert parity(tmp_path / "model", sentences, expected, **trusting) < 1e-5
-    storage.commit("model", lambda path: shutil.copytree(tmp_path / "model", path, dirs_exist_ok=True), {})
-    for trusts in (True, False):
-        says = {"config": {"encoder": {"trust_remote_code": not trusts}}}  # which others may write
-        storage.write_text("report.json", json.dumps(says))
-        with nullcontext() if trusts else pytest.raises(ValueError, match="trust_remote_code"):
-            np.testing.assert_allclose(Result(storage, trusts).model.encode(sentences), expected, atol=1e-5)
-    sums = teacher_sum([storage.fetch("member")] * 2, **trusting)
-    np.testing.assert_allclose(sums(tokens), 2 * expected, atol=1e-5)
 
 
 def test_a_calibration_of_another_width_is_refused(make, tmp_path):

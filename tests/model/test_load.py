@@ -1,6 +1,5 @@
 """Any model loaded: what is computed here is what sentence-transformers gives; mistakes are one sentence each."""
 
-import importlib.util
 import json
 import pickle
 import re
@@ -107,24 +106,13 @@ def test_other_modules_are_computed_as_the_library_does(exports, sentences, tmp_
     assert np.abs(found - plain).max() > 1e-3 or "do_lower_case" in settings, "the change is of no effect"
 
 
-@pytest.mark.parametrize(
-    ("similarity", "is_noted"),
-    [("dot", True), ("euclidean", True), ("manhattan", True), ("cosine", False), (None, False)],
-)
+@pytest.mark.parametrize(("similarity", "is_noted"), [("dot", True), ("cosine", False), (None, False)])
 def test_a_model_of_another_similarity_is_noted(exports, tmp_path, caplog, similarity, is_noted):
     caplog.set_level("INFO", "raysed")
     path = shutil.copytree(exports["1"], tmp_path / "other")
     (path / "config_sentence_transformers.json").write_text(json.dumps({"similarity_fn_name": similarity}))
     load_model(str(path))
     assert (f"is made for the similarity {similarity}, but raysed compares by cosine" in caplog.text) == is_noted
-
-
-def test_texts_that_a_task_has_given_a_prompt_get_no_other(exports, sentences, tmp_path):
-    path = shutil.copytree(exports["whiten"], tmp_path / "other")
-    change(path / "config_sentence_transformers.json", **PROMPT)
-    found = load_model(str(path)).embed(sentences, role="prompted query")
-    expected = by_library(exports["whiten"], sentences)
-    assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max()
 
 
 def test_the_library_computes_in_fp32_whatever_is_stored(exports, tmp_path):
@@ -158,8 +146,8 @@ def test_a_model_without_a_token_for_padding_pads_with_another(exports, sentence
     expected = by_library(path, sentences)
     change(path / "tokenizer_config.json", pad_token=None, eos_token="[SEP]")
     change(path / "sentence_bert_config.json", max_seq_length=500)
-    model = load_model(str(path))
-    assert isinstance(model, LibraryModel) == (pooling == "max")
+    model, config = load_model(str(path)), EncoderConfig(path=str(path), max_length=MAX_LENGTH)
+    assert isinstance(model, LibraryModel) == (pooling == "max") and load_encoder(config)[1].pad_token == "[SEP]"
     short = [len(text.split()) < 9 for text in sentences]
     assert np.abs(model.embed(sentences) - expected)[short].max() < 1e-5 and sum(short) > 20
     assert np.isfinite(model.embed(["the cat " * 99])).all()
@@ -250,27 +238,19 @@ def test_a_head_that_is_not_used_is_named(with_head, tiny_encoder_dir, caplog):
 
 @pytest.mark.parametrize("has_modules", [True, False])
 @pytest.mark.parametrize("has_base", [True, False])
-def test_an_adapter_is_not_taken_for_its_base(
-    exports, tiny_encoder_dir, tmp_path, monkeypatch, sentences, has_base, has_modules
-):
+def test_an_adapter_is_not_taken_for_its_base(exports, tiny_encoder_dir, tmp_path, has_base, has_modules):
     """Peft is no package that the tests need: without it, the adapter is refused."""
     path = shutil.copytree(exports["1"] if has_modules else tiny_encoder_dir, tmp_path / "adapter")
     settings = {"peft_type": "LORA", "base_model_name_or_path": str(tiny_encoder_dir), "target_modules": ["query"]}
     (path / "adapter_config.json").write_text(json.dumps({**settings, "r": 2}))
-    weights = {f"lora_{side}.weight": torch.randn(shape) for side, shape in {"A": (2, 16), "B": (16, 2)}.items()}
-    layers = [f"base_model.model.encoder.layer.{index}.attention.self.query." for index in range(3)]
-    every = {layer + name: weight.clone() for layer in layers for name, weight in weights.items()}
-    save_file(every, path / "adapter_model.safetensors", {"format": "pt"})
+    query = "base_model.model.encoder.layer.0.attention.self.query"
+    weights = {f"{query}.lora_A.weight": torch.ones(2, 16), f"{query}.lora_B.weight": torch.ones(16, 2)}
+    save_file(weights, path / "adapter_model.safetensors", {"format": "pt"})
     if not has_base:
         for name in ("config.json", "model.safetensors"):
             (path / name).unlink()
     with pytest.raises(UserError, match=r"^encoder\.path: .* is a LoRA adapter: merge it with peft's merge_and_unload"):
         check_encoder(EncoderConfig(path=str(path)))
-    if importlib.util.find_spec("peft"):
-        found_ND = load_model(str(path)).embed(sentences)
-        np.testing.assert_allclose(found_ND, by_library(path, sentences), atol=1e-5)
-        assert not np.allclose(found_ND, by_library(exports["1"], sentences), atol=0.1)
-        monkeypatch.setattr("sentence_transformers.base.modules.transformer.is_peft_available", lambda: False)
     assert re.search(r"it is a LoRA adapter, and .* cannot load it: .* requires .*pip install peft", refusal(path))
 
 
@@ -309,15 +289,10 @@ MOST = "max_seq_length"
         ("sentence_bert_config.json", {MOST: -5}, "its transformer has max_seq_length -5; write a number of tokens"),
         ("sentence_bert_config.json", {MOST: "x"}, "its transformer has max_seq_length 'x'; write a number of tokens"),
         ("tokenizer_config.json", {"pad_token": None, "sep_token": None, "unk_token": None}, "no token for padding"),
-        ("config.json", {"vocab_size": 30}, "tokens, but its model has only 30; use both from the same model"),
     ],
 )
 def test_a_tokenizer_or_length_that_does_not_fit_is_refused(exports, tmp_path, pooling, file, settings, problem):
     path = changed_copy(exports["1"], tmp_path, pooling)
-    if "vocab_size" in settings:
-        model = AutoModel.from_pretrained(path)
-        model.resize_token_embeddings(30)
-        model.save_pretrained(path)
     change(path / file, **settings)
     assert problem in refusal(path)
 

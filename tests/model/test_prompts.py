@@ -11,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 from raysed.config import CorpusConfig, EncoderConfig, TeacherConfig
 from raysed.errors import UserError
 from raysed.model.load import LibraryModel, NativeModel, load_model
-from raysed.model.prompts import embed_by_role, learner_prompts
+from raysed.model.prompts import learner_prompts
 from raysed.model.teacher import Teacher, load_teacher
 
 FILE = "config_sentence_transformers.json"
@@ -78,16 +78,9 @@ def test_settings_come_before_files_and_prompt_is_for_the_rest(model):
         (plain, {"query_prompt": "a bird ", "prompt": "we "}, {"query": "a bird ", "document": "we ", "": "we "}),
     ):
         teacher = teacher_of(path, **settings)
-        for role, prompt in expected.items():
+        for role, prompt in {**expected, "prompted query": ""}.items():
             expected_ND = load_model(str(plain)).embed([f"{prompt}dog sat"])
             np.testing.assert_allclose(teacher.embed(["dog sat"], role), expected_ND, atol=1e-5, err_msg=role)
-
-
-def test_only_prompts_of_roles_change_what_identifies_a_teacher(model):
-    path = model()
-    before = teacher_of(path).identity
-    assert teacher_of(path, name="another").identity == before
-    assert len({before, *(teacher_of(path, **{f"{role}_prompt": "a "}).identity for role in BOTH)}) == 3
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"prompts": null}', '{"prompts": ["a"]}', '{"prompts": {"query": 1}}'])
@@ -113,15 +106,3 @@ def test_a_learner_has_prompts_if_its_corpus_has_queries(model):
         encoder = EncoderConfig(path=str(start), **settings)
         assert learner_prompts(CorpusConfig(queries="queries.txt"), encoder) == expected, settings
         assert learner_prompts(CorpusConfig(), encoder) == {}
-
-
-def test_rows_come_back_in_the_order_of_the_texts():
-    asked = []
-
-    def embed(texts, role):
-        asked.append((role, texts))
-        return np.array([[float(text)] for text in texts])
-
-    x_ND = embed_by_role(embed, ["0", "1", "2", "3"], ["query", "", "document", "query"])
-    assert x_ND.tolist() == [[0], [1], [2], [3]]
-    assert sorted(asked) == [("", ["1"]), ("document", ["2"]), ("query", ["0", "3"])]

@@ -53,13 +53,6 @@ def test_an_embedding_is_the_mean_of_its_tokens_rows(token_lists):
         np.testing.assert_allclose(encoder(pack(table)).numpy(), expected, atol=1e-6)
 
 
-def test_only_rows_of_the_batch_get_a_gradient():
-    encoder = Encoder(StaticVectors.from_rows(torch.ones(6, 2)))
-    encoder(pack(TokenTable.from_lists([[1, 3], [3]]))).sum().backward()
-    gradient_VD = encoder.transformer.embedding.weight.grad
-    assert gradient_VD[:, 0].tolist() == [0, 0.5, 0, 1.5, 0, 0]
-
-
 def test_it_is_the_same_when_it_is_loaded_again(encoder, tokenizer, sentences, tmp_path):
     """As an artefact of a run, and by `evaluate` as a plain model of one layer."""
     save_encoder(encoder, tokenizer, tmp_path)
@@ -153,10 +146,6 @@ def test_the_start_is_written_as_the_parts_say(tiny_encoder_dir, tmp_path, make_
     [
         ({"recipes": ["ct-sed"], "teachers": []}, r"recipe 'ct-sed' trains members, which cannot be static"),
         ({"evaluation": {"pool_layers": [1, 2]}}, r"evaluation\.pool_layers has 2, but encoder\.static has 1 layer$"),
-        (
-            {"pool_layers": 2},
-            r"encoder\.pool_layers is 2, but encoder\.static has no layers to choose from; set it to 1",
-        ),
         ({"static": {"width": 17}}, r"encoder\.static\.width is 17, but .* has a width of 16; set at most that$"),
     ],
 )

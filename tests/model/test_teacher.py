@@ -1,9 +1,7 @@
 """Teachers from outside: models with a prompt, files of embeddings, functions and loaded models."""
 
 import shutil
-import sys
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,13 +12,11 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
 
-import raysed
 from raysed.config import CorpusConfig, TeacherConfig, stable_hash
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.errors import UserError
-from raysed.model import teachers
 from raysed.model.prompts import embed_by_role
-from raysed.model.teacher import Teacher, default_learner, kinds, load_teacher
+from raysed.model.teacher import Teacher, default_learner, load_teacher
 from raysed.model.teachers import file
 from raysed.model.teachers.python import settings_of
 
@@ -32,21 +28,13 @@ def checked(config: TeacherConfig, **attributes: object) -> Teacher:
     return teacher
 
 
-def test_a_prompt_is_put_before_every_sentence(tiny_encoder_dir):
-    plain, asked = (
-        load_teacher(TeacherConfig(path=str(tiny_encoder_dir), max_length=20, prompt=prompt))
-        for prompt in ("", "the big ")
-    )
-    np.testing.assert_array_equal(asked.embed(["cat sat"]), plain.embed(["the big cat sat"]))
-    np.testing.assert_array_equal(asked.embed(["cat sat"], "prompted query"), plain.embed(["cat sat"]))
-    assert plain.parameters > 0 and plain.weights_bytes() == 4 * plain.parameters
-
-
 def test_a_teacher_is_known_by_its_files_and_by_how_it_is_asked(tiny_encoder_dir):
     tiny = TeacherConfig(path=str(tiny_encoder_dir), max_length=20)
     identity = checked(tiny).identity
-    assert checked(tiny.model_copy(update={"name": "another name"})).identity == identity
-    assert checked(tiny.model_copy(update={"prompt": "the "})).identity != identity
+    teacher = checked(tiny.model_copy(update={"name": "another name"}))
+    assert teacher.identity == identity and teacher.weights_bytes() == 4 * teacher.parameters > 0
+    others = [checked(tiny.model_copy(update={name: "a "})) for name in ("prompt", "query_prompt", "document_prompt")]
+    assert len({identity, *(other.identity for other in others)}) == 4
     with pytest.raises(UserError, match=r"^teachers: .*: max_length is 75, but it takes at most 40 tokens"):
         checked(TeacherConfig(path=str(tiny_encoder_dir)))
 
@@ -136,22 +124,6 @@ def test_a_teacher_has_a_name_for_people():
     assert {path: TeacherConfig(path=path).title for path in titles} == titles
 
 
-def test_a_kind_of_teacher_is_one_file(tmp_path, monkeypatch):
-    """The worked example of CONTRIBUTING.md, as it stands there."""
-    text = (Path(raysed.__file__).parents[1] / "CONTRIBUTING.md").read_text().split("## Add a kind of teacher")[1]
-    (tmp_path / "letters.py").write_text(text.split("```python\n")[1].split("```")[0])
-    monkeypatch.setattr(teachers, "__path__", [*teachers.__path__, str(tmp_path)])
-    kinds.cache_clear()
-    try:
-        letters = checked(TeacherConfig(path="letters", name="by letters"))
-        assert (letters.width, letters.identity, letters.title) == (26, "letters-1", "by letters")
-        assert letters.embed(["Abba", "c"])[:, :3].tolist() == [[2, 2, 0], [0, 0, 1]]
-        assert default_learner(["letters", "bundled:encoder"])["path"] == "bundled:encoder"
-    finally:
-        kinds.cache_clear()
-        sys.modules.pop(f"{teachers.__name__}.letters", None)
-
-
 # -- functions and loaded models, which are known by what they say ---------------------------------------------------
 
 
@@ -227,14 +199,7 @@ def test_an_object_embeds_queries_and_documents_in_its_own_way():
         assert asked.embed(["a bee"], "query").tolist() == [[1, 2, 0, 0, 1]]
         assert asked.identity != teacher.identity
     assert teacher.identity != loaded(searching("bcdgf")).identity
-    for same in (searching("aeiou"), by_letters):
-        assert loaded(same).config.path == "python:cabae8aac86a088c-5", "as before there were roles"
-
-
-def test_paths_and_blocks_stay_as_they_are():
-    assert settings_of("A", {}) == {"path": "A"} == settings_of(Path("A"), {})
-    assert settings_of({"path": "A", "prompt": "q: "}, {}) == {"path": "A", "prompt": "q: "}
-    assert settings_of({"name": "no path"}, {}) == {"name": "no path"}
+    assert loaded(searching("aeiou")).identity == loaded(by_letters).identity
 
 
 @pytest.mark.parametrize(
