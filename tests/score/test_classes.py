@@ -5,12 +5,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from sklearn.metrics import accuracy_score
 
 from raysed.config import TaskConfig
 from raysed.score.kinds.neighbours import Neighbours
 from raysed.score.lexical import tf_idf_vectors
-from raysed.score.tasks import Evaluation, load_any_task
+from raysed.score.tasks import load_any_task
 
 WORDS = ("rain cloud wind storm", "bread cheese soup apple", "goal team ball match")
 
@@ -20,31 +19,6 @@ def texts_of(rng, count=90):
     labels = rng.integers(0, 3, count)
     texts = [" ".join(rng.choice(WORDS[label].split(), 5)) + f" {i}" for i, label in enumerate(labels)]
     return Neighbours("topics", texts, labels, ["weather", "food", "sport"])
-
-
-def embeddings(rng, task, noise):
-    centres = np.eye(3, 8) * 3
-    return centres[task.labels] + noise * rng.normal(size=(len(task.labels), 8))
-
-
-def test_clear_topics_are_found_and_noise_is_not():
-    rng = np.random.default_rng(0)
-    task = texts_of(rng)
-    evaluation = Evaluation([task])
-    clear, noise = (evaluation.score(embeddings(rng, task, n)).metrics["topics"][task.main] for n in (0.3, 100.0))
-    assert clear == pytest.approx(100) and noise < 60
-
-
-def test_a_resample_scores_as_the_drawn_texts_do():
-    rng = np.random.default_rng(4)
-    task = texts_of(rng)
-    outcome = task.outcome(embeddings(rng, task, 1.5))
-    counts_RN = rng.multinomial(90, np.full(90, 1 / 90), 4)
-    found_MR = task.resampled(slice(0, 90), [outcome, outcome[::-1]], counts_RN.T.astype(np.float32))
-    for one, found_R in zip((outcome, outcome[::-1]), found_MR):
-        for counts_N, found in zip(counts_RN, found_R):
-            rows = np.repeat(np.arange(90), counts_N)
-            assert found == pytest.approx(100 * accuracy_score(task.labels[rows], one[rows]), abs=1e-4)
 
 
 @pytest.mark.parametrize(

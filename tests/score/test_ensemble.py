@@ -80,16 +80,6 @@ def test_every_row_is_the_score_of_the_concatenation_and_its_gain(monkeypatch, e
         assert gain["ends"] == pytest.approx(interval(sum(of_both)), abs=1e-5)
 
 
-def test_the_choice_is_the_best_on_dev_and_ties_go_to_fewer_teachers(evaluation, embeddings):
-    found = Ensemble(evaluation, CombinationConfig(), embeddings).choose(["dev"])
-    tried = {tuple(one["teachers"]): one["dev"] for one in found["tried"]}
-    assert len(tried) == 7 and list(tried.values()) == sorted(tried.values(), reverse=True)
-    best = max(tried.values())
-    assert len(found["chosen"]) == min(len(some) for some, value in tried.items() if value > best - 0.1)
-    same = Ensemble(evaluation, CombinationConfig(), [embeddings[1]] * 3).choose(["dev"])
-    assert same["chosen"] == [0]
-
-
 def test_a_score_that_is_not_defined_is_no_gain(evaluation):
     ensemble = Ensemble(evaluation, CombinationConfig(), [np.ones((60, 2)), np.ones((60, 3))])
     found = by_title(ensemble.gain(["pairs"], ensemble.choose(["dev"])), ["A", "B"])

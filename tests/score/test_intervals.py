@@ -6,20 +6,10 @@ from scipy.stats import spearmanr
 
 from raysed.data.graded import StsTask
 from raysed.score.intervals import _over_seeds, interval, resample
+from raysed.score.kinds.neighbours import Neighbours
 from raysed.score.kinds.pairs import Pairs
-from raysed.score.tasks import Evaluation
-
-
-class GivenCounts:
-    """In place of the random generator: every resample has the counts that the test wants."""
-
-    def __init__(self, *counts_RP):
-        self._counts = list(counts_RP)
-
-    def multinomial(self, total, shares_P, rows):
-        counts_RP = self._counts.pop(0)
-        assert counts_RP.shape == (rows, len(shares_P)) and (counts_RP.sum(1) == total).all()
-        return counts_RP
+from raysed.score.kinds.retrieval import MEASURES, Retrieval
+from raysed.score.tasks import Evaluation, main_score
 
 
 def task(gold_by_subset, aggregation=None, name="t"):
@@ -30,49 +20,45 @@ def task(gold_by_subset, aggregation=None, name="t"):
     return Pairs(StsTask(name, subsets, 0, aggregation))
 
 
-@pytest.mark.parametrize("aggregation", ["all", "mean", "wmean"])
-def test_a_resample_scores_as_the_resampled_pairs_do(monkeypatch, aggregation):
+def kinds(rng):
+    """A task of each kind, models' outcomes on it, and the plain score of some of its items."""
+    # Two pairs and equal scores have no correlation: they are in no mean.
+    gold = {"tiny": np.array([1.0, 2.0]), "x": rng.integers(0, 6, 30).astype(float), "y": rng.normal(size=12)}
+    gold["constant"] = np.ones(5)
+    for aggregation in ("all", "mean", "wmean"):
+        pairs = task(gold, aggregation)
+        outcomes = rng.normal(size=(2, 49)).round(1)
+        yield pairs, outcomes, lambda of, rows, pairs=pairs: spearmanr(of[rows], pairs.gold[rows]).statistic
+    texts = Neighbours("topics", [f"text {i}" for i in range(90)], rng.integers(0, 3, 90), [*"abc"])
+    yield texts, rng.integers(0, 3, (2, 90)), lambda of, rows: np.mean(of[rows] == texts.labels[rows])
+    search = Retrieval("search", [f"query {i}" for i in range(50)], ["a", "b"], ["0", "1"], [{0: 1.0}] * 50)
+    yield search, rng.random((2, 50, len(MEASURES))), lambda of, rows: of[rows, 0].mean()
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_a_resample_scores_as_the_drawn_items_do(number):
+    """Each item once gives the score itself."""
     rng = np.random.default_rng(1)
-    gold = {"x": rng.integers(0, 6, 30).astype(float), "y": rng.normal(size=12)}
-    evaluation = Evaluation([task(gold, aggregation)])
-    similarity_P = rng.normal(size=42).round(1)
-    parts = [slice(0, 42)] if aggregation == "all" else [slice(0, 30), slice(30, 42)]
-    counts = [rng.multinomial(p.stop - p.start, np.full(p.stop - p.start, 1 / (p.stop - p.start)), 4) for p in parts]
-    monkeypatch.setattr(np.random, "default_rng", lambda seed: GivenCounts(*counts))
-    found_R = resample(evaluation, {"model": [{"t": similarity_P}]}, ["t"], resamples=4)["model"]
-    gold_P = np.concatenate(list(gold.values()))
-    weights = {"all": [1], "mean": [0.5, 0.5], "wmean": [30 / 42, 12 / 42]}[aggregation]
-    for r in range(4):
-        drawn = [np.repeat(np.arange(p.start, p.stop), c[r]) for p, c in zip(parts, counts)]
-        scores = [100 * spearmanr(similarity_P[rows], gold_P[rows]).statistic for rows in drawn]
-        assert found_R[r] == pytest.approx(np.average(scores, weights=weights))
+    of_kind, outcomes, plain = [*kinds(rng)][number]
+    whole = 0
+    for part, weight in of_kind.strata():
+        count = part.stop - part.start
+        counts_RP = np.stack([np.ones(count, int), *rng.multinomial(count, np.full(count, 1 / count), 3)])
+        found_MR = of_kind.resampled(part, outcomes, counts_RP.T.astype(np.float32))
+        drawn = [np.repeat(np.arange(part.start, part.stop), counts_P) for counts_P in counts_RP]
+        expected = [[100 * plain(outcome, rows) for rows in drawn] for outcome in outcomes]
+        np.testing.assert_allclose(found_MR, expected, atol=1e-4)
+        whole += weight * found_MR[0, 0]
+    assert whole == pytest.approx(main_score(of_kind.metrics(outcomes[0])), abs=1e-4)
 
 
-def test_each_pair_once_gives_the_score_itself(monkeypatch):
-    """Of two tasks the mean, in the order that is asked for."""
-    rng = np.random.default_rng(2)
-    tasks = [
-        task({"x": rng.normal(size=9), "y": rng.normal(size=7)}, "mean", "a"),
-        task({"x": rng.normal(size=11)}, "all", "b"),
-    ]
-    evaluation, similarity_P = Evaluation(tasks), rng.normal(size=27)
-    monkeypatch.setattr(np.random, "default_rng", lambda seed: GivenCounts(*(np.ones((1, n), int) for n in (11, 9, 7))))
-    outcomes = {"a": similarity_P[:16], "b": similarity_P[16:]}
-    scores = {name: task.metrics(outcomes[name]) for name, task in evaluation.tasks.items()}
-    expected = (scores["a"]["spearman"] + scores["b"]["spearman"]) / 2
-    assert resample(evaluation, {"m": [outcomes]}, ["b", "a"], resamples=1)["m"] == pytest.approx([expected])
-
-
-def test_a_subset_that_is_in_no_mean_is_in_no_resample():
-    rng = np.random.default_rng(6)
-    gold = {"tiny": np.array([1.0, 2.0]), "x": rng.normal(size=40), "constant": np.ones(5)}
-    with_it, alone = Evaluation([task(gold, "mean")]), Evaluation([task({"x": gold["x"]}, "mean")])
-    similarity_P = rng.normal(size=47)
-    found = [
-        resample(e, {"m": [{"t": v}]}, ["t"], 50)["m"]
-        for e, v in ((with_it, similarity_P), (alone, similarity_P[2:42]))
-    ]
-    np.testing.assert_array_equal(*found)
+def test_resamples_of_two_tasks_are_of_their_mean():
+    """Of 90 texts each, of which a fifth and four fifths are classified as labelled."""
+    tasks = [Neighbours(name, [f"{name} {i}" for i in range(90)], np.zeros(90, int), ["a", "b"]) for name in "xy"]
+    outcomes = {"x": np.arange(90) >= 18, "y": np.arange(90) >= 72}
+    draws_R = resample(Evaluation(tasks), {"m": [outcomes]}, ["y", "x"])["m"]
+    assert draws_R.mean() == pytest.approx(50, abs=0.2)
+    assert draws_R.std() == pytest.approx(100 * np.sqrt(2 * 0.2 * 0.8 / 90) / 2, rel=0.05)
 
 
 def simulated(rng, pairs, noises):

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raysed.data.graded import StsTask
-from raysed.score.intervals import interval, resample
 from raysed.score.kinds import retrieval
 from raysed.score.kinds.pairs import Pairs
 from raysed.score.kinds.retrieval import MEASURES, Retrieval
@@ -80,9 +79,6 @@ def test_a_text_that_is_asked_and_found_is_two_sentences():
     both = Evaluation([pairs, plain])
     assert both.sentences == [*texts, *plain.sentences] and both.roles == [""] * 3 + plain.roles
     assert both.rows_of(Evaluation([plain])).tolist() == [3, 4, 5, 6, 7]
-    for name, scores in Evaluation([plain]).score_baselines().items():
-        with_prompt = Evaluation([own]).score_baselines()[name]
-        assert np.array_equal(scores.outcomes["toy"], with_prompt.outcomes["toy"]), "words need no prompt"
 
 
 def test_texts_that_change_places_are_another_task():
@@ -134,17 +130,3 @@ def test_bm25_is_what_its_formula_says():
                 scores_QN[q, d] += idf * f / (f + 1.5 * (1 - 0.75 + 0.75 * len(w) / length))
     found = evaluation.score_baselines()["bm25"].metrics["toy"]
     assert {name: found[name] for name in MEASURES} == pytest.approx(by_trec_eval(task, scores_QN), abs=1e-6)
-
-
-def test_resamples_are_means_over_the_drawn_queries():
-    rng = np.random.default_rng(4)
-    evaluation = Evaluation([random_task(rng, 200, 300)])
-    x_UD = rng.normal(size=(len(evaluation.sentences), 6))
-    outcome = evaluation.outcome(x_UD, "toy")
-    counts_RQ = rng.multinomial(200, np.full(200, 1 / 200), 3)
-    found = evaluation.tasks["toy"].resampled(slice(0, 200), [outcome, outcome / 2], counts_RQ.T)
-    drawn = np.repeat(np.arange(200), counts_RQ[1])
-    assert found[:, 1] == pytest.approx([100 * outcome[drawn, 0].mean(), 50 * outcome[drawn, 0].mean()])
-    low, high = interval(resample(evaluation, {"m": [{"toy": outcome}]}, ["toy"])["m"])
-    mean, error = 100 * outcome[:, 0].mean(), 100 * outcome[:, 0].std() / np.sqrt(200)
-    assert (low, high) == pytest.approx((mean - 1.96 * error, mean + 1.96 * error), rel=0.05, abs=0.3)
