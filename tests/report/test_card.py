@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from made_up import TASKS, full_run, scored
-from safetensors.numpy import load_file
 
 from raysed.config import Config, make_config
 from raysed.model.calibration import Flow
@@ -24,23 +23,6 @@ pytestmark = [pytest.mark.timeout(600)]
 @pytest.fixture
 def real_card(finished_run) -> str:
     return (finished_run / "model/README.md").read_text()
-
-
-def rows_below(card: str, heading: str) -> dict[str, list[str]]:
-    """The cells of the table below a heading, by its first column."""
-    section = card.partition(f"## {heading}\n")[2].partition("\n## ")[0]
-    lines = [line.strip("|").split("|") for line in section.splitlines() if line[:1] == "|"]
-    return {first.strip(): [cell.strip() for cell in others] for first, *others in lines[2:]}
-
-
-def test_size_and_speed_are_those_of_the_files(real_card, finished_run):
-    rows = {name: value for name, (value,) in rows_below(real_card, "Size and speed").items()}
-    weights = list((finished_run / "model").rglob("*.safetensors"))
-    assert rows["weights"] == f"{sum(file.stat().st_size for file in weights) / 1e6:.1f} MB"
-    encoder = load_file(finished_run / "model/model.safetensors")
-    assert rows["parameters"] == f"{sum(array.size for array in encoder.values()) / 1e6:.1f} million"
-    assert rows["numbers per sentence"] == "192" and rows["longest text"] == "75 tokens"
-    assert re.fullmatch(r"about [\d,]+ sentences per second in one process \(\w+, \d+ threads\)", rows["speed"])
 
 
 def test_settings_are_on_the_card_where_they_differ_from_the_defaults(real_card, finished_run):
