@@ -51,15 +51,13 @@ bf16, where a processor has it, learners of other numbers of workers would be fu
 class Nodes:
     """A Ray cluster on this machine: a head that works for nobody, and workers of one CPU that come and go."""
 
-    def __init__(self, workers: int, dashboard: bool = False):
-        self._workers, self._dashboard = workers, dashboard
+    def __init__(self, workers: int):
+        self._workers = workers
 
     def __enter__(self) -> "Nodes":
         from ray.cluster_utils import Cluster
 
-        head: dict[str, Any] = {"num_cpus": 0, "include_dashboard": self._dashboard}
-        if self._dashboard:
-            head["dashboard_port"] = free_port()
+        head: dict[str, Any] = {"num_cpus": 0, "include_dashboard": False}
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
         for _ in range(self._workers):
             self.add()
@@ -71,11 +69,6 @@ class Nodes:
     @property
     def address(self) -> str:
         return self.cluster.address
-
-    @property
-    def session(self) -> str:
-        """Where Ray's own files are."""
-        return self.cluster.head_node.get_session_dir_path()
 
     def add(self) -> Any:
         """Adds a worker."""

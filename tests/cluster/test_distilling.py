@@ -130,10 +130,13 @@ def trainer_of(monkeypatch):
     return replace
 
 
-def test_rows_are_passed_on_in_their_order_and_learners_train_as_many_at_once_as_planned(tmp_path, trainer_of):
+def test_learners_train_as_many_at_once_as_planned_and_the_error_of_one_is_its_outcome(tmp_path, trainer_of):
+    """What the others report is passed on in its order."""
     at_work, most = [], []
 
     def fit(made, attempt, events):
+        if made.name == "e-sed/00":
+            raise ray.train.TrainingFailedError("Traceback\nRuntimeError: no node has what a worker asks for")
         at_work.append(made.name)
         most.append(len(at_work))
         time.sleep(0.1)
@@ -145,7 +148,9 @@ def test_rows_are_passed_on_in_their_order_and_learners_train_as_many_at_once_as
     trainer_of(fit)
     jobs = [learner(tmp_path, f"{name}-sed") for name in "abcde"]
     outcomes, rows = distil(tmp_path, jobs, Events())
+    failures = {name: outcome.failure for name, outcome in outcomes.items() if outcome.failure}
     assert outcomes.keys() == {each.name for each in jobs} and max(most) == 2
+    assert failures == {"e-sed/00": "RuntimeError: no node has what a worker asks for"}
     assert [row for row in rows if row[0] == "a-sed/00"] == [("a-sed/00", 1, None), ("a-sed/00", 2, None)]
 
 
@@ -173,19 +178,6 @@ def test_what_ray_train_kept_of_an_earlier_start_is_removed_before_it_starts(tmp
     trainer_of(lambda made, attempt, events: found.append(list(storage.plain.sizes_below("train"))))
     distil(tmp_path, [learner(tmp_path, "ct-sed")], Events())
     assert found == [[]]
-
-
-def test_an_error_of_one_learner_is_its_outcome_and_others_go_on(tmp_path, trainer_of):
-    def fit(made, attempt, events):
-        if made.name == "ct-sed/00":
-            raise ray.train.TrainingFailedError("Traceback\nRuntimeError: no node has what a worker asks for")
-        events.entries.append((made.name, {"path": "there"}))
-
-    trainer_of(fit)
-    jobs = [learner(tmp_path, "ct-sed"), learner(tmp_path, "mlm-sed")]
-    outcomes, _ = distil(tmp_path, jobs, Events(), Share(1, 1, 0.0, 1))
-    assert outcomes["ct-sed/00"].failure == "RuntimeError: no node has what a worker asks for"
-    assert outcomes["mlm-sed/00"].failure is None
 
 
 def test_after_a_signal_no_controller_is_started_again_and_no_learner_that_waits(tmp_path, trainer_of, monkeypatch):

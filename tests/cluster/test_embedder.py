@@ -1,7 +1,6 @@
 """The two pieces for anyone's own Ray Data: a model's vectors, and the mean of several models'."""
 
 import re
-import runpy
 import shutil
 from pathlib import Path
 
@@ -11,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import ray
 
-from raysed.bundled import corpus
-from raysed.config import TeacherConfig, load_config
+from raysed.config import TeacherConfig
 from raysed.errors import UserError
 from raysed.model.load import load_model
 from raysed.model.teacher import load_teacher
@@ -138,18 +136,3 @@ def test_what_ray_has_written_is_a_teacher(ray_cluster, tmp_path, batch_format):
     before = teacher.identity
     files[0].unlink()
     assert load_teacher(TeacherConfig(path=str(tmp_path / "vectors"))).identity != before
-
-
-@pytest.mark.cluster
-@pytest.mark.slow
-@pytest.mark.more
-@pytest.mark.usefixtures("blank_pictures")
-def test_the_template_distils_what_it_has_embedded(ray_cluster, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "text.txt").write_text("\n".join(corpus()[:300]))
-    main = runpy.run_path(str(ROOT / "examples/ray_template.py"))["main"]
-    main(str(tmp_path / "text.txt"), ["bundled:encoder", "bundled:raw"], "vectors", gpus=0)
-    assert capsys.readouterr().out.splitlines()[-1] == f"model: {tmp_path / 'runs/distilled/model'}"
-    config = load_config(tmp_path / "runs/distilled/config.yaml")
-    assert [config.teachers[0].path] == config.corpus.source == [str(tmp_path / "vectors")]
-    assert (tmp_path / "runs/distilled/tune").exists() or (tmp_path / "runs/distilled/train").exists(), "it was on Ray"

@@ -10,9 +10,8 @@ from raysed.cluster import execute, on_ray
 from raysed.cluster.execute import ExecutionOptions, Executor
 from raysed.cluster.jobs import ShortJob
 from raysed.cluster.local import LocalBackend
-from raysed.cluster.machines import places_to_ask_for
 from raysed.cluster.on_ray import RayBackend
-from raysed.config import ResourcesConfig, find_config, load_config, make_config
+from raysed.config import ResourcesConfig, make_config
 from raysed.context import Context
 from raysed.errors import UserError
 from raysed.graph import Blocks, block_name
@@ -64,14 +63,6 @@ def test_the_corpus_is_read_before_gpus_come_and_they_are_used_when_they_have(gr
     assert said[-1].startswith("cluster: 2 nodes, 8 CPUs, 2 GPUs; members: 8 at a time, 1 CPU and 0.25 GPU each")
 
 
-def test_the_main_job_asks_for_a_gpu_for_each_member(growing):
-    config = load_config(find_config("quickstart"), ["resources.gpu=true"])
-    executor, _, demands = growing(config)
-    executor.gather()
-    places = places_to_ask_for(config.resources, Cluster((HEAD,), autoscaling=True), demands[0])
-    assert places == [{"CPU": 1, "GPU": 1}] * 10 and len(demands) == 1
-
-
 def test_a_disk_that_is_too_small_is_named_when_the_cluster_is_there(growing, monkeypatch):
     executor, *_ = growing()
     monkeypatch.setattr(Storage, "free_bytes", lambda self: 10**6)
@@ -91,12 +82,6 @@ def test_a_stage_adds_up_its_time_and_sentences_over_attempts_also_where_it_is_s
         raise KeyboardInterrupt
     emit(sentences=1000)
     assert read_timings(executor._storage) == {"ct": {"seconds": 3.5, "sentences": 30}}
-
-
-def test_a_plan_without_the_gpus_that_may_come_is_refused_in_a_sentence():
-    cluster = Cluster((HEAD, (8.0, 0.0)), autoscaling=True)
-    with pytest.raises(UserError, match=r"^resources.gpu is true, but the cluster has no GPU \(2 nodes"):
-        size.show_plan(make_config({**SETTINGS, "resources": {"gpu": True}}), cluster)
 
 
 BLOCK_DAMAGES = {

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import ray
-import yaml
 from trainings import wait_for
 
 from raysed.cluster import machines
@@ -56,32 +55,20 @@ def growing(monkeypatch):
     return make
 
 
-def test_a_cluster_is_asked_for_what_members_can_use_and_waited_for(growing):
-    cluster, said = growing((8.0, 1.0), 3), []
-    found = gather(ResourcesConfig(gpu=True), Demand(members=3), said.append)
-    assert found.gpus == 3 and cluster.now == 20
-    assert cluster.asked == [{"CPU": 1, "GPU": 1}] * 3
-    assert cluster.open == 0
-    assert said == [
-        "waiting for the cluster to grow (0 s of at most 10 min): 1 of 3 slots for members are available "
-        "(2 nodes, 8 CPUs, 1 GPUs)",
-        "waiting for the cluster to grow (10 s of at most 10 min): 2 of 3 slots for members are available "
-        "(3 nodes, 16 CPUs, 2 GPUs)",
-    ]
-
-
-def test_what_has_come_has_to_do_in_the_end(growing):
-    cluster, said = growing((8.0, 1.0), 1), []
-    assert gather(ResourcesConfig(gpu=True, wait_minutes=0.5), Demand(members=3), said.append).gpus == 1
-    assert cluster.now == 30 and cluster.open == 0
-    assert said[-1] == "the cluster has not grown for 30 s; continuing with 1 of 3 slots"
-
-
-def test_a_cluster_is_waited_for_until_nothing_comes_any_more(growing):
-    cluster, said = growing((2.0, 0.0), 4), []
-    assert gather(ResourcesConfig(), Demand(members=10), said.append).cpus == 8
-    assert len(cluster.asked) == 10 and cluster.now == 30 + 120
-    assert said[-1] == "the cluster has not grown for 120 s; continuing with 4 of 10 slots"
+@pytest.mark.parametrize(
+    ("nodes", "wait_minutes", "waited", "said_last"),
+    [
+        (3, 10, 20, "waiting for the cluster to grow (10 s of at most 10 min): 2 of 3 slots"),
+        (1, 0.5, 30, "the cluster has not grown for 30 s; continuing with 1 of 3 slots"),
+        (2, 10, 130, "the cluster has not grown for 120 s; continuing with 2 of 3 slots"),
+    ],
+)
+def test_a_cluster_is_asked_for_what_members_can_use_and_waited_for(growing, nodes, wait_minutes, waited, said_last):
+    """Until all has come, or nothing comes any more."""
+    cluster, said = growing((8.0, 1.0), nodes), []
+    found = gather(ResourcesConfig(gpu=True, wait_minutes=wait_minutes), Demand(members=3), said.append)
+    assert (found.gpus, cluster.now, cluster.open) == (nodes, waited, 0)
+    assert cluster.asked == [{"CPU": 1, "GPU": 1}] * 3 and said[-1].startswith(said_last)
 
 
 @pytest.mark.parametrize(("minutes", "waited"), [(0, 0), (0.05, 3), (0.5, 30)])
@@ -117,26 +104,15 @@ def test_a_cluster_that_cannot_grow_is_taken_as_it_is(growing, monkeypatch):
     ("settings", "place", "count"),
     [
         ({"resources": {"gpu": True}}, {"CPU": 1, "GPU": 1}, 10),
-        ({"resources": {"gpu": True}, "sed": {"workers": 16}}, {"CPU": 1, "GPU": 1}, 16),
         ({"resources": {"gpu": True}, "sed": {"workers": 4, "learners": 3}}, {"CPU": 1, "GPU": 1}, 12),
         ({"resources": {"gpu": True, "gpus_per_member": 0.5}}, {"CPU": 1, "GPU": 1}, 5),
         ({"resources": {"gpu": True, "gpus_per_member": 2}}, {"CPU": 1, "GPU": 2}, 10),
-        ({"members": {"count": 3}}, {"CPU": 1}, 3),
     ],
 )
 def test_places(settings, place, count):
     config, cluster = make_config(settings), Cluster((HEAD,), autoscaling=True)
     demand = Demand(members=config.members.count, learners=config.sed.learners, learner_workers=config.sed.workers)
     assert places_to_ask_for(config.resources, cluster, demand) == [place] * count
-
-
-def test_all_machines_that_cluster_yaml_allows_come_and_are_used(growing):
-    allowed = yaml.safe_load((ROOT / "cluster.yaml").read_text())["max_workers"]
-    cluster, res = growing((8.0, 1.0), allowed), ResourcesConfig(gpu=True)  # as its machines
-    found = gather(res, Demand(members=10), lambda line: None)
-    share = plan_members(found, res, 10)
-    assert len(cluster.asked) == 10 and found.gpus == allowed == 4
-    assert share.workers > (allowed - 1) * round(1 / share.gpus), "the last GPU is used, too"
 
 
 @pytest.mark.cluster
@@ -166,14 +142,7 @@ def said_of_gpus(monkeypatch):
     return said
 
 
-def test_a_ray_of_ones_own(monkeypatch):
-    """Its monitor reports like an autoscaler's, but nothing more will ever come."""
-    monkeypatch.setattr(ray, "nodes", lambda: [node(CPU=2.0, memory=7e9)])
-    assert current_cluster() == Cluster(((2.0, 0.0),), False, node_bytes=7e9)
-    assert str(current_cluster()) == "1 node, 2 CPUs, 0 GPUs"
-
-
-def test_a_launched_cluster_may_grow(monkeypatch, said_of_gpus):
+def test_a_launched_cluster_may_grow_and_a_ray_of_ones_own_may_not(monkeypatch, said_of_gpus):
     nodes = [
         node("head", memory=1e9),
         node("workers", CPU=8.0, GPU=2.0, memory=60e9, **{"accelerator_type:A100-80G": 1.0}),
@@ -181,15 +150,11 @@ def test_a_launched_cluster_may_grow(monkeypatch, said_of_gpus):
         node("workers", alive=False, CPU=99.0),
     ]
     said_of_gpus |= {"workers4": 85.8e9, "others4": 16e9}
+    monkeypatch.setattr(ray, "nodes", lambda: [node(CPU=2.0, memory=7e9)])
+    assert current_cluster() == Cluster(((2.0, 0.0),), False, node_bytes=7e9)
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
     there = ((0.0, 0.0), (8.0, 2.0), (4.0, 1.0))
     assert current_cluster() == Cluster(there, True, node_bytes=30e9, gpu_bytes=16e9, gpu="T4")
-
-
-def test_a_gpu_whose_driver_says_nothing_counts_as_a_small_one(monkeypatch):
-    for kind in ({}, {"accelerator_type:A100": 1.0}):
-        monkeypatch.setattr(ray, "nodes", lambda kind=kind: [node(CPU=8.0, GPU=2.0, **kind)])
-        assert current_cluster().gpu_bytes == 8e9
 
 
 def test_every_node_is_asked_once_or_twice_and_all_new_ones_together(monkeypatch):

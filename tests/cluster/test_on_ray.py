@@ -14,7 +14,7 @@ from raysed.cluster.jobs import ShortJob
 from raysed.cluster.on_ray import RayBackend
 from raysed.config import ResourcesConfig
 from raysed.context import Context
-from raysed.errors import RunFailed, UserError
+from raysed.errors import UserError
 from raysed.graph import Task
 from raysed.resources import Cluster, Share
 from raysed.store.storage import Storage
@@ -33,8 +33,6 @@ def backend(ray_cluster, tmp_path):
 def fit(out, inputs, settings, context) -> dict:
     if settings["behaves"] == "wrong":
         raise UserError("a planted mistake", setting="flow")
-    if settings["behaves"] == "breaks":
-        raise RuntimeError("a bug")
     (out / "sum").write_text(str(inputs["table"].sum()))
     return {"process": os.getpid()}
 
@@ -44,22 +42,18 @@ def job(name: str, table: np.ndarray, behaves: str = "") -> ShortJob:
 
 
 def test_short_makers_are_tasks_where_there_are_several_machines(backend, monkeypatch):
-    """Large inputs go to the object store once; what a user can mend is reported, and other errors end the run."""
+    """Large inputs go to the object store once; what a user can mend is reported."""
     storage, table, puts, failed = backend._storage, np.ones(1000), [], {}
-    jobs = [job("a", table), job("b", table), job("c", table, "wrong")]
-    backend.map(jobs, ONE, Context(), lambda name, event: failed.update(event["failed"]))
-    assert failed == {"c": "flow: a planted mistake"}
-    assert storage.entry("a").meta["process"] == storage.entry("b").meta["process"] == os.getpid(), "one machine"
+    backend.map([job("a", table)], ONE, Context(), print)
+    assert storage.entry("a").meta["process"] == os.getpid(), "one machine"
 
     monkeypatch.setattr(on_ray, "current_cluster", lambda res: Cluster(((1, 0), (1, 0))))
     monkeypatch.setattr(ray, "put", lambda value, put=ray.put: puts.append(value) or put(value))
     jobs = [job("d", table), job("e", table), job("f", table, "wrong")]
     backend.map(jobs, ONE, Context(), lambda name, event: failed.update(event["failed"]))
-    assert failed.keys() == {"c", "f"} and sum(value is table for value in puts) == 1
+    assert failed == {"f": "flow: a planted mistake"} and sum(value is table for value in puts) == 1
     assert os.getpid() not in {storage.entry(name).meta["process"] for name in "de"}
     assert (storage.fetch("e") / "sum").read_text() == "1000.0"
-    with pytest.raises(RunFailed, match=r"^fit flows: RuntimeError: a bug$"):
-        backend.map([job("g", table, "breaks")], ONE, Context(), print)
 
 
 def test_the_queue_needs_no_cpu_and_is_on_the_node_of_the_job(backend, monkeypatch):

@@ -57,13 +57,9 @@ def test_members_fit(nodes, count):
     [
         (ONE_CPU, 10, Share(1, 1, 0.0, 1)),
         (LAPTOP, 10, Share(2, 1, 0.0, 1)),
-        (LAPTOP, 1, Share(1, 2, 0.0, 2)),
-        (BIG, 10, Share(10, 1, 0.0, 1)),
         (BIG, 5, Share(5, 3, 0.0, 3)),
         (((3, 0), (3, 0)), 3, Share(3, 1, 0.0, 1)),
         (((4, 1),), 10, Share(4, 1, 0.25, 1)),
-        (((64, 8),), 10, Share(10, 4, 0.5, 4)),
-        (((4, 3),), 4, Share(4, 1, 0.5, 1)),
         (((8, 8),), 10, Share(8, 1, 1.0, 1)),
     ],
 )
@@ -73,13 +69,6 @@ def test_shares_of_members(nodes, count, expected):
 
 def without_memory(share):
     return replace(share, memory=0)
-
-
-def test_members_as_the_settings_say():
-    config = ResourcesConfig(gpus_per_member=0.1)
-    assert without_memory(plan_members(Cluster(((16, 1),)), config, 10)) == Share(10, 1, 0.1, 1)
-    config = ResourcesConfig(gpu=False)
-    assert without_memory(plan_members(Cluster(((16, 1),)), config, 10)) == Share(10, 1, 0.0, 1)
 
 
 @given(NODES, st.integers(GB // 10, 40 * GB))
@@ -96,24 +85,16 @@ def test_all_groups_of_teachers_fit_at_once(nodes, size):
     ("nodes", "size", "share", "groups"),
     [
         (ONE_CPU, GB // 10, Share(1, 1, 0.0, 1), 1),
-        (LAPTOP, GB // 10, Share(2, 1, 0.0, 1), 1),
         (LAPTOP, GB // 3, Share(1, 2, 0.0, 2), 1),  # memory for one
-        (BIG, GB // 100, Share(5, 3.2, 0.0, 3), 1),
         (BIG, GB // 10, Share(2, 8, 0.0, 8), 1),
         (BIG, 4 * GB, Share(1, 16, 0.0, 16), 1),  # groups on one node would share its memory all the same
-        (((16, 0),) * 4, GB // 10, Share(8, 8, 0.0, 8), 1),
         (((16, 0),) * 4, GB, Share(1, 16, 0.0, 16), 3),
-        (((1, 0),) * 4, GB // 10, Share(4, 1, 0.0, 1), 1),
         (((64, 0), (2, 0)), GB // 10, Share(2, 32, 0.0, 32), 1),
-        (((64, 8),), GB // 10, Share(24, 1, 0.333, 1), 1),
         (((16, 8),), GB // 10, Share(16, 1, 0.5, 1), 1),  # a CPU each
         (((64, 8),), GB // 3, Share(16, 1, 0.5, 1), 1),  # memory for two
         (((64, 8),), GB, Share(4, 1, 1.0, 1), 2),
         (((64, 8),), 100 * GB, Share(1, 1, 1.0, 1), 8),
-        (((8, 8),), GB // 10, Share(8, 1, 1.0, 1), 1),
         (((4, 8),), GB // 10, Share(8, 0.5, 1.0, 1), 1),
-        (((4, 4), (4, 4)), GB // 10, Share(8, 1, 1.0, 1), 1),
-        (((1, 1),), GB // 10, Share(1, 1, 1.0, 1), 1),
     ],
 )
 def test_shares_of_teachers(nodes, size, share, groups):
@@ -146,15 +127,10 @@ def test_learners_fit_beside_each_other(nodes, count, size, asked):
     ("nodes", "workers", "expected"),
     [
         (LAPTOP, None, Share(2, 1, 0.0, 1)),
-        (((3, 0),), None, Share(3, 1, 0.0, 1)),
-        (((7, 0),), None, Share(7, 1, 0.0, 1)),
-        (LAPTOP, 2, Share(2, 1, 0.0, 1, gang=2)),
         (((3, 0), (1, 0)), 2, Share(4, 1, 0.0, 1, gang=2)),
         (((16, 0), (16, 0)), None, Share(10, 3, 0.0, 3)),
         (((64, 8),), None, Share(8, 8, 1.0, 8)),
         (((64, 8),), 4, Share(8, 8, 1.0, 8, gang=4)),
-        (((64, 3),), None, Share(3, 21, 1.0, 21)),
-        (((64, 8),), 1, Share(8, 8, 1.0, 8)),
         (((16, 0), (4, 4)), None, Share(4, 1, 1.0, 1)),
         (((4, 8),), None, Share(4, 1, 1.0, 1)),
     ],
@@ -180,8 +156,6 @@ def test_a_worker_with_a_gpu_leaves_the_cpus_of_other_gpus_alone(nodes, count, a
     [
         (13e9, 24e9, 1.0, 4),
         (5e9, 24e9, 0.333, 10),
-        (8e9, 24e9, 0.5, 8),
-        (13e9, 80e9, 0.333, 10),
         (1e9, 24e9, 0.333, 10),
     ],
 )
@@ -205,9 +179,8 @@ def test_members_on_a_gpu_never_need_more_than_is_planned_for(count, device, gpu
 
 def test_memory_of_the_machine_limits_the_members():
     config, need = ResourcesConfig(), Need("a member of ct", 0.0, 3e9)
-    assert plan_members(Cluster(((16, 0),), node_bytes=10e9), config, 10, need).workers == 3
-    assert plan_members(Cluster(((16, 0), (16, 0)), node_bytes=10e9), config, 10, need).workers == 6
-    assert plan_members(Cluster(((16, 0),), node_bytes=10e9), config, 10, need).cpus == 5  # of which none is idle
+    share = plan_members(Cluster(((16, 0), (16, 0)), node_bytes=10e9), config, 10, need)
+    assert (share.workers, share.cpus) == (6, 5), "no CPU is idle"
 
 
 def test_what_fits_nowhere_is_one_sentence():
@@ -228,7 +201,6 @@ def test_what_fits_nowhere_is_one_sentence():
 
 MISSING = [
     (((0, 0),), {}, r"^no node has a CPU for workers \(1 node, 0 CPUs, 0 GPUs\)$"),
-    ((), {}, r"^no node has a CPU for workers \(0 nodes, 0 CPUs, 0 GPUs\)$"),
     ((), {"resources": {"label_selector": {"a": "b"}}}, r"^no node has resources\.label_selector \{'a': 'b'\}"),
     (
         BIG,
@@ -248,7 +220,6 @@ MISSING = [
         r"^sed\.workers is 32, but the cluster has 16 CPUs \(1 node, 16 CPUs, 0 GPUs\); lower it",
     ),
     (((8, 0), (8, 2)), {"sed": {"workers": 4}}, r"^sed\.workers is 4, but the cluster has 2 GPUs with a CPU each"),
-    (((1.5, 0), (1.5, 0)), {"sed": {"workers": 4}}, r"^sed\.workers is 4, but the cluster has 2 CPUs"),
 ]
 
 
@@ -292,8 +263,3 @@ def test_a_container_has_what_its_limits_say(tmp_path, monkeypatch):
     for file, text in {"cpu.max": "max 100000", "memory.max": "max"}.items():
         (tmp_path / file).write_text(text)
     assert this_machine(gpu=False).cpus == whole.cpus and limits("none") == [math.inf]
-
-
-def test_shares_as_text():
-    assert str(Share(2, 1, 0.0, 1)) == "2 at a time, 1 CPU each"
-    assert str(Share(2, 1, 0.25, 1)) == "2 at a time, 1 CPU and 0.25 GPU each"

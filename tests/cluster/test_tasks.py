@@ -25,7 +25,6 @@ def test_a_wait_for_a_node_has_a_cause_that_is_said(monkeypatch, caplog):
     for nodes, share, least in (
         (((0, 0), (4, 0)), on_cpus, 2),
         (((0, 0), (3, 0)), on_cpus, 2),
-        (((0, 0),), on_cpus, 1),
         (((8, 0.25),), on_gpus, 1),
     ):
         looks = threading.Semaphore(0)
@@ -39,28 +38,23 @@ def test_a_wait_for_a_node_has_a_cause_that_is_said(monkeypatch, caplog):
             assert looks.acquire(timeout=20) and looks.acquire(timeout=20), "it looks again and again"
     assert list(dict.fromkeys(caplog.messages)) == [
         "waiting for nodes: workers of 2 CPUs need 2 slots, but there are only 1 (2 nodes, 3 CPUs, 0 GPUs)",
-        "waiting for nodes: workers of 2 CPUs need 1 slots, but there are only 0 (1 node, 0 CPUs, 0 GPUs)",
         "waiting for nodes: workers of 1 CPU and 0.5 GPU need 1 slots, but there are only 0 "
         "(1 node, 8 CPUs, 0.25 GPUs)",
     ]
 
 
 @pytest.mark.cluster
-def test_a_task_that_fails_ends_the_run_with_what_it_said(ray_cluster):
+@pytest.mark.parametrize(
+    ("job", "said"), [(7, r"^fit: RuntimeError: job 7 cannot be done$"), (2, r"^fit: .*died")], ids=["fails", "dies"]
+)
+def test_a_task_that_fails_or_dies_each_time_ends_the_run_with_what_it_said(ray_cluster, job, said):
     def fails(job: int) -> None:
+        if job == 2:
+            os._exit(1)
         raise RuntimeError(f"job {job} cannot be done")
 
-    with pytest.raises(RunFailed, match=r"^fit: RuntimeError: job 7 cannot be done$"):
-        list(run_tasks(fails, [7], work="fit", share=SMALL))
-
-
-@pytest.mark.cluster
-def test_a_task_that_ends_its_process_each_time_ends_the_run(ray_cluster):
-    def crashes(job: int) -> int:
-        return job if job != 2 else os._exit(1)
-
-    with pytest.raises(RunFailed, match=r"^fit: .*died"):
-        list(run_tasks(crashes, [1, 2], work="fit", share=SMALL))
+    with pytest.raises(RunFailed, match=said):
+        list(run_tasks(fails, [job], work="fit", share=SMALL))
 
 
 @pytest.mark.cluster

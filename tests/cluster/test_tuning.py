@@ -1,13 +1,12 @@
 """Members as trials of Ray Tune: a table of results by node, bound and seed, and lost workers."""
 
-import json
 from pathlib import Path
 
 import pytest
 import ray
 import trainings
 from ray import tune
-from trainings import Updated, job, starts
+from trainings import job, starts
 
 from raysed.cluster import tuning
 from raysed.cluster.tuning import Prepared, run_trials
@@ -80,18 +79,3 @@ def test_every_training_is_a_trial_with_its_path_and_a_lost_worker_is_replaced(t
     assert table["step"]["ct"] == 9 and table["dev"]["ct"] == 79
     (events,) = (tmp_path / "run/tune/nodes/ct-07").glob("events.*")
     assert b"_hparams_/session_start_info" in events.read_bytes(), "TensorBoard shows node, bound and seed"
-    (*_, last) = (tmp_path / "run/tune/nodes/bsl-07/result.json").read_text().splitlines()
-    assert json.loads(last)["config"] == {"run": "the/run", "node": "bsl", "lower_bound": None, "seed": 7}
-
-
-@pytest.mark.cluster
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_an_actor_that_is_used_again_holds_one_training(tuned, tmp_path):
-    marks = tmp_path / "marks"
-    marks.mkdir()
-    outcomes, _, _ = tuned(tmp_path, [job(marks, "ct", seed, worker=Updated) for seed in range(5)])
-    assert [outcome.failure for outcome in outcomes.values()] == [None] * 5
-    found = [tuple(map(int, path.read_text().split())) for path in marks.iterdir()]
-    assert len({process for process, _ in found}) < len(found) == 5, "some actors trained several members"
-    assert {alive for _, alive in found} == {1}

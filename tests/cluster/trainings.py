@@ -1,27 +1,19 @@
 """Trainings that learn nothing: they score, fail, or lose their process as their settings say."""
 
-import builtins
-import gc
 import json
 import os
 import signal
 import time
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import torch
-
 from raysed.cluster.jobs import TrainingJob
 from raysed.errors import RunFailed, UserError
 from raysed.graph import Task
 from raysed.make.models import Trainer
-from raysed.train.engine import TorchEngine
-from raysed.train.loop import TrainingLoop
 from raysed.train.selection import TrainingResult
-from raysed.train.stage import TrainingPlan
 
 
 class Scored(Trainer):
@@ -64,40 +56,6 @@ class Scored(Trainer):
         (out / "model").write_text(self.context.task.name)
         (out / "history.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in result.history))
         return {"dev": result.score, "sentences": result.steps}
-
-
-class Line(torch.nn.Linear):
-    """An objective with one weight."""
-
-    def __init__(self):
-        super().__init__(1, 1, bias=False)
-
-    def loss(self, batch: None) -> torch.Tensor:
-        return self.weight.sum()
-
-    def candidates(self) -> dict[str, torch.nn.Module]:
-        return {"line": self}
-
-
-class Updated(Scored):
-    """Makes real updates, and notes its process and how many objectives of that are alive, without any collection."""
-
-    run = Trainer.run
-
-    def __init__(self, inputs, settings, context):
-        self.inputs, self.settings, self.context = inputs, settings, context
-        line, plan = Line(), TrainingPlan(9, lambda step: 0.1, seed=1, log_every=1, keep="line")
-        engine = TorchEngine(line, torch.optim.AdamW(line.parameters(), fused=True))
-        self.setup = TrainingLoop(line, lambda step: None, plan, engine)
-        gc.disable()
-        # Tasks get copies of this module, so it cannot remember anything.
-        self.objectives = vars(builtins).setdefault("objectives", [])
-        self.objectives.append(weakref.ref(line))
-
-    def write(self, out: Path, result: TrainingResult) -> dict[str, Any]:
-        alive = sum(reference() is not None for reference in self.objectives)
-        Path(self.settings["marks"], self.context.task.name.replace("/", "-")).write_text(f"{os.getpid()} {alive}")
-        return super().write(out, result)
 
 
 def job(
