@@ -120,12 +120,6 @@ def test_a_run_without_ray_is_planned_for_this_machine(raysed, monkeypatch):
     assert code == 0 and said.startswith("plan of quickstart for 1 node")
 
 
-def test_sentences_without_labels_are_no_task(raysed, tmp_path):
-    (tmp_path / "text.txt").write_text("It rains.\nThe sun shines.\n")
-    code, _, wrong = raysed("evaluate", "--models", "bundled:raw", "--task", str(tmp_path / "text.txt"))
-    assert code == 2 and "text.txt, line 1: 1 tab-separated columns instead of 3" in wrong
-
-
 def test_an_unknown_command_is_a_users_mistake(raysed):
     known = "run, distill, evaluate, status"
     assert raysed("train") == (2, "", f"error: 'train' is not a command; the commands are {known}\n")
@@ -150,15 +144,6 @@ def test_values_that_are_empty_or_not_utf8_are_refused(raysed, words, said):
     """An empty value, as of a variable of the shell that is not set, would silently mean the default."""
     code, _, wrong = raysed(*words)
     assert code == 2 and wrong.startswith(f"error: {said}")
-
-
-def test_a_script_does_what_the_command_does(raysed, tmp_path):
-    """From another directory, with nothing on the terminal but the sentence."""
-    words = ["--set", "ct.step=5"]
-    script = [sys.executable, ROOT / "jobs/ensemble_then_distill.py", *words]
-    done = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == raysed("run", *words)
-    assert (done.returncode, done.stderr) == (2, "error: unknown setting ct.step: did you mean ct.steps?\n")
 
 
 @pytest.mark.parametrize("name", ["evaluate", "distill"])

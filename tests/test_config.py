@@ -1,18 +1,15 @@
 """Settings: the papers' defaults, sentences for every mistake, and hashes that mean the same everywhere."""
 
 import hashlib
-import itertools
 import math
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from raysed.config import (
     Config,
-    FlowConfig,
     derive_seed,
     dump_config,
     load_config,
@@ -27,36 +24,6 @@ from raysed.plan.consistency import check_settings
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = sorted((ROOT / "raysed/configs").glob("*.yaml"))
 
-PAPERS = {
-    "members.count": 10,  # SED section 5.1
-    "ct.steps": 50_000,  # SED appendix B.2, like all of ct
-    "ct.negatives": 7,
-    "ct.groups": 2,
-    "ct.boundaries": [500, 1000, 1500, 2000],  # released CT code, like the two below
-    "ct.learning_rates": [1e-5, 8e-6, 6e-6, 4e-6, 2e-6],
-    "encoder.max_length": 75,
-    "ct.schedule": "paper",
-    "encoder.pool_layers": 2,  # SED section 5.1: train on one layer, evaluate on two
-    "sed.batch_size": 32,  # SED section 5.1, like the three below
-    "sed.learning_rate": 2e-5,
-    "sed.warmup": 0.1,
-    "sed.decay": "constant",
-    "evaluation.aggregation": "mean",  # as the numbers of SED table 1 show
-    "evaluation.pool_layers": [1, 2, 3],  # SED table 8
-    "flow.levels": 2,
-    "flow.depth": 3,  # BERT-flow table 7
-    "flow.hidden": 32,
-    "flow.learning_rate": 1e-3,  # BERT-flow appendix B and SED appendix B.3
-    "flow.epochs": 1.0,
-    "flow.batch_size": 32,  # released BERT-flow code
-    "calibration.natsv_k": 10,  # BERT-flow table 5
-}
-
-
-def test_defaults_are_the_papers():
-    found = {setting: getattr(getattr(Config(), setting.split(".")[0]), setting.split(".")[1]) for setting in PAPERS}
-    assert found == PAPERS
-
 
 # -- overrides -------------------------------------------------------------------------------------------------------
 
@@ -64,16 +31,13 @@ def test_defaults_are_the_papers():
 @pytest.mark.parametrize(
     ("item", "setting", "value"),
     [
-        ("ct.steps=5_000", "ct.steps", 5000),
         ("sed.learning_rate=1", "sed.learning_rate", 1.0),
         ("ct.learning_rates=[1e-5, 2e-5, 3.0e-5, 4e-5, 5e-5]", "ct.learning_rates", [1e-5, 2e-5, 3e-5, 4e-5, 5e-5]),
         ("evaluation.dev=", "evaluation.dev", None),
         ("sed.dropout=true", "sed.dropout", True),
-        ("encoder.pool_layers=first_last", "encoder.pool_layers", "first_last"),
         ("encoder.path=a=b", "encoder.path", "a=b"),
         ("encoder.model_kwargs.num_hidden_layers=3", "encoder.model_kwargs", {"num_hidden_layers": 3}),
         ("corpus.source=[a.txt, b.txt]", "corpus.source", ["a.txt", "b.txt"]),
-        ("seed=7", "seed", 7),
     ],
 )
 def test_overrides(item, setting, value):
@@ -100,12 +64,6 @@ def test_numbers_are_those_of_yaml_1_2(text, value):
     again: dict = {}
     apply_override(again, dump(data).replace(": ", "=", 1))
     assert again == data
-
-
-@pytest.mark.parametrize("setting", ["ct.steps", "seed", "sed.learning_rate"])
-def test_times_are_no_numbers(setting):
-    with pytest.raises(UserError, match=rf"^setting {setting}: .*\(got '1:30'\)$"):
-        load_config(None, [f"{setting}=1:30"])
 
 
 def test_overrides_reach_into_tasks_and_the_last_one_wins(tmp_path):
@@ -169,26 +127,7 @@ def test_configs_that_come_with_the_package_load_and_survive_dumping(tmp_path):
         assert load_config(tmp_path / "dumped.yaml") == config
 
 
-def test_dump_and_load_round_trip(tmp_path):
-    config = make_config(
-        {
-            "run": "x.1",
-            "encoder": {"pool_layers": "first_last", "model_kwargs": {"num_hidden_layers": 3}},
-            "evaluation": {"tasks": {"ä": {"source": "ü.tsv", "score_range": [1, 5]}}, "dev": None},
-            "ct": {"learning_rates": [1e-5, 3.3e-7, 1e-20, 1 / 3, 1]},
-            "members": {"min_members": 2},
-        }
-    )
-    (tmp_path / "c.yaml").write_text(dump_config(config), encoding="utf-8")
-    assert load_config(tmp_path / "c.yaml") == config
-
-
 # -- values ----------------------------------------------------------------------------------------------------------
-
-
-def test_settings_are_frozen():
-    with pytest.raises(ValidationError, match="frozen"):
-        Config().ct.steps = 1
 
 
 def test_report_tasks():
@@ -262,24 +201,14 @@ def test_sources_are_found_wherever_they_are_and_replaced():
 
 
 def test_identities_leave_out_what_has_no_effect():
-    one, other = Config(), Config(members={"max_retries": 9}, sed={"workers": 2}, sts={"models": 3})
+    grid = {"models": 3, "lower_bounds": [0.0, 0.7]}  # another bound is trained beside those that are there
+    one, other = Config(), Config(members={"max_retries": 9}, sed={"workers": 2}, sts=grid)
     for block in ("members", "sed", "sts"):
         assert getattr(one, block) != getattr(other, block)
         assert getattr(one, block).identity() == getattr(other, block).identity()
     assert one.ct.identity() != Config(ct={"steps": 3}).ct.identity()
 
 
-def test_every_choice_of_a_flow_has_a_fingerprint_of_its_own():
-    choices = itertools.product(("released", "paper"), (1, 2, 3), (False, True), (False, True))
-    names = "variant", "levels", "data_dependent_init", "dropout"
-    assert len({stable_hash(FlowConfig(**dict(zip(names, values))).identity()) for values in choices}) == 24
-
-
 def test_teachers_of_one_name_are_named_by_their_paths():
     titles = [teacher.title for teacher in make_config({"teachers": ["exp1/final", "exp2/final", "B"]}).teachers]
     assert titles == ["exp1/final", "exp2/final", "B"]
-
-
-def test_a_task_is_not_called_like_a_column():
-    with pytest.raises(UserError, match=r"evaluation\.tasks has the name 'mean', a column of the tables; use another"):
-        make_config({"evaluation": {"tasks": {"mean": "a.tsv"}, "dev": None}})

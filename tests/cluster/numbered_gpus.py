@@ -1,21 +1,15 @@
 """GPUs that are numbers only: Ray hands them out as if they were there, and CPUs do their work."""
 
 import logging
-import os
-import shutil
-import signal
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import ray
+from ray.cluster_utils import Cluster
 from ray.train.torch import TorchConfig
 
 
@@ -30,31 +24,10 @@ def compute_on_cpus(replace: Callable[..., Any] = setattr) -> None:
 @contextmanager
 def ray_head(cpus: int, gpus: int) -> Iterator[str]:
     """A Ray on this machine that belongs to no program; gives its address."""
-    place = Path(os.path.realpath(tempfile.mkdtemp(prefix="r")))  # few letters: Ray's sockets are below it
-    environment = {**os.environ, "RAY_TMPDIR": str(place), "RAY_AUTH_MODE": "disabled"}
-    environment.pop("RAY_ADDRESS", None)
-    options = [
-        f"--object-store-memory={300 * 2**20}",
-        "--block",
-        "--port=0",
-        f"--num-cpus={cpus}",
-        f"--num-gpus={gpus}",
-        "--include-dashboard=false",
-    ]
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", *options]
-    said = place / "said"
-    with said.open("w") as log:
-        head = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
-    try:
-        until = time.monotonic() + 200
-        while "Ray runtime started" not in said.read_text():
-            assert head.poll() is None and time.monotonic() < until, said.read_text()
-            time.sleep(0.1)
-        yield (place / "ray/ray_current_cluster").read_text().strip()
-    finally:
-        head.send_signal(signal.SIGTERM)  # it ends Ray's processes before itself
-        head.wait(60)
-        shutil.rmtree(place, ignore_errors=True)
+    options = {"num_cpus": cpus, "num_gpus": gpus, "object_store_memory": 300 * 2**20, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=options)
+    yield cluster.address
+    cluster.shutdown()
 
 
 @contextmanager

@@ -9,10 +9,8 @@ import pytest
 import ray
 import ray.train
 import torch
-import trainings
 from learners import tiny_learner, write_targets
-from ray.util.queue import Queue
-from trainings import job, starts
+from trainings import job
 
 from raysed import interrupts
 from raysed.cluster import distilling
@@ -29,9 +27,9 @@ from raysed.train.stages.sed import STAGE
 TWO = Share(2, 1, 0.0, 1)
 
 
-def learner(marks: Path, node: str, behaves: str = "", steps: int = 9):
-    made = job(marks, node, 0, score=50, behaves=behaves, updates=0, is_gang=True)
-    made.task.settings.update(steps=steps, sed=Config().sed)
+def learner(marks: Path, node: str):
+    made = job(marks, node, 0, updates=0, is_gang=True)
+    made.task.settings.update(sed=Config().sed)
     return made
 
 
@@ -49,39 +47,6 @@ def distil(place: Path, jobs: list, events, share: Share = TWO) -> tuple[dict, l
     prepared = Prepared(Storage(str(place), "run"), Context(), 1, {})
     run_learners("the/run", jobs, share, prepared, events, on_event)
     return outcomes, rows
-
-
-@pytest.mark.cluster
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_each_learner_is_a_run_with_its_settings_and_its_path_as_checkpoint(ray_cluster, tmp_path, monkeypatch):
-    results, fit = {}, distilling.TorchTrainer.fit
-    marks = tmp_path / "marks"
-    marks.mkdir()
-
-    def kept(trainer):
-        result = fit(trainer)
-        results[trainer.train_loop_config["node"]] = trainer.train_loop_config, result
-        return result
-
-    monkeypatch.setattr(distilling.TorchTrainer, "fit", kept)
-    ray.cloudpickle.register_pickle_by_value(trainings)
-    jobs = [learner(marks, "ct-sed", "lost"), learner(marks, "mlm-sed", "wrong")]
-    try:
-        outcomes, rows = distil(tmp_path, jobs, Queue(actor_options={"num_cpus": 0}))
-    finally:
-        ray.cloudpickle.unregister_pickle_by_value(trainings)
-    assert {name: (each.failure, each.is_mistake) for name, each in outcomes.items()} == {
-        "ct-sed/00": (None, False),
-        "mlm-sed/00": ("a planted mistake", True),
-    }
-    assert starts(marks) == {"ct-sed-00": [9, 9], "mlm-sed-00": [9]}
-    assert rows == [("ct-sed/00", 9, 59)]
-    config, result = results["ct-sed"]
-    assert (config["run"], config["seed"], config["sed"]["checkpoint"]) == ("the/run", 0, Config().sed.checkpoint)
-    with result.checkpoint.as_directory() as directory:
-        assert str(tmp_path / "run/ct-sed/00") in Path(directory, "learner.json").read_text()
-    assert (tmp_path / "run/train/ct-sed-00").is_dir(), "a run is named after its learner"
 
 
 @pytest.mark.parametrize(("gpus", "workers"), [(0, 1), (0, 2), (2, 1), (2, 2)])

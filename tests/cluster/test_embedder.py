@@ -114,9 +114,8 @@ def test_models_that_have_no_mean_are_refused(exports):
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("batch_format", ["numpy", "pyarrow"])
-def test_what_ray_has_written_is_a_teacher(ray_cluster, tmp_path, batch_format):
-    """Tensors, into which Ray turns NumPy arrays, and lists; in several files, which are read in their order."""
+def test_what_ray_has_written_is_a_teacher(ray_cluster, tmp_path):
+    """Tensors, into which Ray turns NumPy arrays; in several files, which are read in their order."""
     words = ["bundled:encoder", "bundled:encoder"]
     rows = ray.data.from_items([{"sentence": sentence} for sentence in SENTENCES], override_num_blocks=2)
     rows.map_batches(
@@ -125,7 +124,7 @@ def test_what_ray_has_written_is_a_teacher(ray_cluster, tmp_path, batch_format):
         compute=ray.data.ActorPoolStrategy(size=1),
         num_cpus=1,
         batch_size=1,
-        batch_format=batch_format,
+        batch_format="numpy",
     ).write_parquet(str(tmp_path / "vectors"), ray_remote_args={"num_cpus": 0})
     files = sorted((tmp_path / "vectors").glob("*.parquet"))
     teacher = load_teacher(TeacherConfig(path=str(tmp_path / "vectors")))

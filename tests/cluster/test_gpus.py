@@ -47,7 +47,7 @@ def command(monkeypatch, *words: str) -> int:
 # -- whole commands ----------------------------------------------------------------------------------------------------
 
 
-def settings_of(**changes) -> dict:
+def main_job() -> dict:
     """The main job with few steps: ten members and a grid, a learner, a flow."""
     return {
         "run": "main",
@@ -61,7 +61,6 @@ def settings_of(**changes) -> dict:
         "flow": {"epochs": 1},
         "evaluation": {"tasks": small_tasks(), "dev": "generated-dev", "pool_layers": [1]},
         "export": {"recipe": "ct-sed-flow", "allow_worse": True},
-        **changes,
     }
 
 
@@ -76,7 +75,7 @@ def rows_of_blocks(root: Path, table: str) -> list[int]:
 @pytest.mark.usefixtures("undone", "blank_pictures", "gpus")
 def test_the_main_job_goes_to_its_end_on_gpus(tmp_path, monkeypatch):
     config, root = tmp_path / "main.yaml", tmp_path / "main"
-    config.write_text(yaml.safe_dump(settings_of()))
+    config.write_text(yaml.safe_dump(main_job()))
     assert command(monkeypatch, "run", "--config", str(config), "--storage", str(tmp_path)) == 0
     (experiment,) = (root / "tune").iterdir()
     assert sum(path.is_dir() for path in experiment.iterdir()) == 12, "ten members and the grid in one experiment"

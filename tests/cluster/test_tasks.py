@@ -110,14 +110,17 @@ class Slow(Trainer):
 distilling.broadcast_from_rank_zero = lambda value: value
 ray.train.get_context = lambda: SimpleNamespace(get_world_rank=lambda: 0, get_world_size=lambda: 1)
 ray.train.report = tune.report = lambda *arguments: None
+workers = []
 for train in (distilling.distill_loop, train_member):  # in forks: to import all this takes most of the time
     for seed, behaves in enumerate(("stuck", "")):
         slow = job(place, train.__name__, seed, worker=Slow, behaves=behaves)
         prepared = Prepared(Storage(place, "run"), Context(stall_seconds=2.0), 1, {slow.key: slow})
-        if not (worker := os.fork()):
+        workers.append(os.fork())
+        if not workers[-1]:
             train(dict(slow.config), prepared)
             os._exit(0)
-        print(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]), flush=True)
+for worker in workers:
+    print(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]), flush=True)
 """
 
 

@@ -1,8 +1,6 @@
-"""Trainings that learn nothing: they score, fail, or lose their process as their settings say."""
+"""Trainings that learn nothing: they score, or fail as their settings say."""
 
 import json
-import os
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +17,8 @@ from raysed.train.selection import TrainingResult
 class Scored(Trainer):
     """Makes `steps` updates, after each of which it scores `score` and the number of the update.
 
-    `behaves`: `lost` loses the process at its first start, `lost always` at each; `wrong` and `taken` raise errors that
-    no restart would mend.
+    `behaves`: `lost` fails at its first start, `lost always` at each; `wrong` and `taken` raise errors that no restart
+    would mend.
     """
 
     def __init__(self, inputs, settings, context):
@@ -38,9 +36,7 @@ class Scored(Trainer):
         if behaves == "taken":
             raise RunFailed("another job has taken the run over")
         if behaves == "lost always" or (behaves == "lost" and len(marks.read_text().split()) == 1):
-            if os.getpid() == self.settings["driver"]:
-                raise RuntimeError("lost")
-            os.kill(os.getpid(), signal.SIGKILL)
+            raise RuntimeError("lost")
         newest = self.context.checkpoints.newest()
         done, stop = newest[0] if newest else 0, self.settings["steps"]
         history = [{"step": step, "dev": {"": self.settings["score"] + step}} for step in range(1, max(done, stop) + 1)]
@@ -71,7 +67,7 @@ def job(
 ) -> TrainingJob:
     """Returns one training; it notes its starts below `marks`."""
     name = f"{node}/{'' if bound is None else f'{bound:g}/'}{seed:02d}"
-    settings = {"steps": updates, "score": score, "behaves": behaves, "marks": str(marks), "driver": os.getpid()}
+    settings = {"steps": updates, "score": score, "behaves": behaves, "marks": str(marks)}
     task = Task(name, name, Scored, {"name": name}, settings, {"options": SimpleNamespace(max_retries=1)})
     return TrainingJob(task, worker, {"node": node, "lower_bound": bound, "seed": seed}, updates, **about)
 

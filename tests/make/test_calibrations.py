@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from raysed.config import CalibrationConfig, CorpusConfig, EncoderConfig, FlowConfig, StaticConfig, derive_seed
+from raysed.config import CalibrationConfig, CorpusConfig, EncoderConfig, FlowConfig, derive_seed
 from raysed.context import Context
 from raysed.data.graded import StsTask
 from raysed.data.pairs import PairRows, write_pairs
@@ -38,10 +38,48 @@ def close(actual, expected, atol=1e-4):
     np.testing.assert_allclose(actual, expected, atol=atol, rtol=0)
 
 
+LAYERS = (2, "first_last")
+
+
+def calibrate(tmp_path, evaluation, stages, x=None, flow=None, natsv_k=10, seed=5, name="fitted", **inputs):
+    """Returns the storage, and the embeddings by pooling."""
+    storage = Storage(str(tmp_path), "run")
+    x = x or {layers: embeddings(len(evaluation.sentences), 24, i) for i, layers in enumerate(LAYERS)}
+    storage.commit(
+        "base/embeddings/00",
+        lambda path: [np.save(path / f"layers-{layers}.npy", x_UD) for layers, x_UD in x.items()],
+        {},
+    )
+    own = Evaluation([evaluation.tasks["dev/a"]])
+    rows = np.array([evaluation.sentences.index(sentence) for sentence in own.sentences])
+    given = {
+        "embeddings": Ref("base/embeddings/00"),
+        "sentences": Sentences(evaluation, None),
+        "dev": DevTask(own, None, rows, 2),
+        "encoder": EncoderConfig(),
+        "model": None,
+        "poolings": list(x),
+        **inputs,
+    }
+    settings = {
+        "stages": stages,
+        "flow": FlowConfig(**{"fit_on": "tasks", **(flow or {})}),
+        "calibration": CalibrationConfig(natsv_k=natsv_k),
+        "seed": seed,
+        "run_seed": 0,
+        "layers": list(x),
+        "main": 0,
+    }
+    Task(name, "", scores.calibration, {"x": 1}, settings, given).run(storage, Context())
+    return storage, x
+
+
+def fitted(storage, layers, name="fitted"):
+    return load_embeddings(storage.fetch(name), layers)
+
+
 class TestArtefacts:
     """What is written for the embeddings of two tasks that share a sentence."""
-
-    LAYERS = (2, "first_last")
 
     @pytest.fixture
     def evaluation(self):
@@ -53,65 +91,23 @@ class TestArtefacts:
         )
         return Evaluation([Pairs(first), Pairs(second)])
 
-    def calibrate(self, tmp_path, evaluation, stages, x=None, flow=None, natsv_k=10, seed=5, name="fitted", **inputs):
-        """Returns the storage, and the embeddings by pooling."""
-        storage = Storage(str(tmp_path), "run")
-        x = x or {layers: embeddings(len(evaluation.sentences), 24, i) for i, layers in enumerate(self.LAYERS)}
-        storage.commit(
-            "base/embeddings/00",
-            lambda path: [np.save(path / f"layers-{layers}.npy", x_UD) for layers, x_UD in x.items()],
-            {},
-        )
-        own = Evaluation([evaluation.tasks["dev/a"]])
-        rows = np.array([evaluation.sentences.index(sentence) for sentence in own.sentences])
-        given = {
-            "embeddings": Ref("base/embeddings/00"),
-            "sentences": Sentences(evaluation, None),
-            "dev": DevTask(own, None, rows, 2),
-            "encoder": EncoderConfig(),
-            "model": None,
-            "poolings": list(x),
-            **inputs,
-        }
-        settings = {
-            "stages": stages,
-            "flow": FlowConfig(**{"fit_on": "tasks", **(flow or {})}),
-            "calibration": CalibrationConfig(natsv_k=natsv_k),
-            "seed": seed,
-            "run_seed": 0,
-            "layers": list(x),
-            "main": 0,
-        }
-        Task(name, "", scores.calibration, {"x": 1}, settings, given).run(storage, Context())
-        return storage, x
-
-    def fitted(self, storage, layers, name="fitted"):
-        return load_embeddings(storage.fetch(name), layers)
-
-    def test_all_tasks_together(self, tmp_path, evaluation):
-        storage, x = self.calibrate(tmp_path, evaluation, ["flow"], flow={"batch_size": 8})
-        for layers in self.LAYERS:
-            rows = evaluation.pair_rows().reshape(-1)
+    @pytest.mark.parametrize("fit_tasks", [None, ["b"]])
+    def test_all_tasks_together_or_some(self, tmp_path, evaluation, fit_tasks):
+        flow = {"batch_size": 8, "fit_tasks": fit_tasks}
+        storage, x = calibrate(tmp_path, evaluation, ["flow"], flow=flow)
+        for layers in LAYERS:
+            rows = evaluation.pair_rows(fit_tasks).reshape(-1)
             flow = fit_flow(x[layers][rows], FlowConfig(batch_size=8), 5)
             expected = flow.transform(x[layers])
-            np.testing.assert_array_equal(self.fitted(storage, layers), expected)
+            np.testing.assert_array_equal(fitted(storage, layers), expected)
             saved = load_calibration(storage.fetch("fitted") / f"layers-{layers}")
             np.testing.assert_array_equal(saved.transform(x[layers]), expected)
 
-    def test_fit_tasks_leaves_the_others_out(self, tmp_path, evaluation):
-        storage, x = self.calibrate(tmp_path, evaluation, ["sn", "whiten"], flow={"fit_tasks": ["b"]})
-        expected = fit_calibration(
-            ["sn", "whiten"], x[2][evaluation.pair_rows(["b"]).reshape(-1)], FlowConfig(), None, 0
-        )
-        np.testing.assert_array_equal(self.fitted(storage, 2), expected.transform(x[2]))
-        together = fit_calibration(["sn", "whiten"], x[2][evaluation.pair_rows().reshape(-1)], FlowConfig(), None, 0)
-        assert np.abs(together.transform(x[2]) - expected.transform(x[2])).max() > 0.01
-
-    @pytest.mark.parametrize("stages", [["flow"], ["whiten"]])
-    def test_per_task_fits_and_scores_each_on_its_own(self, tmp_path, evaluation, stages):
+    def test_per_task_fits_and_scores_each_on_its_own(self, tmp_path, evaluation):
         """As if the other task were not there; a name with a slash is a name like any other."""
-        storage, x = self.calibrate(tmp_path, evaluation, stages, flow={"per_task": True, "batch_size": 8})
-        found = self.fitted(storage, "first_last")
+        stages = ["flow"]
+        storage, x = calibrate(tmp_path, evaluation, stages, flow={"per_task": True, "batch_size": 8})
+        found = fitted(storage, "first_last")
         assert set(found) == {"dev/a", "b"}
         scores = evaluation.score(found).metrics
         assert list(scores) == ["dev/a", "b"]
@@ -128,43 +124,28 @@ class TestArtefacts:
         np.testing.assert_allclose(mean["b"], 2 * found["b"], rtol=1e-6)
         np.testing.assert_array_equal(evaluation.of_task(found, "b"), found["b"])
 
-    @pytest.mark.parametrize("per_task", [False, True])
-    @pytest.mark.parametrize("stages", [["natsv"], ["sn", "natsv"]])
+    @pytest.mark.parametrize(("stages", "per_task"), [(["natsv"], True), (["sn", "natsv"], False)])
     def test_k_is_chosen_on_the_dev_task_and_recorded(self, tmp_path, evaluation, stages, per_task):
         """The dev task's own fit chooses where each task has one; the k is then that of all."""
-        storage, x = self.calibrate(tmp_path, evaluation, stages, flow={"per_task": per_task}, natsv_k="dev")
+        storage, x = calibrate(tmp_path, evaluation, stages, flow={"per_task": per_task}, natsv_k="dev")
         chosen = storage.entry("fitted").meta["natsv_k"]
         assert set(chosen) == {"2", "first_last"}
-        for layers in self.LAYERS:
+        for layers in LAYERS:
             fit_on = x[layers][evaluation.pair_rows(["dev/a"] if per_task else None).reshape(-1)]
             scores = []
             for k in range(1, 21):
                 z_UD = fit_calibration(stages, fit_on, FlowConfig(), k, 0).transform(x[layers])
                 scores.append(round(evaluation.score(z_UD).metrics["dev/a"]["spearman"], 6))
             assert chosen[str(layers)] == 1 + int(np.argmax(scores))
-            found = evaluation.score(self.fitted(storage, layers)).metrics["dev/a"]["spearman"]
+            found = evaluation.score(fitted(storage, layers)).metrics["dev/a"]["spearman"]
             assert found == pytest.approx(max(scores), abs=1e-6)
         assert len(set(scores)) > 3, "the choice makes a difference"
-
-    def test_a_given_k_is_recorded_too(self, tmp_path, evaluation):
-        storage, _ = self.calibrate(tmp_path, evaluation, ["natsv"], natsv_k=4)
-        meta = storage.entry("fitted").meta
-        assert {"natsv_k": meta["natsv_k"]} == {"natsv_k": {"2": 4, "first_last": 4}}
 
     def test_a_fit_that_fails_at_the_main_pooling_is_told_and_commits_nothing(self, tmp_path, evaluation):
         reason = "calibration.natsv_k is 24, but with 160 embeddings of width 24 it must be 1 to 23"
         with pytest.raises(UserError, match=reason):
-            self.calibrate(tmp_path, evaluation, ["natsv"], natsv_k=24)
+            calibrate(tmp_path, evaluation, ["natsv"], natsv_k=24)
         assert Storage(str(tmp_path), "run").entry("fitted") is None
-
-    def test_a_fit_that_fails_at_another_pooling_is_missing_there_only(self, tmp_path, evaluation):
-        x = {2: embeddings(len(evaluation.sentences), 24), "first_last": embeddings(len(evaluation.sentences), 24)}
-        x["first_last"][0] = np.inf
-        storage, _ = self.calibrate(tmp_path, evaluation, ["sn"], x)
-        entry = storage.entry("fitted")
-        assert list(entry.meta["failed"]) == ["first_last"] and "infinite" in entry.meta["failed"]["first_last"]
-        assert self.fitted(storage, 2).shape == (len(evaluation.sentences), 24)
-        assert not (storage.fetch("fitted") / "layers-first_last.npy").exists()
 
     def test_one_pass_over_the_text_serves_all_calibrations_of_a_model(self, tmp_path, evaluation, monkeypatch):
         """Three flows and a whitening on the drawn sentences of a corpus, each as if it were fitted alone."""
@@ -178,71 +159,36 @@ class TestArtefacts:
         x = dict(zip((1, 2), encode(encoder, tokenize(tokenizer, evaluation.sentences, 75), (1, 2))))
         fits = [(["flow"], 0), (["flow"], 1), (["flow"], 2), (["whiten"], 0)]
         for number, (stages, seed) in enumerate(fits):
-            storage, _ = self.calibrate(
+            storage, _ = calibrate(
                 tmp_path, evaluation, stages, x, flow, seed=seed, name=f"fitted/{number}", text=tmp_path
             )
         assert passes == [8], "the drawn sentences, once"
-        self.calibrate(
-            tmp_path, evaluation, ["whiten"], x, {**flow, "fit_sentences": 6}, name="fitted/other", text=tmp_path
-        )
+        calibrate(tmp_path, evaluation, ["whiten"], x, {**flow, "fit_sentences": 6}, name="fitted/other", text=tmp_path)
         assert passes == [8, 6], "another run in this process draws others"
         rows = np.sort(np.random.default_rng(derive_seed(0, "calibration")).choice(12, 8, replace=False))
         for layers, x_ND in zip((1, 2), encode(encoder, corpus.take(rows), (1, 2))):
             for number, (stages, seed) in enumerate(fits):
                 expected = fit_calibration(stages, x_ND, FlowConfig(**flow), None, seed).transform(x[layers])
-                close(self.fitted(storage, layers, f"fitted/{number}"), expected, 1e-3)
+                close(fitted(storage, layers, f"fitted/{number}"), expected, 1e-3)
 
-    def test_nli_pairs_are_fitted_on_side_by_side(self, tmp_path, evaluation):
-        texts = [
-            f"{noun} {verb}"
-            for noun in ("a man", "a dog", "she", "the cat")
-            for verb in ("runs", "sleeps now", "is here")
-        ]
-        encoder, tokenizer = load_encoder(EncoderConfig())
-        pairs = PairRows(texts[:6], texts[6:], np.zeros(6, np.int64))
-        storage = Storage(str(tmp_path), "run")
-        storage.commit("pairs/nli", lambda path: write_pairs(pairs, Tokenizer(tokenizer, 75), path), {})
-        tokens = tokenize(tokenizer, evaluation.sentences, 75)
-        x = dict(zip(self.LAYERS, encode(encoder, tokens, self.LAYERS)))
-        self.calibrate(
-            tmp_path, evaluation, ["flow"], x,
-            flow={"fit_on": "nli", "batch_size": 2, "epochs": 2}, text=Ref("pairs/nli"),
-        )  # fmt: skip
-        mixed = tokenize(tokenizer, [text for pair in zip(texts[:6], texts[6:]) for text in pair], 75)
-        for layers, x_ND in zip(self.LAYERS, encode(encoder, mixed, self.LAYERS)):
-            expected = fit_flow(x_ND, FlowConfig(batch_size=2, epochs=2), 5).transform(x[layers])
-            close(self.fitted(storage, layers), expected, 1e-3)
-
-    def test_a_text_that_was_edited_is_embedded_again(self, tmp_path, evaluation):
-        """In the same process, as in a notebook."""
-        encoder, tokenizer = load_encoder(EncoderConfig())
-        tokens, found = tokenize(tokenizer, evaluation.sentences, 75), []
-        x = dict(zip(self.LAYERS, encode(encoder, tokens, self.LAYERS)))
-        for place, words in enumerate(("The red bird sings.", "A large house burns.")):
-            (tmp_path / "mine.txt").write_text("".join(f"{words} {number}.\n" for number in range(8)))
-            text = CorpusConfig(source=str(tmp_path / "mine.txt"))
-            flow, storage = {"fit_on": "mine.txt"}, tmp_path / str(place)
-            made, _ = self.calibrate(storage, evaluation, ["sn"], x, flow, text=text)
-            found.append(self.fitted(made, 2))
-        assert np.abs(found[0] - found[1]).max() > 1e-3
-
-    def test_a_text_is_embedded_again_where_the_encoder_was_replaced(
-        self, tmp_path, evaluation, tiny_encoder_dir, make_sentences
+    def test_a_text_that_was_edited_and_one_of_another_encoder_are_embedded_again(
+        self, tmp_path, evaluation, tiny_encoder_dir
     ):
+        """In the same process, as in a notebook."""
         path, found = shutil.copytree(tiny_encoder_dir, tmp_path / "encoder"), []
-        config = EncoderConfig(path=str(path), max_length=12)
-        (tmp_path / "mine.txt").write_text("\n".join(make_sentences(20, 0)))
-        text, flow = CorpusConfig(source=str(tmp_path / "mine.txt")), {"fit_on": "mine.txt"}
-        x = {layers: embeddings(len(evaluation.sentences), 16) for layers in self.LAYERS}
-        for place in ("first", "second"):
-            given = {"encoder": config, "text": text}
-            made, _ = self.calibrate(tmp_path / place, evaluation, ["sn"], x, flow, **given)
-            found.append(self.fitted(made, 2))
-            model = AutoModel.from_pretrained(path)
-            for weight in model.parameters():
-                weight.data *= 1.5
-            model.save_pretrained(path)
-        assert np.abs(found[0] - found[1]).max() > 1e-3
+        given = {"encoder": EncoderConfig(path=str(path), max_length=12)}
+        given["text"] = CorpusConfig(source=str(tmp_path / "mine.txt"))
+        x = {layers: embeddings(len(evaluation.sentences), 16) for layers in LAYERS}
+        for number, words in enumerate(("a red bird sang .", "the old house of it .", "the old house of it .")):
+            if number == 2:
+                model = AutoModel.from_pretrained(path)
+                for weight in model.parameters():
+                    weight.data *= 1.5
+                model.save_pretrained(path)
+            (tmp_path / "mine.txt").write_text("".join(f"{words} {'on ' * count}\n" for count in range(8)))
+            made, _ = calibrate(tmp_path / str(number), evaluation, ["sn"], x, {"fit_on": "mine.txt"}, **given)
+            found.append(fitted(made, 2))
+        assert min(np.abs(found[i] - found[i + 1]).max() for i in range(2)) > 1e-3
 
 
 class TestDropout:
@@ -262,40 +208,33 @@ class TestDropout:
         monkeypatch.setattr(scores, "fit_calibration", record)
         return found
 
-    def run(self, tmp_path, monkeypatch, rate=None, stages=("flow",), seed=5, name="fitted", encoder=None, **flow):
-        """Fits on tasks or pairs of these texts; returns their embeddings without dropout, side by side."""
-        flow = FlowConfig(**{"fit_on": "tasks", "dropout": True, "batch_size": 2, **flow})
+    def run(self, tmp_path, monkeypatch, rate=None, seed=5, name="fitted", **flow):
+        """Fits on a task or pairs of these texts; returns their embeddings without dropout, side by side."""
         model, tokenizer = load_encoder(EncoderConfig())
         for module in model.modules():
             if isinstance(module, torch.nn.Dropout) and rate is not None:
                 module.p = rate
         monkeypatch.setattr(scores, "load_start", lambda *arguments: (model, tokenizer))
         first, second = list(self.TEXTS[:6]), list(self.TEXTS[6:])
-        gold = np.linspace(0, 5, 6)
-        tasks = [StsTask("a", {"all": (first, second, gold)}), StsTask("b", {"all": (second[:4], first[:4], gold[:4])})]
-        evaluation = Evaluation([*map(Pairs, tasks)])
-        tokens = tokenize(tokenizer, evaluation.sentences, 75)
+        evaluation = Evaluation([Pairs(StsTask("dev/a", {"all": (first, second, np.linspace(0, 5, 6))}))])
+        tokens, pairs = tokenize(tokenizer, evaluation.sentences, 75), PairRows(first, second, np.zeros(6, np.int64))
         storage = Storage(str(tmp_path), "run")
-        (x_UD,) = encode(model, tokens, (2,))
-        pairs = PairRows(first, second, np.zeros(6, np.int64))
-        storage.commit("embeddings", lambda path: np.save(path / "layers-2.npy", x_UD), {})
         storage.commit("pairs/nli", lambda path: write_pairs(pairs, Tokenizer(tokenizer, 75), path), {})
-        given = {"embeddings": Ref("embeddings"), "sentences": Sentences(evaluation, tokens), "model": None}
-        given |= {"encoder": encoder or EncoderConfig(), "poolings": [2], "text": Ref("pairs/nli")}
-        settings = {"stages": list(stages), "flow": flow, "calibration": CalibrationConfig(), "seed": seed}
-        settings |= {"run_seed": 0, "layers": [2], "main": 0}
-        Task(name, "", scores.calibration, {"x": 1}, settings, given).run(storage, Context())
-        return {task: x_UD[evaluation.pair_rows(names).reshape(-1)] for task, names in {"a": ["a"], "b": ["b"]}.items()}
+        (x_UD,) = encode(model, tokens, (2,))
+        given = {"sentences": Sentences(evaluation, tokens), "text": Ref("pairs/nli")}
+        flow = {"dropout": True, "batch_size": 2, **flow}
+        calibrate(tmp_path, evaluation, ["flow"], {2: x_UD}, flow, seed=seed, name=name, **given)
+        return x_UD[evaluation.pair_rows().reshape(-1)]
 
     @pytest.mark.parametrize(
         ("flow", "copies"),
-        [({"fit_on": "tasks", "fit_tasks": ["a"]}, 1), ({"fit_on": "nli", "epochs": 2.5}, 3)],
+        [({"fit_on": "tasks"}, 1), ({"fit_on": "nli", "epochs": 2.5}, 3)],
     )
     def test_each_sentence_is_embedded_once_per_epoch_with_masks_of_its_own(
         self, tmp_path, monkeypatch, fits, flow, copies
     ):
         """Partners stay side by side, the epochs are as many as without, and a dropout of nothing changes nothing."""
-        plain_ND = self.run(tmp_path, monkeypatch, rate=0.0, name="none", **flow)["a"]
+        plain_ND = self.run(tmp_path, monkeypatch, rate=0.0, name="none", **flow)
         self.run(tmp_path, monkeypatch, **flow)
         for x_ND, epochs, seed in fits:
             assert x_ND.shape == (copies * 12, 192) and epochs * copies == flow.get("epochs", 1) and seed == 5
@@ -307,12 +246,6 @@ class TestDropout:
         assert (cosines > 0.7).all(), "the same sentences in the same order"
         assert len(np.unique(with_ND.round(4), axis=0)) == len(with_ND)
 
-    def test_tasks_of_their_own_get_their_own_sentences(self, tmp_path, monkeypatch, fits):
-        plain = self.run(tmp_path, monkeypatch, rate=0.0, per_task=True)
-        for task, (x_ND, _, seed) in zip(("a", "b"), fits, strict=True):
-            np.testing.assert_allclose(x_ND, plain[task], atol=1e-5)
-            assert seed == derive_seed(5, task)
-
     def test_masks_depend_on_the_seed_and_on_nothing_else(self, tmp_path, monkeypatch, fits):
         for number, seed in enumerate((5, 5, 6)):
             torch.manual_seed(number)
@@ -320,13 +253,6 @@ class TestDropout:
         first, again, other = (x_ND for x_ND, *_ in fits)
         np.testing.assert_array_equal(first, again)
         assert np.abs(first - other).max() > 1e-2
-
-    def test_other_calibrations_and_static_encoders_have_none(self, tmp_path, monkeypatch, fits):
-        plain_ND = self.run(tmp_path, monkeypatch, stages=("whiten",), fit_tasks=["a"])["a"]
-        static = EncoderConfig(static=StaticConfig(), pool_layers=1)
-        self.run(tmp_path, monkeypatch, encoder=static, fit_tasks=["a"], name="static")
-        for x_ND, *_ in fits:
-            np.testing.assert_array_equal(x_ND, plain_ND)
 
 
 class TestDrawing:

@@ -7,18 +7,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-import ray
 from started_jobs import tiny_settings
 
-from raysed.cluster.blocks import BlockTables
 from raysed.config import MembersConfig, make_config
 from raysed.context import Context, Outcome
-from raysed.data.parquet import SentenceTable
 from raysed.errors import RunFailed, UserError
-from raysed.graph import LISTS, BlocksRef, CandidateResult, RemoteValue, State, Task
+from raysed.graph import LISTS, CandidateResult, RemoteValue, State, Task
 from raysed.make.models import MemberTrainer, ensemble, grid_choice, train
-from raysed.make.targets import MeanBlocks
-from raysed.model.pretrained import load_checkpoint
 from raysed.plan.check import check
 from raysed.plan.graph import Plan
 from raysed.store.files import Watched
@@ -26,36 +21,6 @@ from raysed.store.storage import Storage
 from raysed.train.setup import set_up
 
 MEMBERS = ["ct/members/00", "ct/members/01"]
-
-
-def test_a_member_and_a_learner_are_made_without_ray(tmp_path):
-    was_there = ray.is_initialized()  # by other tests
-    members = {**tiny_settings()["members"], "count": len(MEMBERS)}
-    plan = Plan(check(make_config(tiny_settings(recipes=["ct-sed"], members=members, storage=str(tmp_path)))))
-    storage = Storage(str(tmp_path), "tiny")
-    state = State(plan.graph, storage)
-    for name in ("base/embeddings/00", "corpus", *MEMBERS):
-        state.task(name).run(storage, Context())
-    state.task("ct/ensemble").run(storage, Context())
-    assert storage.entry(MEMBERS[0]).meta["kept_step"] > 0
-    assert len((storage.fetch(MEMBERS[0]) / "history.jsonl").read_text().splitlines()) >= 3
-
-    task = state.task("ct-sed/targets")
-    inputs = task.resolve_inputs(storage)
-    part = [(0, path) for path in inputs["teachers"]]  # all belong to the first and only table
-    mean = MeanBlocks({**inputs, "part": part, "counts": [len(part)]}, task.settings, Context())
-    corpus, columns = SentenceTable(inputs["corpus"]), (MeanBlocks.columns, MeanBlocks.kept)
-    tables = BlockTables("targets", "corpus", {task.name: task.depends}, *columns, len(corpus), 512)
-    tables.commit(storage, mean(corpus.rows(0, len(corpus), MeanBlocks.columns)))
-    blocks = BlocksRef(task.name, tables.count, tables.size, tables.rows)
-    replace(task, inputs={**task.inputs, "blocks": blocks}).run(storage, Context())
-
-    learner = state.task("ct-sed/learners/00").run(storage, Context())
-    assert learner.meta["steps"] > 0 and learner.meta["resumed_at"] == 0
-    assert (
-        load_checkpoint(storage.fetch("ct-sed/learners/00")).width == load_checkpoint(storage.fetch(MEMBERS[0])).width
-    )
-    assert ray.is_initialized() == was_there
 
 
 def test_a_full_disk_is_no_member_that_can_be_left_out(tmp_path):

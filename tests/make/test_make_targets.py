@@ -1,36 +1,30 @@
 """The streamed mean of teachers against the plain one."""
 
-import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from ray.util.queue import Queue
 from transformers import AutoModel, BertConfig, BertModel
 
 import raysed.make.targets
-from raysed.cluster import streaming
 from raysed.cluster.blocks import BlockTables, Stream, chain_of, make_blocks_here
 from raysed.config import EncoderConfig
 from raysed.context import Context, ignore
-from raysed.data.parquet import ROWS_PER_GROUP, BlockFiles, SentenceTable, matrix, with_column
-from raysed.data.targets import MEAN, TARGET_FILE, write_targets
+from raysed.data.parquet import ROWS_PER_GROUP, BlockFiles, SentenceTable, matrix
+from raysed.data.targets import MEAN, TARGET_FILE
 from raysed.data.tokens import SENTENCE_SCHEMA, TokenTable
-from raysed.errors import RunFailed, UserError
+from raysed.errors import UserError
 from raysed.graph import BlocksRef, Ref, Task, resolve_input
 from raysed.make.targets import MeanBlocks, MeanOfMembers, mean_targets, teacher_sum, verify_targets
-from raysed.resources import Share
 from raysed.store.storage import Storage
 
 VOCABULARY, WIDTH = 50, 16
 CONFIG = BertConfig(
     vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
 )
-ON_RAY, BY_ONE = Share(2, 0.3, 0.0, 1), Share(1, 0.3, 0.0, 1)
 
 
 def save_teachers(storage: Storage, count: int) -> list[str]:
@@ -82,16 +76,12 @@ def mean(storage: Storage, name: str, teachers: list[str], precision: str = "fp3
 SIZE = 256
 
 
-def average(storage: Storage, tasks: list[Task], worker: type = MeanBlocks, on_ray: Share | None = None) -> None:
-    """Makes target tables, in this process or on Ray, there by as many groups of teachers as workers."""
+def average(storage: Storage, tasks: list[Task]) -> None:
+    """Makes target tables in this process."""
     rows, depends = len(SentenceTable(storage.fetch("corpus"))), {task.name: task.depends for task in tasks}
-    tables = BlockTables("average", "corpus", depends, worker.columns, worker.kept, rows, SIZE)
-    chain = chain_of(tasks, "average", on_ray.workers if on_ray else 1)
-    stream = Stream(tables, tables.missing(storage), chain, worker, Context())
-    if on_ray:
-        streaming.make_blocks(stream, storage, on_ray, Queue(actor_options={"num_cpus": 0}), ignore)
-    else:
-        make_blocks_here(stream, storage, ignore)
+    tables = BlockTables("average", "corpus", depends, MeanBlocks.columns, MeanBlocks.kept, rows, SIZE)
+    chain = chain_of(tasks, "average", 1)
+    make_blocks_here(Stream(tables, tables.missing(storage), chain, MeanBlocks, Context()), storage, ignore)
     for task in tasks:
         inputs = {**task.inputs, "blocks": BlocksRef(task.name, tables.count, SIZE, rows)}
         Task(task.name, "", mean_targets, task.depends, task.settings, inputs).run(storage, Context())
@@ -105,28 +95,12 @@ def block_names(storage: Storage, name: str) -> list[str]:
     return [entry.name.rpartition("/")[2] for entry in storage.entries(name)]
 
 
-def test_targets_are_verified_with_one_teacher_in_memory(tmp_path, request):
-    storage, names = run_with(tmp_path, teachers=4, sentences=60)
-    corpus = pq.read_table(storage.fetch("corpus"), columns=["id", "input_ids"])
-    write_targets(tmp_path, [with_column(corpus, "target", plain_mean(storage, names).astype(np.float32))])
-    most_alive = request.getfixturevalue("most_alive")  # from here on
-    assert verify_targets(tmp_path, [storage.fetch(name) for name in names]) < 1e-5
-    assert most_alive() == 1
-
-
-@pytest.mark.parametrize(
-    ("share", "kind", "most"),
-    [(None, pa.float32(), 1e-6), pytest.param(ON_RAY, pa.float16(), 1e-3, marks=pytest.mark.cluster)],
-    ids=["here", "on Ray"],
-)
-def test_the_streamed_mean_is_the_plain_mean(request, tmp_path, share, kind, most):
+@pytest.mark.parametrize(("precision", "kind", "most"), [("fp32", pa.float32(), 1e-6), ("fp16", pa.float16(), 1e-3)])
+def test_the_streamed_mean_is_the_plain_mean(tmp_path, precision, kind, most):
     """Two ensembles in one pass: every id once, in order, and the mean to the precision that targets are kept in."""
-    if share:
-        request.getfixturevalue("ray_cluster")
     storage, names = run_with(tmp_path, teachers=3, sentences=300)
-    precision = "fp16" if share else "fp32"
     ensembles = {"all": names, "two": names[1:]}
-    average(storage, [mean(storage, *of, precision) for of in ensembles.items()], on_ray=share)
+    average(storage, [mean(storage, *of, precision) for of in ensembles.items()])
     for name, teachers in ensembles.items():
         blocks = blocks_of(storage, name)
         table = blocks.read(0, 300)
@@ -157,7 +131,7 @@ def plain_sum(storage: Storage, names: list[str], at_once: int = 1024) -> np.nda
     return sums_BD
 
 
-@pytest.mark.parametrize("stages", [(4,), (2, 2), (1, 1, 1, 1), (4, 0)])
+@pytest.mark.parametrize("stages", [(4,), (1, 1, 1, 1), (2, 2, 0)])
 def test_any_chain_of_stages_gives_the_plain_sum_and_mean(tmp_path, monkeypatch, stages):
     """Bit for bit; the last stage may only divide."""
     monkeypatch.setitem(raysed.make.targets._SENTENCES_AT_ONCE, "cpu", 17)
@@ -173,8 +147,9 @@ def test_any_chain_of_stages_gives_the_plain_sum_and_mean(tmp_path, monkeypatch,
     assert np.array_equal(matrix(divided["target"]), expected / np.float32(4))
 
 
-@pytest.mark.parametrize("groups", [1, 2, 5])
+@pytest.mark.parametrize("groups", [1, 5])
 def test_tables_of_one_pass_have_the_mean_that_each_has_alone(tmp_path, groups):
+    """However many groups of teachers there are."""
     storage, names = run_with(tmp_path, teachers=3, sentences=40)
     tasks = [mean(storage, "all", names), mean(storage, "two", names[1:])]
     table = sentences(storage)
@@ -185,27 +160,6 @@ def test_tables_of_one_pass_have_the_mean_that_each_has_alone(tmp_path, groups):
         assert np.array_equal(matrix(table[f"target-{index}"]), expected)
 
 
-def test_blocks_that_are_there_are_not_made_again(tmp_path):
-    """Of 600 sentences in blocks of 256, one was made before the job was lost; its file tells whether it is used."""
-    storage, names = run_with(tmp_path, teachers=1, sentences=600)
-    task, block = mean(storage, "ct-sed/targets", names), "ct-sed/targets/000001"
-    meta = {"rows": 256, "size": SIZE, "sum": [7.0 * 256] * WIDTH}
-
-    def write(path):
-        sevens = np.full((256, WIDTH), 7.0, np.float32)
-        pq.write_table(with_column(sentences(storage).slice(256, 256), "target", sevens), path / "block.parquet")
-
-    storage.commit(block, write, task.depends, meta)
-    with pytest.raises(RuntimeError, match="is not the mean of its teachers"):  # so the block was taken as it was
-        average(storage, [task])
-    assert block_names(storage, task.name) == ["000000", "000001", "000002"]
-    storage.remove(block)
-    assert block_names(storage, task.name) == ["000000", "000002"]
-    average(storage, [task])
-    found = matrix(blocks_of(storage, task.name).read(0, 600)["target"])
-    assert np.abs(found - plain_mean(storage, names)).max() < 1e-6
-
-
 def test_a_table_that_lacks_rows_is_refused(tmp_path):
     """Whatever blocks say of themselves is compared with the sentences of the corpus."""
     storage, names = run_with(tmp_path, teachers=1, sentences=60)
@@ -214,30 +168,6 @@ def test_a_table_that_lacks_rows_is_refused(tmp_path):
     inputs = {**mean(storage, "t", names).inputs, "blocks": BlocksRef("t", 1, SIZE, 60)}
     with pytest.raises(RuntimeError, match="60 sentences were embedded, but the blocks have 40"):
         Task("t", "", mean_targets, {}, {"precision": "fp32"}, inputs).run(storage, Context())
-
-
-@pytest.mark.cluster
-def test_sentences_that_end_their_worker_each_time_are_named(ray_cluster, tmp_path, monkeypatch):
-    """Of 600 sentences, those of the second block of 256 take the process down; the others are kept.
-
-    They have cost four workers of this job before, and now cost one more.
-    """
-    storage, names = run_with(tmp_path, teachers=2, sentences=600)
-    monkeypatch.setattr(streaming, "uuid", SimpleNamespace(uuid4=lambda: SimpleNamespace(hex="this job")))
-    for _ in range(4):
-        storage.checkpoints("ct-sed/targets.blocks/0/256", {}).begin("this job")
-
-    class Deadly(MeanBlocks):
-        def __call__(self, table):
-            if table.column("id")[0].as_py() == 256:
-                os._exit(1)
-            return super().__call__(table)
-
-    which = "sentences 256 to 511 for the teachers ct/members/00 to ct/members/01"
-    lost = "5 workers in a row were lost on them; they crash or run out of memory there"
-    with pytest.raises(RunFailed, match=f"^{which}: {lost}$"):
-        average(storage, [mean(storage, "ct-sed/targets", names)], Deadly, BY_ONE)
-    assert "000001" not in block_names(storage, "ct-sed/targets")
 
 
 def test_a_mean_that_is_not_finite_names_its_sentence_and_is_not_published(tmp_path):
@@ -257,8 +187,8 @@ def test_a_mean_that_is_not_finite_names_its_sentence_and_is_not_published(tmp_p
     assert storage.entries("ct-sed") == []
 
 
-def test_a_target_of_another_sentence_is_found(tmp_path):
-    """Re-encoding rows must notice that two sentences' vectors were swapped."""
+def test_a_target_of_another_sentence_is_found(tmp_path, request):
+    """Re-encoding rows, with one teacher in memory, must notice that two sentences' vectors were swapped."""
     storage, names = run_with(tmp_path, teachers=2, sentences=40)
     tokens = pq.read_table(storage.fetch("corpus"))
     right = plain_mean(storage, names).astype(np.float32)
@@ -272,7 +202,8 @@ def test_a_target_of_another_sentence_is_found(tmp_path):
         pq.write_table(table, out / TARGET_FILE, row_group_size=ROWS_PER_GROUP)
 
     write(right)
-    assert verify_targets(out, [storage.fetch(name) for name in names]) < 1e-5
+    most_alive = request.getfixturevalue("most_alive")  # from here on
+    assert verify_targets(out, [storage.fetch(name) for name in names]) < 1e-5 and most_alive() == 1
     write(np.roll(right, 1, axis=0))
     with pytest.raises(RuntimeError, match="is not the mean of its teachers"):
         verify_targets(out, [storage.fetch(name) for name in names])

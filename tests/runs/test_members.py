@@ -1,13 +1,15 @@
-"""Runs of several member stages: prefixes, the grid and its winner, what is made again and what not."""
+"""Runs of several member stages: prefixes, views, the grid and its winner, collapse, and what is made again."""
 
 import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
-from started_jobs import ALONE, artefact, small_tasks
+from started_jobs import ALONE, ONE_LAYER, artefact, small_tasks
 
 import raysed.make.scores
 import raysed.pipeline
@@ -20,15 +22,17 @@ from raysed.store.storage import Storage
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("blank_pictures")]
 
-RECIPES = ["ct", "nli-ct", "nli-ct-flow", "sts-sed", "mlm"]
+RECIPES = ["ct", "nli-ct", "nli-ct-flow", "sts-sed", "mlm", "bsl", "nli-contrastive"]
 
 
 def settings(storage: Path, **changes) -> dict:
     nli = storage / "nli.tsv"
-    words = ("red", "blue", "old", "new")
-    labels = ("entailment", "neutral", "contradiction", "-")
-    rows = [f"{labels[i % 4]}\tA {w} car stops.\tThe {words[i % 3]} car is here." for i, w in enumerate(words * 12)]
+    words = ("red", "blue", "old", "new", "small", "big", "cheap", "fast")
+    follows = {"entailment": "There is a", "neutral": "I like a", "contradiction": "There is no", "-": "It is a"}
+    rows = [f"{label}\tA {word} car stops.\t{start} {word} car." for label, start in follows.items() for word in words]
     nli.write_text("\n".join(["label\tpremise\thypothesis", *rows]) + "\n")
+    views = storage / "views.tsv"
+    views.write_text("".join(f"Der {word} Wagen hält.\tThe {word} car stops.\n" for word in words))
     return {
         "run": "stages",
         "storage": str(storage),
@@ -36,10 +40,13 @@ def settings(storage: Path, **changes) -> dict:
         "corpus": {"source": "bundled:generated-text", "sentences": 200},
         "encoder": {"path": "bundled:raw", "keep_layers": [0, 2]},
         "evaluation": {"tasks": small_tasks(), "dev": "generated-dev", "pool_layers": [2]},
-        "export": {"allow_worse": True},  # a few updates gain nothing
+        "export": {"recipe": changes.get("recipes", RECIPES)[-1], "allow_worse": True},  # a few updates gain nothing
         "members": {"count": 2, "evaluate_every": 4, "checkpoint_every": 4, "precision": "fp32"},
         "mlm": {"batch_size": 20, "learning_rate": 1e-4},
-        "nli": {"train": str(nli)},
+        "nli": {"train": str(nli), "batch_size": 4},
+        "views": {"files": str(views)},
+        "bsl": {"views": ["entailment", "files"], "steps": 5, "batch_size": 16},
+        "contrastive": {"views": ["same", "files"], "steps": 5, "batch_size": 16},
         "ct": {"steps": 4, "schedule": "scaled", "learning_rates": [1e-4] * 5},
         # The encoder's cosines are all near 0.7, so a few updates get nowhere near targets down to 0.
         "sts": {
@@ -63,6 +70,10 @@ def run(storage: Path, **changes) -> list[str]:
 
 def report(storage: Path) -> dict:
     return json.loads((storage / "stages/report.json").read_text())
+
+
+def manifest(storage: Path, name: str) -> dict:
+    return json.loads((storage / f"stages/manifest/{name}.json").read_text())
 
 
 def trials(caplog) -> list[int]:
@@ -95,9 +106,10 @@ def test_histories_begin_with_the_dev_score_of_the_start(finished):
         before = json.loads((storage / f"stages/manifest/nli/members/{index:02d}.json").read_text())["meta"]["dev"]
         (start,) = set(history(f"nli-ct/members/{index:02d}")[0]["dev"].values())
         assert start == pytest.approx(before, abs=1e-4) and start != pytest.approx(base, abs=1e-4)
-        for name in ("nli/members", "mlm/members", "sts/grid/0.7"):
-            first = history(f"{name}/{index:02d}")[0]
-            assert first["step"] == 0 and set(first["dev"].values()) == {round(base, 6)}
+    fresh = [f"{name}/{index:02d}" for name in ("nli/members", "mlm/members", "sts/grid/0.7") for index in range(2)]
+    for name in (*fresh, "sts-sed/learners/00"):
+        first = history(name)[0]
+        assert first["step"] == 0 and set(first["dev"].values()) == {round(base, 6)}
 
 
 def test_the_planted_bound_wins_and_its_models_are_the_ensemble(finished):
@@ -112,24 +124,6 @@ def test_the_planted_bound_wins_and_its_models_are_the_ensemble(finished):
     assert any(line.startswith("sts: lower bound 0.7 wins") for line in said)
 
 
-def test_the_report_has_grid_rows_members_and_labels(finished):
-    storage, _ = finished
-    rows = report(storage)["rows"]
-    grid = [(row["lower_bound"], row["index"]) for row in rows if row["kind"] == "grid"]
-    assert sorted(grid) == [(0.0, 0), (0.0, 1), (0.7, 0), (0.7, 1)]
-    members = {row["recipe"] for row in rows if row["kind"] == "member"}
-    assert members == {"ct", "nli-ct", "nli-ct-flow", "sts", "mlm"}
-    best = {row["index"]: row["metrics"]["generated-dev"]["spearman"] for row in rows if row["lower_bound"] == 0.7}
-    scored = {
-        row["index"]: row["metrics"]["generated-dev"]["spearman"]
-        for row in rows
-        if (row["recipe"], row["kind"]) == ("sts", "member")
-    }
-    assert scored == pytest.approx(best, abs=1e-4)  # the weights that were kept are those that were scored
-    text = (storage / "stages/report.md").read_text()
-    assert "## Lower bounds" in text and "plots/grid-sts.png" in text and "| NLI" in text and "| STS" in text
-
-
 def test_a_decided_grid_is_not_trained_again(finished, tmp_path, caplog):
     """Its losers are gone and another recipe uses the winner: nothing but that recipe's flow is made."""
     storage = finished[0]
@@ -138,23 +132,12 @@ def test_a_decided_grid_is_not_trained_again(finished, tmp_path, caplog):
         subprocess.run(["rm", "-r", str(tmp_path / place / "sts/grid/0")], check=True)
     before = published(tmp_path)
     with caplog.at_level("INFO", logger="raysed"):
-        run(tmp_path, recipes=[*RECIPES, "sts-flow"], nli={"train": str(storage / "nli.tsv")})
+        run(tmp_path, recipes=[*RECIPES, "sts-flow"])
     after = published(tmp_path)
     assert trials(caplog) == []
     assert {name for name in after if before.get(name) != after[name]} == {
         "sts-flow/calibrations/00", "sts-flow/calibrations/01", "model", "plots",
     }  # fmt: skip
-
-
-def test_another_bound_is_trained_beside_those_that_are_there(finished, tmp_path, caplog):
-    storage = finished[0]
-    subprocess.run(["cp", "-a", f"{storage}/.", str(tmp_path)], check=True)
-    sts = {**settings(tmp_path)["sts"], "lower_bounds": [0.0, 0.7, 0.05]}
-    with caplog.at_level("INFO", logger="raysed"):
-        run(tmp_path, sts=sts, recipes=["sts"])
-    assert trials(caplog) == [2]
-    grid = report(tmp_path)["grids"][0]
-    assert [bound["lower_bound"] for bound in grid["bounds"]] == [0.0, 0.05, 0.7] and grid["winner"] == 0.7
 
 
 def test_members_are_not_lost_to_a_calibration_that_fails(finished, tmp_path, monkeypatch):
@@ -200,3 +183,72 @@ def test_what_was_finished_before_the_worker_was_lost_is_not_trained_again(finis
     for name in ("ct/members/00", "ct/members/01"):
         member = Task(name, "", models.member, storage.entry(name).depends, {}, {})
         assert models.train(member, None, storage, Context()) == Outcome()
+
+
+# -- views and collapse ------------------------------------------------------------------------------------------------
+
+
+def test_each_kind_is_one_table_that_stages_share(finished):
+    storage, said = finished
+    assert {path.name for path in (storage / "stages/views").iterdir()} == {"entailment", "files"}
+    table = pq.read_table(storage / "stages/views/files")
+    assert table.column_names == ["id", "sentence1", "sentence2", "input_ids1", "input_ids2"] and len(table) == 8
+    assert len(pq.read_table(storage / "stages/views/entailment")) == 8
+    assert any(line.startswith("files views: ") and "two identical views" in line for line in said)
+    for node in ("bsl", "nli-contrastive"):
+        assert "views/files" in manifest(storage, f"{node}/members/00")["depends"]
+
+
+def test_the_report_and_the_card_say_what_views_were(finished):
+    storage, _ = finished
+    assert set(report(storage)["views"]) == {"entailment", "files"}
+    text = (storage / "stages/report.md").read_text()
+    assert "## Views" in text and "| files " in text
+    labels = {line.split()[1]: line.split()[2] for line in text.splitlines() if line.startswith("| members")}
+    row = next(line for line in text.splitlines() if line.startswith("| members") and "| bsl " in line)
+    assert "| NLI " in row, "views of pairs labelled entailment are labels"
+    card = (storage / "stages/model/README.md").read_text()
+    assert "`contrastive.batch_size` | `16`" in card and "`contrastive.temperature`" not in card, labels
+
+
+def test_a_collapsed_member_is_named_and_left_out_of_the_mean(finished, tmp_path):
+    """One of two members is declared collapsed; the other teaches the learner."""
+    subprocess.run(["cp", "-a", f"{finished[0]}/.", str(tmp_path)], check=True)
+    storage = Storage(str(tmp_path), "stages")
+    entry = storage.entry("bsl/members/00")
+    kept = tmp_path / "kept"
+    shutil.copytree(storage.fetch(entry.name), kept)
+    meta = {**entry.meta, "collapsed": "collapsed: as a test"}
+    storage.commit(entry.name, lambda path: shutil.copytree(kept, path, dirs_exist_ok=True), entry.depends, meta)
+    storage.remove("bsl/ensemble")
+    said = run(tmp_path, recipes=["bsl-whiten", "bsl-sed"])
+    assert "left out: bsl/members/00: collapsed: as a test" in said
+    assert list(manifest(tmp_path, "bsl-sed/targets")["depends"]["teachers"]) == ["bsl/members/01"]
+    found = report(tmp_path)
+    assert found["members"] == [{"recipe": "bsl", "index": 0, "reason": "collapsed: as a test"}]
+    rows = {(row["kind"], row["index"]): row for row in found["rows"] if row["recipe"] == "bsl"}
+    assert set(rows) == {("member", 0), ("member", 1), ("ensemble", 0)}
+    assert rows["ensemble", 0]["metrics"] == rows["member", 1]["metrics"]
+    assert [rows["member", index]["left_out"] for index in range(2)] == [True, False]
+    counts = {(entry["kind"], entry["n"]) for entry in found["summary"] if entry["recipe"] == "bsl"}
+    assert counts == {("member", 1), ("ensemble", 1)}
+    assert not (tmp_path / "stages/bsl-whiten/calibrations/00").exists()
+    assert (tmp_path / "stages/bsl-whiten/calibrations/01").exists()
+    assert "1 of bsl" in found["findings"]
+
+
+def test_where_all_collapse_nothing_is_averaged(tmp_path):
+    """No predictor, a target that follows at once, and a high rate; the members alone are still reported."""
+    bsl = {
+        **{"views": ["entailment"], "steps": 40, "batch_size": 4, "learning_rate": 5e-3},
+        **{"momentum": 0.0, "predictor": "none", "warmup": 0.0, "decay": "constant"},
+    }
+    changes = {"bsl": bsl, "members": {"count": 1, "evaluate_every": 20, "checkpoint_every": 20}}
+    changes |= {"encoder": ONE_LAYER, "evaluation": {**settings(tmp_path)["evaluation"], "pool_layers": [1]}}
+    run(tmp_path, recipes=["bsl"], **changes)
+    assert [left["reason"][:9] for left in report(tmp_path)["members"]] == ["collapsed"]
+    assert {row["kind"] for row in report(tmp_path)["rows"] if row["recipe"] == "bsl"} == {"member"}
+    with pytest.raises(
+        UserError, match="only 0 of 1 members of bsl have not collapsed, but 1 are needed; bsl/members/00: collaps"
+    ):
+        run(tmp_path, recipes=["bsl-sed"], **changes)

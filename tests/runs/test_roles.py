@@ -14,11 +14,9 @@ from raysed import bundled
 from raysed.config import make_config
 from raysed.context import Context
 from raysed.data.parquet import SentenceTable
-from raysed.errors import UserError
 from raysed.make import fidelity as make_fidelity
 from raysed.model.pretrained import text_tokenizer
 from raysed.model.teacher import load_teacher
-from raysed.plan.consistency import check_settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("blank_pictures")]
 
@@ -97,15 +95,3 @@ def test_few_queries_are_compared_in_a_large_corpus(result, settings, monkeypatc
     inputs |= {"encoder": make_config(settings).encoder, "model": made(settings, "teachers-sed/learners/00")}
     found = make_fidelity.learner_fidelity(tmp_path, inputs, {"layers": 1}, Context())
     assert (found["documents"], found["queries"], found["asked_by"]) == (100, 100, "queries")
-
-
-@pytest.mark.parametrize(
-    "changes, said",
-    [
-        ({"corpus": {}}, "encoder.query_prompt is set, but there are no queries; name a file in corpus.queries"),
-        ({"recipes": ["teachers-sed", "ct-sed"]}, "corpus.queries has queries for teachers-sed, which recipe 'ct-sed'"),
-    ],
-)
-def test_settings_that_contradict_each_other(settings, changes, said):
-    with pytest.raises(UserError, match=said):
-        check_settings(make_config({**settings, **changes}))
