@@ -1,10 +1,5 @@
 """The graph: what a changed setting makes again, outcomes, and runs that continue; makers only record."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -174,28 +169,6 @@ def test_a_graph_is_in_order_and_has_no_name_twice():
         Graph([step("b", {"of": (a := step("a"))}), a])
     with pytest.raises(ValueError, match="two artefacts are called a"):
         Graph([step("a"), step("a")])
-
-
-def fingerprints(path: str) -> dict[str, str | None]:
-    """Of a run of which nothing is there yet."""
-    from raysed.config import make_config
-    from raysed.plan.check import check
-    from raysed.plan.graph import Plan
-
-    config = {"recipes": ["ct-sed-flow", "sts"], "sts": {"train": "bundled:generated-train", "models": 1}}
-    config["evaluation"] = {"tasks": {"dev": "bundled:generated-dev"}, "dev": "dev"}
-    graph = Plan(check(make_config(config))).graph
-    state = State(graph, Storage(path, "run"))
-    return {name: state.fingerprint(artefact) for name, artefact in graph.artefacts.items()}
-
-
-def test_fingerprints_are_the_same_in_every_process(tmp_path):
-    """Strings have other hashes in each."""
-    code = "import json, sys, test_graph; print(json.dumps(test_graph.fingerprints(sys.argv[1])))"
-    command, here = [sys.executable, "-c", code, str(tmp_path)], fingerprints(str(tmp_path))
-    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == here
-    assert here["ct/members/03"] and here["sts/grid/0.35/00"] and here["ct-sed/learners/00"] is None
 
 
 def test_a_table_to_start_from_does_not_depend_on_how_it_learns(tmp_path):
