@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,13 +14,12 @@ import ray
 import ray.train
 import yaml
 from safetensors.torch import load_file
-from started_jobs import ALONE, artefact, digest, manifest, threads_of_ray, tiny_settings
+from started_jobs import ALONE, artefact, manifest, threads_of_ray, tiny_settings
 
 import raysed.cluster.execute
 import raysed.pipeline
 from raysed import cli
 from raysed.config import make_config
-from raysed.resources import plan_learners
 from raysed.store.checkpoints import Checkpoints
 from raysed.store.storage import Storage
 
@@ -57,30 +55,33 @@ def lose(root: Path, *names: str) -> None:
     (root / "report.json").unlink(missing_ok=True)
 
 
+KILLED = {"ct/members/02": 4, "ct-sed/learners/00": 10}
+
+
 class FaultyStorage(Storage):
-    """Kills the worker of one member after its first checkpoint."""
+    """Kills the workers of a member and of a learner after a checkpoint."""
 
     def __reduce__(self):
         return FaultyStorage, super().__reduce__()[1]
 
     def checkpoints(self, name, depends):
         checkpoints = super().checkpoints(name, depends)
-        if name == "ct/members/02":
-            checkpoints.save = partial(self._save_and_die, checkpoints.save)
+        if name in KILLED:
+            checkpoints.save = partial(self._save_and_die, checkpoints.save, KILLED[name])
         return checkpoints
 
-    def _save_and_die(self, save, step, write):
+    def _save_and_die(self, save, last, step, write):
         save(step, write)
-        if step == 4:
+        if step == last:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
 def run_of_ray(ray_cluster, finished_run, tmp_path_factory) -> Path:
-    """A run on Ray that goes on with what one process has begun, and loses a worker.
+    """A run on Ray that goes on with what one process has begun, and loses two workers.
 
-    There are checkpoints of a member and of a learner, whose updates DeepSpeed goes on with; all else is to be made,
-    and another learner. Another member's worker is killed after a checkpoint; none may fail without a new one.
+    There are checkpoints of a member and of a learner, whose updates DeepSpeed goes on with; all else is to be made.
+    Workers of the learner and of another member are killed after a checkpoint; none may fail without a new one.
     """
     storage = tmp_path_factory.mktemp("ray")
     root, save = storage / "tiny", Checkpoints.save
@@ -105,35 +106,26 @@ def run_of_ray(ray_cluster, finished_run, tmp_path_factory) -> Path:
     (state / "checkpoint_manager_snapshot.json").write_text("{")  # of an earlier start, which Ray Train must not read
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(raysed.pipeline, "Storage", FaultyStorage)
-        patch.setattr(raysed.cluster.execute, "plan_learners", two_lanes)
         ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-        sed = {**tiny_settings()["sed"], "learners": 2, "max_retries": 0}
+        sed = {**tiny_settings()["sed"], "max_retries": 0}
         run(storage, "ray", sed=sed, members={**tiny_settings()["members"], "max_retries": 0})
         ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
     return root
-
-
-def two_lanes(*arguments):
-    return replace(plan_learners(*arguments), workers=2, cpus=1)
 
 
 @pytest.mark.cluster
 def test_ray_goes_on_with_what_one_process_has_begun_and_makes_the_same(run_of_ray, finished_run):
     assert_equal(run_of_ray, finished_run)
     resumed = {name: meta(run_of_ray, name)["resumed_at"] for name in TRAINED}
-    assert resumed == {TRAINED[0]: 0, TRAINED[1]: 4, TRAINED[2]: 4, TRAINED[3]: 5}
+    assert resumed == {TRAINED[0]: 0, TRAINED[1]: 4, TRAINED[2]: 4, TRAINED[3]: 10}
 
 
 @pytest.mark.cluster
-def test_learners_train_at_the_same_time_and_ray_train_has_their_metrics(run_of_ray):
-    weights = {digest(artefact(run_of_ray, f"ct-sed/learners/{index:02d}")) for index in range(2)}
-    assert len(weights) == 2
-    assert {path.name for path in (run_of_ray / "train").glob("ct-sed*")} == {f"ct-sed-learners-0{i}" for i in range(2)}
-    for index in range(2):
-        result = ray.train.Result.from_path(str(run_of_ray / f"train/ct-sed-learners-0{index}"))
-        assert result.metrics["step"] == result.metrics["total"] and result.metrics["loss"] > 0
-        place = json.loads((Path(result.checkpoint.path) / "learner.json").read_text())["path"]
-        assert place == result.metrics["path"] and Path(place) == artefact(run_of_ray, f"ct-sed/learners/0{index}")
+def test_ray_train_has_the_metrics_of_a_learner_and_its_place(run_of_ray):
+    result = ray.train.Result.from_path(str(run_of_ray / "train/ct-sed-learners-00"))
+    assert result.metrics["step"] == result.metrics["total"] and result.metrics["loss"] > 0
+    place = json.loads((Path(result.checkpoint.path) / "learner.json").read_text())["path"]
+    assert place == result.metrics["path"] and Path(place) == artefact(run_of_ray, "ct-sed/learners/00")
 
 
 def test_without_ray_a_job_that_is_stopped_says_so(tmp_path, monkeypatch, capfd, undone):
