@@ -54,25 +54,21 @@ def test_what_is_left_of_every_part_may_be_too_little():
     assert len(task.without([0]).items()) == 7 and task.without([0, 1, 4, 5]) is None
 
 
-def test_pairs_that_are_kept_are_counted(caplog):
-    draw = random.Random(0)
-    asked = [(f"one {i}", f"two {i}") for i in range(8)]
-    with caplog.at_level("INFO"):
-        found = without_seen(
-            Evaluation([pairs("test", asked, draw)]), KEEPS.model_copy(update={"dev": None}), {"x": asked[:2]}
-        )
-    assert found.tasks["test"].items() == asked and found.tasks["test"].size.endswith("; seen: 2 of x")
-    assert "2 of 8 pairs are also in training or dev data (2 of x), but are scored anyway" in caplog.text
-
-
-def test_a_task_of_which_too_little_is_left_counts_whole_and_says_so(caplog):
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (KEEPS, "task test: 6 of 6 pairs are also in training or dev data (6 of dev), but are scored anyway"),
+        (DROPS, "(6 of dev); the rest cannot be scored, so all are kept; use other data for this task"),
+    ],
+)
+def test_pairs_that_are_kept_or_are_all_there_is_count_whole_and_say_so(caplog, config, said):
     """As clusters of the very texts whose labels are the dev task."""
+    caplog.set_level("INFO")
     draw = random.Random(0)
     asked = [(f"one {i}", f"two {i}") for i in range(8)]
     evaluation = Evaluation([pairs("dev", asked, draw), pairs("test", asked[:6], draw)])
-    found = without_seen(evaluation, DROPS, {}).tasks["test"]
-    assert found.items() == asked[:6] and found.size.endswith("; seen: 6 of dev")
-    assert "(6 of dev); the rest cannot be scored, so all are kept; use other data for this task" in caplog.text
+    found = without_seen(evaluation, config, {}).tasks["test"]
+    assert found.items() == asked[:6] and found.size.endswith("; seen: 6 of dev") and said in caplog.text
 
 
 def test_labelled_texts_are_left_out_with_their_labels():
