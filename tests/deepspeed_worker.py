@@ -45,7 +45,6 @@ class Work:
         port: at which they meet.
         stages: of ZeRO, one after the other.
         stop: update at which they stop; 0: they go on to the end.
-        scarce: whether memory suffices for one row at a time only.
         records: whether recorded updates are compared with launched ones instead.
     """
 
@@ -54,7 +53,6 @@ class Work:
     port: int
     stages: Sequence[int]
     stop: int = 0
-    scarce: bool = False
     records: bool = False
 
 
@@ -205,23 +203,12 @@ def _spoiled(work: Work, rank: int, stage: int) -> dict[str, Any]:
 @contextmanager
 def _engine(work: Work, stage: int, dropout: bool = False) -> Iterator[DeepSpeedEngine]:
     objective = Distillation(tiny_learner(WIDTH), dropout)
-    if work.scarce:
-        objective.learner.transformer.forward = _limited(objective.learner.transformer.forward)
     sed = SedConfig(batch_size=8, zero_stage=stage, learning_rate=RATE)
     engine = DeepSpeedEngine(objective, sed, work.world, bf16=False)
     try:
         yield engine
     finally:
         engine.close()
-
-
-def _limited(forward: Callable) -> Callable:
-    def only_one_row(*arguments: Any, input_ids: torch.Tensor, **named: Any) -> Any:
-        if len(input_ids) > 1:
-            raise torch.OutOfMemoryError("planted")
-        return forward(*arguments, input_ids=input_ids, **named)
-
-    return only_one_row
 
 
 def _batches(work: Work, rank: int) -> TargetBatches:

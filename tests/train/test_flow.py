@@ -6,14 +6,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from raysed.config import FlowConfig
 from raysed.errors import UserError
 from raysed.model import calibration as flow_module
 from raysed.model.calibration import Flow, load_calibration, save_calibration
 from raysed.train.flow_fit import fit_flow
-from raysed.train.flow_gradient import AutogradObjective, FlowObjective
+from raysed.train.flow_gradient import FlowObjective
 
 VARIANTS = ["released", "paper"]
 LEVELS = [2, 3]
@@ -66,33 +65,6 @@ def reference_steps(flow):
     return steps
 
 
-def reference_bits(flow, steps, x_D):
-    """Bits per dimension of one row, number by number: actnorm, permutation, coupling; see Glow's docstring."""
-    x, left, log_det = list(x_D), [], 0.0
-    for number, step in enumerate(steps):
-
-        def affine(value, place, channel, step=step):
-            shift, log_scale = step["shift"][place][channel], step["log_scale"][place][channel]
-            return (value + shift) * torch.exp(3 * log_scale)
-
-        log_det = log_det + sum(3 * log_scale for log_scale in step["log_scale"][0])
-        y = [affine(value, 0, channel) for channel, value in enumerate(x)]
-        y = [y[channel] for channel in step["order"]]
-        half, g = len(y) // 2, y[: len(y) // 2]
-        for place in (1, 2, 3):
-            g = [sum(w * value for w, value in zip(row, g)) for row in step["weights"][place - 1]]
-            g = [affine(value, place, channel) for channel, value in enumerate(g)]
-            g = [torch.relu(value) for value in g] if place < 3 else g
-        if flow.variant == "paper":
-            g = [change + kept for change, kept in zip(g, y)]
-        x = y[:half] + [moved + change for moved, change in zip(y[half:], g)]
-        if (number + 1) % flow.depth == 0 and number + 1 < len(steps):
-            x, leaving = x[:half], x[half:]
-            left += leaving
-    log_prior = sum(-0.5 * z**2 - 0.5 * math.log(2 * math.pi) for z in left + x)
-    return -(log_prior + log_det) / math.log(2) / flow.width
-
-
 def reference_inverse(flow, z_D):
     """The row that the flow maps to this one, the last step first, as Glow's docstring has them."""
     steps, halvings = reference_steps(flow), [*range(1, flow.levels), flow.levels - 1]
@@ -120,25 +92,18 @@ class TestMap:
         assert {shape: sum(p.numel() for p in Flow(*shape).parameters()) for shape in counts} == counts
 
     @pytest.mark.parametrize("variant", VARIANTS)
-    @pytest.mark.parametrize("levels", LEVELS)
-    def test_log_det_is_that_of_the_jacobian(self, levels, variant):
-        flow = perturbed_flow(8, levels, variant=variant)
-        x_1D = torch.randn(1, 8, generator=seeded(), dtype=torch.float64)
-        jacobian_DD = torch.autograd.functional.jacobian(lambda x_D: flow(x_D[None])[0][0], x_1D[0])
-        expected = torch.linalg.slogdet(jacobian_DD).logabsdet
-        assert abs(expected) > 0.1
-        torch.testing.assert_close(flow(x_1D)[1][0], expected, rtol=1e-9, atol=1e-9)
-
-    @pytest.mark.parametrize("variant", VARIANTS)
     @pytest.mark.parametrize("levels", [1, *LEVELS])
     @pytest.mark.parametrize("depth", [1, 3])
-    def test_it_is_the_inverse_of_the_plain_inverse(self, levels, depth, variant):
+    def test_it_is_the_inverse_of_the_plain_inverse_and_knows_its_jacobian(self, levels, depth, variant):
         flow = perturbed_flow(16, levels, depth=depth, variant=variant)
         for x_D in torch.randn(5, 16, generator=seeded(3), dtype=torch.float64):
             back_D = reference_inverse(flow, flow(x_D[None])[0][0])
             torch.testing.assert_close(back_D, x_D, rtol=0, atol=1e-10)
             forth_D = flow(reference_inverse(flow, x_D)[None])[0][0]
             torch.testing.assert_close(forth_D, x_D, rtol=0, atol=1e-10)
+        jacobian_DD = torch.autograd.functional.jacobian(lambda x_D: flow(x_D[None])[0][0], x_D)
+        expected = torch.linalg.slogdet(jacobian_DD).logabsdet
+        torch.testing.assert_close(flow(x_D[None])[1][0], expected, rtol=1e-9, atol=1e-9)
 
     def test_density_integrates_to_one(self):
         flow = perturbed_flow(2, 1, seed=4)
@@ -146,26 +111,17 @@ class TestMap:
         density_B = torch.exp(-flow.bits_per_dim(torch.cartesian_prod(grid, grid)) * math.log(2) * 2)
         assert abs(density_B.sum().item() * 0.08**2 - 1) < 1e-3
 
-    def test_bits_per_dim_of_the_identity_is_the_gaussian_entropy_formula(self):
-        flow = Flow(8).double().requires_grad_(False)
-        for parameter in flow.parameters():
-            parameter.zero_()
-        x_BD = torch.randn(6, 8, generator=seeded(), dtype=torch.float64)
-        nats_B = 0.5 * (x_BD**2).sum(1) + 4 * math.log(2 * math.pi)
-        torch.testing.assert_close(flow.bits_per_dim(x_BD), nats_B / math.log(2) / 8)
-
     @pytest.mark.parametrize(("width", "levels"), [(770, 2), (772, 3), (0, 2)])
     def test_width_that_cannot_be_halved_is_a_users_mistake(self, width, levels):
         with pytest.raises(UserError, match=rf"width {width} .*flow\.levels {levels} .* multiple of {2**levels};"):
             Flow(width, levels)
 
     def test_permutations_are_drawn_from_the_seed_for_each_step(self):
-        first, again, other = (Flow(64, 2, variant="paper", generator=seeded(seed)) for seed in (0, 0, 1))
-        orders = [step["order"] for step in reference_steps(first)]
+        flow = Flow(64, 2, variant="paper", generator=seeded())
+        orders = [step["order"] for step in reference_steps(flow)]
         assert [len(order) for order in orders] == [64] * 3 + [32] * 3
         assert all(sorted(order) == list(range(len(order))) for order in orders)
         assert len({*map(tuple, orders)}) == 6, "no two steps have the same"
-        assert torch.equal(first.order, again.order) and not torch.equal(first.order, other.order)
         assert Flow(64, 2).order is None and "order" not in Flow(64, 2).state_dict()
         with pytest.raises(ValueError, match="variant is released or paper, not 'papers'"):
             Flow(64, variant="papers")
@@ -223,9 +179,6 @@ class TestInitialisation:
         z_ND = np.abs(flow.transform(x_ND))
         assert np.isfinite(z_ND).all()
         assert (np.sort(z_ND.std(0))[:4] < 1e-5).all() and (np.sort(z_ND.std(0))[4:] > 0.1).all()
-        losses = []
-        fit_flow(x_ND, FlowConfig(epochs=20), seed, lambda _, metrics: losses.append(metrics["loss"]))
-        assert np.isfinite(losses).all() and losses[-1] < losses[0]
 
 
 class TestFit:
@@ -291,39 +244,19 @@ class TestFit:
         fit_flow(embeddings(rows, 4), config, 0, lambda step, metrics: seen.append((step, *metrics)))
         assert seen == [(i + 1, "loss", "bits_per_dim", "gradient_norm") for i in range(steps)]
 
-    def test_divergence_before_the_first_update_does_not_blame_the_rate(self):
-        with pytest.raises(UserError, match=r"before the first update: the embeddings \(largest .*whiten") as failure:
-            fit_flow(embeddings(64, 8) * np.float32(1e25), FlowConfig(), 0)
-        assert "learning_rate" not in str(failure.value)
-
-    def test_divergence_names_the_learning_rate(self):
-        with pytest.raises(UserError, match=r"lower flow\.learning_rate, which is 1000"):
-            fit_flow(embeddings(200), FlowConfig(learning_rate=1000, batch_size=4), 0)
+    @pytest.mark.parametrize(
+        ("factor", "config", "said"),
+        [
+            (1e25, {}, r"before the first update: the embeddings \(largest .*whiten"),
+            (1, {"learning_rate": 1000, "batch_size": 4}, r"lower flow\.learning_rate, which is 1000"),
+        ],
+    )
+    def test_divergence_names_its_cause(self, factor, config, said):
+        with pytest.raises(UserError, match=said):
+            fit_flow(embeddings(64, 8) * np.float32(factor), FlowConfig(**config), 0)
 
 
 class TestObjective:
-    @pytest.mark.parametrize("variant", VARIANTS)
-    def test_loss_and_gradient_are_those_of_explicit_loops(self, variant):
-        x_BD = torch.randn(4, 8, generator=seeded(3), dtype=torch.float64)
-        flow = perturbed_flow(8, 2, hidden=3, variant=variant)
-        steps = reference_steps(flow)
-        numbers = [part.requires_grad_() for step in steps for name in ("shift", "log_scale") for part in step[name]]
-        numbers += [weight.requires_grad_() for step in steps for weight in step["weights"]]
-        a, b = ([reference_bits(flow, steps, x_D) for x_D in x_BD[start::2]] for start in (0, 1))
-        loss = sum(a) / 2 + sum(b) / 2
-        expected = dict(zip(map(id, numbers), torch.autograd.grad(loss, numbers)))
-        objective = FlowObjective(flow, rows=4) if variant == "released" else AutogradObjective(flow)
-        for _ in range(2):  # the second time over the gradients of the first
-            found = objective.backward(x_BD)
-            torch.testing.assert_close(found, loss.detach(), rtol=1e-10, atol=1e-10)
-        for parameter in objective.parameters:
-            parameter.data = parameter.grad.clone()
-        objective.write_back()
-        for step, found in zip(steps, reference_steps(flow)):
-            for name in ("shift", "log_scale", "weights"):
-                for part, gradient in zip(step[name], found[name], strict=True):
-                    torch.testing.assert_close(gradient, expected[id(part)], rtol=1e-8, atol=1e-10)
-
     @pytest.mark.parametrize("levels", [1, *LEVELS])
     @pytest.mark.parametrize("depth", [1, 2, 3])
     def test_loss_and_gradient_are_those_of_autograd(self, levels, depth):
@@ -344,26 +277,13 @@ class TestObjective:
 class TestFiles:
     @pytest.mark.parametrize("variant", VARIANTS)
     def test_a_saved_flow_is_the_same_when_loaded(self, variant, tmp_path):
+        """Also where its file names no variant, as older ones."""
         flow, x_ND = perturbed_flow(16, 3, dtype=torch.float32, variant=variant), embeddings(20)
         save_calibration(flow, tmp_path)
+        if variant == "released":
+            config = json.loads((tmp_path / "config.json").read_text())
+            del config["variant"]
+            (tmp_path / "config.json").write_text(json.dumps(config))
         loaded = load_calibration(tmp_path)
         assert loaded.variant == variant and loaded.levels == 3
         np.testing.assert_array_equal(loaded.transform(x_ND), flow.transform(x_ND))
-
-    def test_a_file_that_names_no_variant_reverses_channels_without_a_residual(self, tmp_path):
-        """As files were written before flows had a variant."""
-        flow, x_BD = perturbed_flow(8, 2), torch.randn(3, 8, generator=seeded(1))
-        text = '{\n  "kind": "flow",\n  "width": 8,\n  "levels": 2,\n  "depth": 3,\n  "hidden": 32\n}\n'
-        (tmp_path / "config.json").write_text(text)
-        names = ["shift", "log_scale", *(f"weights.{index}" for index in range(18))]
-        tensors = {name: parameter.detach().float() for name, parameter in zip(names, flow.parameters(), strict=True)}
-        save_file({**tensors, "initialized": torch.tensor(True)}, tmp_path / "model.safetensors")
-        for x_D, z_D in zip(x_BD.double(), load_calibration(tmp_path).transform(x_BD.numpy())):
-            torch.testing.assert_close(reference_inverse(flow, torch.tensor(z_D).double()), x_D, atol=1e-5, rtol=0)
-
-    def test_an_unknown_variant_is_no_readable_calibration(self, tmp_path):
-        save_calibration(Flow(8), tmp_path)
-        config = json.loads((tmp_path / "config.json").read_text())
-        (tmp_path / "config.json").write_text(json.dumps({**config, "variant": "other"}))
-        with pytest.raises(UserError, match=r"holds no readable calibration: .* not 'other'"):
-            load_calibration(tmp_path)

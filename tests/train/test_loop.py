@@ -1,14 +1,12 @@
 """The training loop: a continued run is the undisturbed run, and nothing broken reaches weights or saved states."""
 
-import json
 import math
 import random
 import re
 import threading
 from concurrent.futures import Future
-from contextlib import closing
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -21,131 +19,20 @@ from stopping import stop_after
 from torch import nn
 
 from papers.masked import dtype_on as views_dtype
-from raysed.config import CONFIGS, Config, find_config, load_config
 from raysed.data.batches import EpochBatches
-from raysed.data.graded import StsTask
-from raysed.data.tokens import FlatTokens, tokenize
 from raysed.errors import UserError
 from raysed.model.encoder import Encoder
-from raysed.model.encoding import encode
-from raysed.model.precision import cpu_flags, has_bf16, uses_bf16
+from raysed.model.precision import uses_bf16
 from raysed.model.static import StaticVectors
-from raysed.registry import stages
-from raysed.score.kinds.pairs import Pairs
-from raysed.score.tasks import DevTask, Evaluation
 from raysed.store.checkpoints import Checkpoints
 from raysed.store.storage import Storage
 from raysed.train import loop
 from raysed.train.engine import TorchEngine
 from raysed.train.out_of_memory import CUDA_CONTEXT, retry_in_parts
-from raysed.train.selection import TrainingResult, untrained_entry
-from raysed.train.setup import set_up
-from raysed.train.stage import Start, TrainingPlan, warmup_schedule
+from raysed.train.selection import TrainingResult
+from raysed.train.stage import TrainingPlan, warmup_schedule
 from raysed.train.stages.contrastive import Contrastive
-from raysed.train.stages.mlm import MaskedLM
 from raysed.train.state import load_state, seed_everything, snapshot, write_state
-
-STEPS, EPOCH, EVERY = 40, 20, 5
-RATE = warmup_schedule(0.01, STEPS, 0.2, "linear")
-
-
-class Stopped(Exception):
-    """What kills a run in these tests."""
-
-
-@dataclass
-class Run:
-    """One training of a tiny encoder with dropout; `stop_at` kills it, by batch or by message."""
-
-    make_encoder: object
-    make_table: object
-    path: Path | None = None
-    seen: dict[int, list[int]] = field(default_factory=dict)
-    said: list[dict] = field(default_factory=list)
-
-    def __call__(self, stop_at: int = -1, stop_in: str = "batch", every: int = EVERY, **named) -> "Run":
-        encoder, table = self.make_encoder("bert", layers=2), self.make_table(8 * EPOCH, longest=10)
-        torch.manual_seed(1)  # the head's weights
-        self.objective = MaskedLM(encoder, mask_id=4, special_ids=[0, 1, 2, 3, 4], rate=0.3)
-        batches, dev_table = EpochBatches(table, 8, seed=5), self.make_table(6, seed=9)
-        self.seen, self.said = {}, []
-
-        def batch_at(step: int):
-            if (stop_in, stop_at) == ("batch", step):
-                raise Stopped
-            self.seen[step] = batches(step).ids.tolist()
-            return batches(step)
-
-        def on_metrics(entry: dict) -> None:
-            self.said.append(entry)
-            if (stop_in, stop_at) == ("message", entry["step"]):
-                raise Stopped
-
-        def evaluate(encoder: nn.Module) -> float:
-            """Best before the last evaluations, and moved by the last bit of any weight."""
-            total = float(encode(encoder, dev_table)[0].astype(np.float64).sum())
-            return 100 * math.sin(1000 * total) - 200 * (max(self.seen) > STEPS * 3 // 4)
-
-        parameters = [p for p in self.objective.parameters() if p.requires_grad]
-        self.engine = TorchEngine(self.objective, torch.optim.AdamW(parameters, weight_decay=0.01), clip=1.0)
-        plan = TrainingPlan(STEPS, RATE, 3, evaluate_every=6, checkpoint_every=every, log_every=1, keep="best")
-        named |= {"evaluate": evaluate, "on_metrics": on_metrics}
-        named["checkpoints"] = self.path and Storage(str(self.path), "run").checkpoints("model", {})
-        run = loop.TrainingLoop(self.objective, batch_at, plan, self.engine, **named)
-        try:
-            self.result = run.train()
-        except Stopped:
-            random.seed(0), np.random.seed(0), torch.manual_seed(0)  # noqa: NPY002  (a new process has other states)
-        return self
-
-
-@pytest.fixture(scope="module")
-def unbroken(make_encoder, make_table) -> Run:
-    torch.set_num_threads(1)
-    return Run(make_encoder, make_table)()
-
-
-@pytest.fixture
-def saved(make_encoder, make_table, tmp_path) -> Run:
-    return Run(make_encoder, make_table, tmp_path)
-
-
-def assert_same_end(run: Run, unbroken: Run, resumed_at: int) -> None:
-    """Weights, optimizer, history, choice and sentences, to the last bit."""
-    assert 0 < unbroken.result.kept_step < STEPS
-    torch.testing.assert_close(run.engine.state_dict(), unbroken.engine.state_dict(), rtol=0, atol=0)
-    assert run.result == replace(unbroken.result, resumed_at=resumed_at)
-    assert run.seen == {step: ids for step, ids in unbroken.seen.items() if step >= resumed_at}
-    assert run.said == unbroken.said  # the log of the whole run, handed in again
-
-
-# A message comes before its update's state is saved, a batch after that of the update before.
-@pytest.mark.parametrize(
-    ("stop_in", "stop_at", "resumed_at"),
-    [("message", 1, 0), ("batch", 13, 10), ("message", 20, 15), ("batch", 20, 20), ("batch", 39, 35)],
-)
-def test_a_continued_run_is_the_undisturbed_run(unbroken, saved, stop_in, stop_at, resumed_at):
-    broken = saved(stop_at, stop_in).seen
-    assert_same_end(saved(), unbroken, resumed_at)
-    assert {**broken, **saved.seen} == unbroken.seen
-
-
-def test_a_machine_that_is_about_to_go_saves_in_time(unbroken, saved):
-    """The notice comes before update 17, the end before update 33; nothing else would have been saved."""
-    asked = []
-    saved(33, every=1000, warned=lambda: asked.append(max(saved.seen) + 1) or asked[-1] >= 17)
-    assert asked == [10, 20, 30]
-    assert_same_end(saved(), unbroken, 30)
-
-
-def test_a_damaged_state_falls_back_to_the_one_before(unbroken, saved):
-    saved(23)
-    newest = Storage(str(saved.path), "run").fetch("checkpoints/model/step-000000020") / "state.safetensors"
-    data = bytearray(newest.read_bytes())
-    data[-1] ^= 1
-    newest.write_bytes(data)
-    assert_same_end(saved(), unbroken, 15)
-
 
 # -- what is kept ----------------------------------------------------------------------------------------------------
 
@@ -184,22 +71,6 @@ def train_line(scores=None, steps: int = 10, **plan) -> tuple[Line, TrainingResu
     return line, result, asked
 
 
-def test_the_best_evaluation_is_put_back():
-    """First at 4 updates; the history says what was seen."""
-    line, result, asked = train_line(lambda weight: -abs(weight - 4), keep="best")
-    assert asked == [4, 8, 8, 16, 10, 20]
-    assert (result.kept, result.kept_step, result.score) == ("first", 4, 0.0)
-    assert line.first.weight.item() == -4
-    assert line.second.weight.item() == -20  # the other one as it ended
-    assert [entry["step"] for entry in result.history] == [3, 4, 6, 8, 9, 10]
-    assert {entry["step"]: entry["dev"] for entry in result.history if "dev" in entry} == {
-        4: {"first": 0.0, "second": -4.0},
-        8: {"first": -4.0, "second": -12.0},
-        10: {"first": -6.0, "second": -16.0},
-    }
-    assert not line.training
-
-
 @pytest.mark.parametrize(("patience", "kept_step", "steps"), [(1, 8, 12), (2, 16, 24), (None, 16, 40)])
 def test_the_training_ends_when_nothing_gets_better(patience, kept_step, steps):
     """An evaluation every 4 updates; the score has a small peak after 4 updates and its largest after 16."""
@@ -236,29 +107,29 @@ def test_without_labels_the_lowest_loss_on_held_out_rows_is_kept(tmp_path):
         assert line.first.weight.item() == -12
 
 
+ASKED = [4, 8, 8, 16, 10, 20]
+"""The weights of both candidates at three evaluations."""
+
+
 @pytest.mark.parametrize(
-    ("scores", "keep", "asked", "kept", "score"),
+    ("scores", "keep", "asked", "kept", "step", "score"),
     [
-        (lambda weight: 1.0, "best", [4, 8, 8, 16, 10, 20], "second", 1.0),  # of equal ones the later, as in CT's code
-        (lambda weight: -abs(weight - 8), "second", [8, 16, 20], "second", -12.0),
-        (None, "second", [], "second", None),
-        (None, "best", [], "first", None),
+        (lambda weight: -abs(weight - 4), "best", ASKED, "first", 4, 0.0),
+        (lambda weight: 1.0, "best", ASKED, "second", 10, 1.0),  # of equal ones the later, as in CT's code
+        (lambda weight: -abs(weight - 8), "second", [8, 16, 20], "second", 10, -12.0),
+        (None, "second", [], "second", 10, None),
+        (None, "best", [], "first", 10, None),
     ],
 )
-def test_the_last_weights_are_kept_where_nothing_better_is_known(scores, keep, asked, kept, score):
+def test_the_best_evaluation_is_put_back_and_the_last_weights_where_none_is_known(
+    scores, keep, asked, kept, step, score
+):
     line, result, found = train_line(scores, keep=keep)
-    assert (found, result.kept, result.kept_step, result.score) == (asked, kept, 10, score)
-    assert (line.first.weight.item(), line.second.weight.item()) == (-10, -20)
+    assert (found, result.kept, result.kept_step, result.score) == (asked, kept, step, score)
+    assert (line.first.weight.item(), line.second.weight.item()) == (-step, -20)  # the other one as it ended
     assert {3, 6, 9, 10} <= {entry["step"] for entry in result.history}
-
-
-def test_the_untouched_weights_have_an_entry_that_nothing_is_chosen_by():
-    """All candidates have the same score."""
-    line = Line()
-    best, named = (TrainingPlan(4, lambda step: 1.0, keep=keep) for keep in ("best", "second"))
-    entry = {"step": 0, "dev": {"first": 40.0, "second": 40.0}}
-    assert untrained_entry(line, best, 40.0) == entry
-    assert untrained_entry(line, named, 41.5) == {"step": 0, "dev": {"second": 41.5}}
+    assert [entry["dev"][kept] for entry in result.history if entry["step"] == step and asked] == [score][: len(asked)]
+    assert not line.training
 
 
 # -- updates ---------------------------------------------------------------------------------------------------------
@@ -378,50 +249,16 @@ def test_a_state_is_written_while_training_goes_on_and_is_that_of_its_step(check
         assert [weight.item() for weight in state["engine"]["objective"].values()] == [-step, -2 * step]
 
 
-@pytest.fixture
-def as_on_a_gpu(monkeypatch):
-    """What `TrainingLoop` does on a GPU only; a CPU cannot pin memory."""
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
-    monkeypatch.setattr(loop.TrainingLoop, "__post_init__", _as_on_a_gpu(loop.TrainingLoop.__post_init__))
-
-
-def _as_on_a_gpu(original):
-    def post_init(run: loop.TrainingLoop) -> None:
-        original(run)
-        run._on_gpu = True
-
-    return post_init
-
-
-def test_batches_are_prepared_ahead_and_are_the_same(unbroken, saved, as_on_a_gpu):
-    saved.path = None
-    assert saved().said == unbroken.said and saved.seen == unbroken.seen
-    torch.testing.assert_close(saved.engine.state_dict(), unbroken.engine.state_dict(), rtol=0, atol=0)
-
-
-class AtOnce:
-    """An executor without threads."""
-
-    def __init__(self, *_):
-        pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def submit(self, function, *arguments) -> Future:
-        future = Future()
-        future.set_result(function(*arguments))
-        return future
-
-
-def test_fast_updates_save_seldom_but_before_the_machine_goes(checkpoints, monkeypatch, as_on_a_gpu):
+def test_fast_updates_save_seldom_but_before_the_machine_goes(checkpoints, monkeypatch):
     """A save takes a second, an update none; the next one starts ten seconds after it, except on a notice."""
     now, kept = [0.0], []
     monkeypatch.setattr(loop.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(loop, "ThreadPoolExecutor", AtOnce)
+    monkeypatch.setattr(loop, "ThreadPoolExecutor", lambda *_: nullcontext(SimpleNamespace(submit=at_once)))
+
+    def at_once(function, *arguments) -> Future:
+        future = Future()
+        future.set_result(function(*arguments))
+        return future
 
     def save(step: int, write) -> None:
         now[0] += 1.0
@@ -436,7 +273,8 @@ def test_fast_updates_save_seldom_but_before_the_machine_goes(checkpoints, monke
     plan = TrainingPlan(160, lambda step: 1.0, checkpoint_every=5, log_every=100, keep="first")
     engine = TorchEngine(line, torch.optim.SGD(line.parameters()))
     run = loop.TrainingLoop(line, batch_at, plan, engine, checkpoints=checkpoints)
-    monkeypatch.setattr(run, "warned", lambda: run._step == 70)
+    monkeypatch.setattr(run, "_on_gpu", True)
+    monkeypatch.setattr(run, "warned", lambda: run._step in (70, 75))  # asked every ten updates
     run.train()
     assert kept == [5, 45, 70, 110, 150]
 
@@ -507,12 +345,11 @@ def test_a_state_may_share_and_view_memory(tmp_path):
     assert_equal_state(load_state(tmp_path), state)
 
 
-def test_nothing_is_pickled(saved):
+def test_nothing_is_pickled(checkpoints, tmp_path):
     """A saved state is tensors and text: reading one runs no code."""
-    saved(12)
-    files = [path for path in saved.path.rglob("*") if path.is_file()]
+    saving(checkpoints=checkpoints).train()
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {path.suffix for path in files} == {".safetensors", ".json"}
-    assert all(json.loads(path.read_text()) for path in files if path.suffix == ".json")
     with pytest.raises(TypeError):
         snapshot({"object": SimpleNamespace()})
 
@@ -525,26 +362,6 @@ def test_only_the_writer_writes(monkeypatch, checkpoints):
         saving(checkpoints=checkpoints, is_writer=is_writer).train()
         assert (checkpoints.newest() is not None) == is_writer
     assert len(gathered) == 4  # two each, none after the last update: the result itself is published then
-
-
-# -- the dev score ---------------------------------------------------------------------------------------------------
-
-
-def test_the_dev_score_is_the_rank_correlation_of_cosines(tiny_tokenizer, make_encoder):
-    """Under the configured layers, from one task's pairs."""
-    rows = [("the cat sat", "a dog ran", 1.0), ("old house", "the old house", 4.5), ("we sang", "they sang", 3.0)]
-    rows += [("red car", "river", 0.5), ("a bird", "the bird", 5.0)]
-    first, second, gold = zip(*rows)
-    own = Evaluation([Pairs(StsTask("mine", {"all": (first, second, np.array(gold))}))])
-    dev = DevTask(own, tokenize(tiny_tokenizer, own.sentences, 20), np.arange(len(own.sentences)), 3)
-    encoder = make_encoder("bert", seed=4).eval()
-    cosines = []
-    for a, b, _ in rows:
-        x, y = encode(encoder, tokenize(tiny_tokenizer, [a, b], 20), (3,))[0].astype(np.float64)
-        cosines.append(x @ y / np.linalg.norm(x) / np.linalg.norm(y))
-    ranks = [np.argsort(np.argsort(values)) for values in (cosines, gold)]
-    expected = 100 * np.corrcoef(ranks)[0, 1]
-    assert dev.scorer()(encoder) == pytest.approx(expected, abs=1e-5)
 
 
 # -- precision -------------------------------------------------------------------------------------------------------
@@ -562,49 +379,6 @@ def test_a_cpu_takes_bf16_unasked_by_its_flags_and_the_size(monkeypatch, make_en
     assert [name for name, model in models.items() if uses_bf16("auto", model)] == expected.split()
     assert all(uses_bf16("bf16", model) and not uses_bf16("fp32", model) for model in models.values())
     assert views_dtype("cpu") is torch.float32  # the same views on every kind of CPU
-
-
-@pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="flags are read on Linux only")
-def test_flags_are_those_of_this_machine():
-    assert cpu_flags() & {"sse2", "fp"}, "each x86 and each ARM processor has one"
-
-
-@pytest.mark.parametrize(("generation", "has"), [(7, False), (8, True)])  # V100 and T4, A100
-def test_a_gpu_takes_bf16_where_its_hardware_has_it(monkeypatch, generation, has):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(major=generation))
-    monkeypatch.setattr(torch.cuda, "_check_bf16_tensor_supported", lambda device: True)  # CUDA emulates it
-    assert torch.cuda.is_bf16_supported()
-    assert has_bf16("cuda") is has
-    assert views_dtype("cuda") is (torch.bfloat16 if has else torch.float32)
-
-
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*bert*.yaml")), ids=lambda path: path.stem)
-def test_papers_whose_code_trains_in_fp32_do_so_on_gpus(path):
-    """BSL's code has fp16 autocast, of which bf16 is the nearest that needs no scaling."""
-    config = load_config(find_config(path.stem))
-    assert config.members.precision == ("auto" if "bsl" in path.stem else "fp32")
-    if any("sed" in recipe for recipe in config.recipes):
-        assert config.sed.precision == "fp32"
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_members_train_in_the_precision_of_the_settings(make_encoder, make_table, tmp_path, precision):
-    """bf16 is for the forward pass only: weights and gradients stay in fp32."""
-    with closing(FlatTokens(tmp_path)) as flat:
-        flat.add(make_table(20))
-    config = Config(members={"precision": precision})
-    start = Start(make_encoder("bert"), None, {"corpus": tmp_path}, seed=0)
-    setup = set_up(stages()["ct"], config.ct, config.members, start)
-    seen = []
-    layer = setup.objective.first.transformer.encoder.layer[0].output.dense
-    layer.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
-    setup.engine.update(setup.batch_at(0), 1e-3)
-    assert seen == [{"fp32": torch.float32, "bf16": torch.bfloat16}[precision]]
-    parameters = list(setup.objective.parameters())
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    assert gradients and {tensor.dtype for tensor in (*parameters, *gradients)} == {torch.float32}
 
 
 def test_a_training_goes_on_in_the_precision_in_which_it_began(checkpoints):
@@ -692,7 +466,6 @@ def test_with_little_memory_the_random_numbers_of_the_gpu_are_put_back(make_enco
     ("said", "is_memory"),
     [
         ("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 15.7 GiB", True),
-        ("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API call", True),
         ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", True),
         ("cuDNN error: CUDNN_STATUS_ALLOC_FAILED", True),
         ("CUDA error: device-side assert triggered", False),

@@ -1,7 +1,6 @@
 """Recorded updates are the plain ones, bit for bit: a tape stands in for CUDA graphs."""
 
 import math
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
@@ -10,25 +9,15 @@ import pytest
 import torch
 from tape import Recorder
 
-from raysed.config import make_config
 from raysed.data.batches import EpochBatches
-from raysed.data.pairs import PairBatches, PairTable
 from raysed.data.targets import TargetBatch
-from raysed.data.tokens import FlatTokens, TokenTable, pack
+from raysed.data.tokens import TokenTable, pack
 from raysed.model.encoder import Encoder
-from raysed.registry import stages
 from raysed.train.engine import TorchEngine
-from raysed.train.optimizers import RMSprop, adam_optimizer, bert_optimizer
-from raysed.train.recorded import RecordedUpdates, _place_of_copy, _warn_of_shapes, launched_rate, tensors_in
-from raysed.train.setup import set_up
-from raysed.train.stage import Start
-from raysed.train.stages.bsl import Bootstrap, BslConfig, make_predictor
-from raysed.train.stages.contrastive import Contrastive
-from raysed.train.stages.ct import ContrastiveTension, CtConfig, PairSampler
-from raysed.train.stages.mlm import MaskedLM
-from raysed.train.stages.nli import SiameseNLI
+from raysed.train.optimizers import bert_optimizer
+from raysed.train.recorded import RecordedUpdates, _place_of_copy, _warn_of_shapes, launched_rate
+from raysed.train.stages.ct import CtConfig, PairSampler
 from raysed.train.stages.sed import Distillation
-from raysed.train.stages.sts import CosineRegression
 from raysed.train.state import load_state, seed_everything, snapshot, write_state
 
 STEPS, RATE = 14, 2.0**-12  # a rate that float32 has
@@ -37,47 +26,13 @@ OBJECTIVES = ("ct", "nli", "sts", "contrastive", "bsl", "sed")
 
 
 class Training:
-    """An objective of a tiny encoder with dropout, its batches and its engine, on the CPU as on a GPU."""
+    """A training with dropout, on the CPU as on a GPU."""
 
-    def __init__(self, name, make_encoder, make_table, records=True, bf16=False, fault=None):
-        torch.manual_seed(0)
-        self.name, self.tables = name, [make_table(300, seed=seed, longest=40) for seed in (1, 2)]
-        self.objective = self._objective(make_encoder("bert", layers=2)).train()
-        optimizer = self._optimizer()
+    def __init__(self, objective, batch_at, optimizer, records=True, bf16=False, fault=None):
+        self.objective, self.batch_at = objective.train(), batch_at
         self.recorder = Recorder(self._known, fault and partial(fault, self)) if records else None
         self.engine = TorchEngine(self.objective, optimizer, 1.0, bf16, record=self.recorder)
-        self.batch_at = self._batches()
         self.batch_at.few_shapes = True
-
-    def _objective(self, encoder):
-        width = encoder.width
-        return {
-            "ct": lambda: ContrastiveTension(encoder, dropout=True),
-            "nli": lambda: SiameseNLI(encoder),
-            "sts": lambda: CosineRegression(encoder, 0.2),
-            "contrastive": lambda: Contrastive(encoder),
-            "bsl": lambda: Bootstrap(encoder, make_predictor(BslConfig(), width), 0.9, False, True),
-            "sed": lambda: Distillation(encoder, dropout=True),
-            "mlm": lambda: MaskedLM(encoder, mask_id=4, special_ids=[0, 1, 2, 3, 4]),
-        }[self.name]()
-
-    def _optimizer(self):
-        trained = [p for p in self.objective.parameters() if p.requires_grad]
-        if self.name == "ct":
-            return RMSprop(trained, alpha=0.9, eps=1e-7)
-        if self.name in ("contrastive", "bsl"):
-            return adam_optimizer(self.objective, 0.1)
-        return bert_optimizer(self.objective, 0.1)
-
-    def _batches(self):
-        if self.name == "ct":
-            return PairSampler(self.tables[0], CtConfig(), seed=3)
-        if self.name == "sed":
-            return Targets(self.tables[0], 16, seed=3)
-        if self.name == "mlm":
-            return EpochBatches(self.tables[0], 16, seed=3)
-        labels = {"nli": np.arange(300) % 3, "sts": np.linspace(0, 1, 300)}.get(self.name)
-        return PairBatches(PairTable(*self.tables, labels), 16, seed=3)
 
     def _known(self):
         yield from self.objective.parameters()
@@ -104,9 +59,19 @@ class Targets(EpochBatches):
 
 
 @pytest.fixture
-def train(make_encoder, make_table, monkeypatch):
+def train(setup, make_encoder, make_table, monkeypatch):
     monkeypatch.setattr(Encoder, "use_sparse_gradients", lambda encoder: None)  # as on a GPU
-    return lambda name, **named: Training(name, make_encoder, make_table, **named)
+
+    def make(name, **named):
+        if name == "sed":
+            objective = Distillation(make_encoder("bert", layers=2), dropout=True)
+            return Training(
+                objective, Targets(make_table(300, longest=40), 19, 3), bert_optimizer(objective, 0.1), **named
+            )
+        run = setup(name)
+        return Training(run.objective, run.batch_at, run.engine.optimizer, **named)
+
+    return make
 
 
 @pytest.mark.parametrize("bf16", [False, True])
@@ -158,7 +123,7 @@ def test_what_cannot_be_recorded_is_updated_without(train, caplog):
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("no CUDA graphs")])
 def test_a_card_that_cannot_record_launches(train, error, caplog):
     """Because it is too small, or its driver too old; what was recorded before makes room."""
-    plain, recorded = (train("nli", records=records) for records in (False, True))
+    plain, recorded = (train("sed", records=records) for records in (False, True))
 
     def record(function, batch):
         if recorded.recorder.replays:
@@ -170,13 +135,6 @@ def test_a_card_that_cannot_record_launches(train, error, caplog):
     assert recorded() == plain()
     assert caplog.text.count("updates cannot be recorded, so they are slower from now on") == 1
     assert len(recorded.recorder.replays) == 1 and not recorded.engine._recorded._recordings
-
-
-def test_an_encoder_that_pools_first_tokens_is_recorded(train):
-    recorded = train("sts")
-    recorded.objective.encoder.pooling = "cls"
-    recorded()
-    assert sum(recorded.recorder.replays) >= STEPS // 3
 
 
 def test_batches_that_have_to_be_split_are_launched(train):
@@ -241,22 +199,6 @@ def nothing(training, tape, first, batch):
     """A replay that does nothing."""
 
 
-def same_batch(training, tape, first, batch):
-    for new, old in zip(tensors_in(batch), tensors_in(first), strict=True):
-        new.copy_(old)
-    tape.replay()
-
-
-def same_dropout(training, tape, first, batch):
-    torch.manual_seed(1)
-    tape.replay()
-
-
-def same_rate(training, tape, first, batch):
-    training.engine._recorded._rate.zero_()  # the rate of a recording
-    tape.replay()
-
-
 def no_lerp(training, tape, first, batch):
     tape.calls = [call for call in tape.calls if "lerp" not in str(call[0])]
     tape.replay()
@@ -275,7 +217,7 @@ def other_loss(training, tape, first, batch):
     tape.calls[-1][-1].mul_(1.002)
 
 
-FAULTS = [nothing, same_batch, same_dropout, same_rate, no_lerp, no_statistics, other_loss]
+FAULTS = [nothing, no_lerp, no_statistics, other_loss]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
@@ -298,7 +240,7 @@ def test_a_new_recording_has_the_others_checked_again(train):
         if len(training.recorder.replays) == 1:
             tape.replay()
 
-    plain, recorded = train("sts", records=False), train("sts", fault=broken_later)
+    plain, recorded = train("sed", records=False), train("sed", fault=broken_later)
     assert recorded() == plain() and recorded.engine._recorded.is_off
     assert recorded.recorder.replays[0] >= 2
 
@@ -313,63 +255,19 @@ def test_a_nearly_full_gpu_has_the_copy_on_the_cpu(monkeypatch, free, place):
 # -- what is launched --------------------------------------------------------------------------------------------------
 
 
-def remade(training, **options):
-    engine = training.engine
-    return RecordedUpdates(training.objective, engine.optimizer, engine._gradient, engine._step, **options)
-
-
-def test_updates_are_not_recorded_where_the_switch_is_off(train, caplog):
-    caplog.set_level("INFO")
-    training = train("sed")
-    assert not remade(training, record=training.recorder).is_off
-    assert remade(training, records=False, record=training.recorder).is_off and not caplog.text
-
-
-@pytest.mark.parametrize(("oldest", "given"), [("99.0", False), ("2.0", False), ("99.0", True)])
-def test_an_old_torch_records_nothing_unless_it_is_told_how(train, monkeypatch, caplog, oldest, given):
-    monkeypatch.setattr("raysed.train.recorded.OLDEST_TORCH", oldest)
-    updates = train("sed").engine._recorded
-    updates._device, updates._record = torch.device("cuda"), updates._record if given else None
-    assert updates._is_recordable() == (given or oldest == "2.0")
-    found = [(entry.levelname, entry.getMessage()) for entry in caplog.records]
-    why = f"that needs torch 99.0 or later, and this is {torch.__version__}"
-    line = f"Distillation: updates are launched kernel by kernel, because {why}"
-    assert found == ([] if updates._is_recordable() else [("WARNING", line)])
-
-
-def test_a_padded_encoder_is_a_warning(train, caplog):
+def test_updates_are_not_recorded_where_the_switch_is_off_or_rows_are_padded(train, caplog):
     training = train("sts")
+    engine = training.engine
+    parts = training.objective, engine.optimizer, engine._gradient, engine._step
+    assert not RecordedUpdates(*parts, record=training.recorder).is_off
+    assert RecordedUpdates(*parts, records=False, record=training.recorder).is_off and not caplog.records
     training.objective.encoder.position_offset = None
-    assert remade(training, record=training.recorder).is_off
-    (warning,) = caplog.records
-    assert warning.levelname == "WARNING" and warning.getMessage().endswith("its encoder takes no packed rows")
+    assert RecordedUpdates(*parts, record=training.recorder).is_off
+    assert "its encoder takes no packed rows" in caplog.text
 
 
-def test_a_gpu_rounds_the_rate_of_launched_updates(train, monkeypatch):
+def test_a_gpu_rounds_the_rate_of_launched_updates():
     """As recorded ones have it; CPUs keep the rate."""
     rate = 2e-5
-    rounded = launched_rate(rate, torch.device("cuda"))
-    assert rounded == torch.tensor(rate).item() != rate == launched_rate(rate, torch.device("cpu"))
-    training = train("sed", records=False)
-    for expected in (rate, rounded):
-        training.engine.update(training.batch_at(0), rate)
-        assert {group["lr"] for group in training.engine.optimizer.param_groups} == {expected}
-        monkeypatch.setattr("raysed.train.engine.launched_rate", lambda rate, device: rounded)
-
-
-@pytest.mark.parametrize("records", [False, True])
-@pytest.mark.parametrize("packs", [False, True])
-def test_few_shapes_do_not_depend_on_the_switch(make_encoder, make_table, tmp_path, monkeypatch, records, packs):
-    """Nor do dropout masks, which depend on them."""
-    with closing(FlatTokens(tmp_path)) as flat:
-        flat.add(make_table(40))
-    encoder, given = make_encoder("bert"), []
-    encoder.position_offset = encoder.position_offset if packs else None
-    config = make_config({"members": {"recorded": records, "precision": "fp32"}})
-    monkeypatch.setattr(type(encoder.transformer), "device", torch.device("cuda"))
-    monkeypatch.setattr(torch.nn.Module, "to", lambda module, device: module)
-    monkeypatch.setattr("raysed.train.setup.TorchEngine", lambda *arguments: given.append(arguments[-1]))
-    made = set_up(
-        stages()["contrastive"], config.contrastive, config.members, Start(encoder, None, {"corpus": tmp_path}, 0)
-    )
-    assert made.batch_at.few_shapes == packs and given == [records]
+    assert launched_rate(rate, torch.device("cuda")) == torch.tensor(rate).item() != rate
+    assert launched_rate(rate, torch.device("cpu")) == rate

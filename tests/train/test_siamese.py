@@ -79,17 +79,6 @@ def test_regression_equals_the_plain_loop(make_encoder, graded, bound):
     assert_same_gradients(objective, objective.loss(batch), model, sum(losses) / 7)
 
 
-def test_the_classifier_starts_as_it_does_in_sentence_transformers(make_encoder):
-    """Uniform within 1 / sqrt(3 D), bias too."""
-    torch.manual_seed(0)
-    objective = SiameseNLI(make_encoder("bert", width=64))
-    bound = (3 * 64) ** -0.5
-    weight, bias = objective.classifier.weight.detach(), objective.classifier.bias.detach()
-    assert weight.shape == (3, 192) and bias.shape == (3,)
-    assert 0.98 * bound < weight.abs().max() <= bound and bias.abs().max() <= bound
-    assert weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.1)
-
-
 def test_without_bias_it_starts_as_in_bert_flow(make_encoder):
     """Normal, deviation 0.02, cut at two deviations: 0.88 of the deviation is left."""
     torch.manual_seed(0)
