@@ -128,24 +128,6 @@ def test_globs(tmp_path, monkeypatch):
         assert read(tmp_path / pattern)[0] == read(pattern)[0] == expected
 
 
-def test_file_uri(tmp_path):
-    write(tmp_path / "my corpus/a.txt", "by its address")
-    for tail in ("my%20corpus", "my%20corpus/*.txt", "my%20corpus/a.txt"):
-        uri = f"{tmp_path.as_uri()}/{tail}"
-        assert read(uri)[0] == ["by its address"]
-        (source,) = corpus_fingerprint(config(uri))["sources"]
-        assert source["file"] == "a.txt"
-
-
-def test_bundled_corpus(tmp_path, monkeypatch):
-    path = write(tmp_path / "corpus.txt", "One sentence.\nAnother one.\n")
-    monkeypatch.setattr("raysed.bundled.CORPUS", path)
-    assert read("bundled:generated-text")[0] == ["One sentence.", "Another one."]
-    before = corpus_fingerprint(CorpusConfig())
-    write(path, "One sentence. Another\n one.\n")
-    assert before != corpus_fingerprint(CorpusConfig())
-
-
 def test_hub_dataset_is_streamed(hub):
     calls = hub(datasets.Dataset.from_dict({"id": [1, 2, 3], "text": ["one", None, "two"]}).to_iterable_dataset())
     sentences, report = read("org/wiki-2.0", config_name="en", split="validation")
@@ -317,6 +299,13 @@ def test_fingerprint_is_of_the_content(tmp_path):
     write(tmp_path / "there/a.txt", "two")
     write(tmp_path / "here/b.txt", "two")
     assert all(corpus_fingerprint(config(tmp_path / d)) != before for d in ("here", "there"))
+
+
+def test_the_bundled_corpus_is_known_by_its_content(tmp_path, monkeypatch):
+    monkeypatch.setattr("raysed.bundled.CORPUS", path := write(tmp_path / "corpus.txt", "One sentence.\n"))
+    before = corpus_fingerprint(CorpusConfig())
+    write(path, "Another one.\n")
+    assert read("bundled:generated-text")[0] == ["Another one."] and corpus_fingerprint(CorpusConfig()) != before
 
 
 # -- passages --------------------------------------------------------------------------------------------------------

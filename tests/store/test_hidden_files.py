@@ -4,14 +4,9 @@ import re
 import shutil
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 import raysed
-from raysed.config import EncoderConfig, TaskConfig, TeacherConfig
-from raysed.data.parquet import SentenceTable
+from raysed.config import EncoderConfig, TeacherConfig
 from raysed.model.teacher import load_teacher
-from raysed.score.kinds.retrieval import Retrieval
 from raysed.store.files import flush_and_hash
 from raysed.store.hub import model_identity
 
@@ -41,21 +36,6 @@ def test_hidden_files_are_no_part_of_a_model(tiny_encoder_dir, tmp_path):
         "._vocab.txt",
     )
     assert about() == before
-
-
-def test_hidden_files_are_no_tables(tmp_path):
-    pq.write_table(pa.table({"id": [0], "input_ids": [[1]], "sentence": ["a"]}), tmp_path / "part-00000.parquet")
-    hide(tmp_path, "._part-00000.parquet")
-    assert SentenceTable(tmp_path).sizes.tolist() == [1]
-
-
-def test_hidden_files_are_no_judgements(tmp_path):
-    (tmp_path / "corpus.jsonl").write_text('{"_id": "d1", "text": "x"}\n')
-    (tmp_path / "queries.jsonl").write_text('{"_id": "q1", "text": "x"}\n')
-    (tmp_path / "qrels").mkdir()
-    (tmp_path / "qrels/dev.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
-    hide(tmp_path, "qrels/._dev.tsv")
-    assert Retrieval.load("mine", TaskConfig(source=str(tmp_path)), "test", "all").size
 
 
 def test_hidden_files_are_no_part_of_an_artefact(tmp_path):

@@ -46,15 +46,6 @@ def assert_complete(directory: Path, history: list[dict]) -> None:
     assert found["dev/second"] == [(20, 61.25)]
 
 
-def test_a_log_is_json_lines_and_tensorboard_events(tmp_path):
-    with MetricsLog(Storage(str(tmp_path), "run"), "ct/members/00") as metrics:
-        for entry in HISTORY:
-            metrics.write(entry)
-            lines = (tmp_path / "run/logs/ct/members/00/metrics.jsonl").read_text().splitlines()
-            assert json.loads(lines[-1]) == entry  # there while training goes on
-    assert_complete(tmp_path / "run/logs/ct/members/00", HISTORY)
-
-
 def test_a_training_that_continues_writes_each_step_once(tmp_path):
     """It hands its whole history in again. A user's files in its directory stay."""
     storage = Storage(str(tmp_path), "run")
