@@ -29,6 +29,7 @@ from raysed.config import (
 from raysed.config_text import merge
 from raysed.errors import UserError
 from raysed.recipe import TEACHERS
+from raysed.run_name import run_name
 from raysed.store.metrics import notes_shown, quiet_libraries
 from raysed.store.progress import print_text, shown
 from raysed.store.text import Table, number
@@ -251,7 +252,7 @@ def distill(
     queries: Any = None,
     dev: Any = None,
     tasks: Any = (),
-    run: str = "distilled",
+    run: str | None = None,
     storage: str = "runs",
     settings: Mapping[str, Any] | None = None,
     take_over: bool = False,
@@ -282,7 +283,8 @@ def distill(
             held-out sentences choose the checkpoint, and raysed only warns of a worse model.
         tasks: tasks to report: files, directories, lists of (sentence, sentence, score) or (text, label), datasets,
             data frames, or a mapping of these by name. Empty: `dev`, else generated pairs of the package.
-        run: name of the run; the same call continues a stopped run.
+        run: name of the run; the same call continues a stopped run. None: the names of corpus, teachers and learner,
+            such as `tickets-all-MiniLM-L6-v2-half`, whatever the files contain.
         storage: directory or URI that holds the run directories.
         settings: further settings, nested as in a config file. They override the arguments above.
         take_over: as for `run`.
@@ -323,16 +325,19 @@ def distillation(*arguments: Any, **named: Any) -> Config:
             raise UserError("it is empty; leave it out, or name something", setting=name)
     if not isinstance(options.settings, Mapping | None):
         raise UserError("it must be a mapping, such as {'sed': {'epochs': 2}}", setting="settings")
-    settings: dict[str, Any] = {"run": options.run, "storage": options.storage}
-    make_config(settings)  # check the run's directory before writing there
-    defaults, has_dev = load_config(find_config("distill")), options.dev is not None
+    defaults, has_dev, own = load_config(find_config("distill")), options.dev is not None, options.settings or {}
     blocks = [settings_of(teacher, given_objects) for teacher in _as_list(options.teachers)]
     paths = [block.get("path", "") for block in blocks]
-    settings |= {"teachers": blocks, "encoder": _learner(options.learner, options.keep_layers, options.static, paths)}
+    encoder = _learner(options.learner, options.keep_layers, options.static, paths)
+    settings: dict[str, Any] = {"storage": options.storage, "teachers": blocks, "encoder": encoder}
+    known = defaults.model_dump(mode="json", exclude_unset=True)
+    named = make_config(merge(merge(known, settings, Config), own, Config))
+    settings["run"] = options.run or own.get("run") or run_name(_corpus_sources(options.corpus, named), named)
+    make_config({"run": settings["run"]})  # before writing into its directory
     if any(path.startswith(PYTHON) for path in paths) and not os.environ.get("RAY_ADDRESS"):
         settings["resources"] = {"engine": "local"}
     settings["sed"] = {"checkpoint": "best_on_dev"} if has_dev else {}
-    directory = f"{os.path.expanduser(options.storage)}/{options.run}/given"
+    directory = f"{os.path.expanduser(options.storage)}/{settings['run']}/given"
     if options.corpus is not None:
         settings["corpus"] = {"source": source_of(options.corpus, f"{directory}/sentences.parquet", "corpus", True)}
     if options.queries is not None:
@@ -345,8 +350,17 @@ def distillation(*arguments: Any, **named: Any) -> Config:
     if options.static:
         # Few batches contain any one token, so updates may be large.
         settings["sed"] |= {"learning_rate": 1e-2, "batch_size": 256}
-    known = defaults.model_dump(mode="json", exclude_unset=True)
-    return _with_lengths(make_config(merge(merge(known, settings, Config), options.settings or {}, Config)))
+    return _with_lengths(make_config(merge(merge(known, settings, Config), own, Config)))
+
+
+def _corpus_sources(corpus: Any, config: Config) -> list[str]:
+    """Return the corpus' sources as they are given; none for text."""
+    from raysed.data.given import are_sources, is_path
+
+    given = config.corpus.source if corpus is None else corpus
+    if is_path(given):
+        return [os.fspath(given)]
+    return [os.fspath(path) for path in given] if isinstance(given, list | tuple) and are_sources(given) else []
 
 
 def _learner(

@@ -120,7 +120,7 @@ def test_an_object_teaches_in_this_process(distillation, monkeypatch):
 def test_objects_are_written_where_the_run_is(distillation, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     config = distillation(["A"], ["One sentence.", "Another one."], storage="~/runs")
-    assert Path(config.corpus.source[0]).match(f"{tmp_path}/runs/distilled/given/*/sentences.parquet")
+    assert Path(config.corpus.source[0]).match(f"{tmp_path}/runs/given-A-half/given/*/sentences.parquet")
 
 
 def test_a_refused_call_leaves_the_text_of_the_one_at_work(distillation):
@@ -129,7 +129,7 @@ def test_a_refused_call_leaves_the_text_of_the_one_at_work(distillation):
     sources = [*config.corpus.source, config.corpus.queries, config.evaluation.tasks["dev"].source]
     before = [Path(source).read_bytes() for source in sources]
     options = {"queries": ["Another query?"], "dev": PAIRS[:1], "settings": {"encoder": {"max_length": 32}}}
-    with Storage("runs", "distilled").lock(), pytest.raises(UserError, match="in use by another process"):
+    with Storage("runs", "given-A-half").lock(), pytest.raises(UserError, match="in use by another process"):
         api.distill("A", ["Another sentence."], **options)
     assert [Path(source).read_bytes() for source in sources] == before
 
@@ -213,7 +213,7 @@ def test_objects_are_as_good_as_files(distillation):
     datasets = pytest.importorskip("datasets")
     config = distillation("A", ["It rains.", "A cat."], dev=PAIRS, tasks=["mine.tsv", PAIRS])
     check_settings(config)
-    assert Path(config.corpus.source[0]).match("runs/distilled/given/*/sentences.parquet")
+    assert Path(config.corpus.source[0]).match("runs/given-A-half/given/*/sentences.parquet")
     assert list(config.evaluation.tasks) == ["dev", "mine", "task-2"] and config.evaluation.dev == "dev"
     config = distillation("A", "c.txt", dev="mine.tsv", tasks=["mine.tsv", PAIRS])
     assert list(config.evaluation.tasks) == ["mine", "task-2"], "one that chooses is not one that does not"
@@ -243,7 +243,7 @@ def test_objects_are_as_good_as_files(distillation):
 def test_queries_of_your_own(distillation):
     config = distillation("A", "c.txt", queries=["why?", "how?"])
     check_settings(config)
-    assert Path(config.corpus.queries).match("runs/distilled/given/*/queries.parquet")
+    assert Path(config.corpus.queries).match("runs/c-A-half/given/*/queries.parquet")
     assert config.corpus.source == ["c.txt"] and distillation("A", "c.txt").corpus.queries is None
     with pytest.raises(UserError, match="queries: pass one file"):
         distillation("A", "c.txt", queries=[Path("mine.tsv"), Path("mine.tsv")])

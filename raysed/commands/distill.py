@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
     add_tasks(group, "report this task, too")
     add_shared(group, "--allow-worse")
     group = result.add_argument_group("run")
-    group.add_argument("--run", default="distilled", help="name of the run; default: distilled")
+    group.add_argument("--run", help="name of the run; default: the names of corpus, teachers and learner")
     add_shared(group, "--storage", "--set", "--plan", "--verbose")
     add_shared(result.add_argument_group("cluster"), "--address", "--take-over")
     return result

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from numbers import Real
 from os import PathLike, fspath
@@ -26,6 +26,11 @@ _SOURCE = re.compile(r"bundled:\S+|[!-~]*[/*][!-~]*")
 def is_path(given: Any) -> bool:
     """Return whether `given` names a source."""
     return isinstance(given, str | PathLike)
+
+
+def are_sources(items: Sequence[Any]) -> bool:
+    """Return whether `items` are paths, of which at least half look like paths or exist."""
+    return bool(items) and all(map(is_path, items)) and 2 * sum(map(_names_source, items)) >= len(items)
 
 
 def is_row(item: Any) -> bool:
@@ -54,7 +59,7 @@ def source_of(given: Any, place: str, setting: str, is_text: bool = False) -> li
     # A set has another order in each process.
     items = iter(()) if is_table else iter(sorted(given, key=repr) if isinstance(given, set | frozenset) else given)
     first = list(islice(items, _ROWS))
-    if first and all(map(is_path, first)) and 2 * sum(map(_names_source, first)) >= len(first):
+    if are_sources(first):
         return [str(fspath(item)) for item in chain(first, items)]
     if "://" in place:
         raise UserError("storage is a URI, so this must be a path or URI that all nodes can read", setting=setting)

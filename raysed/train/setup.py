@@ -16,6 +16,11 @@ _COMPARED = 512
 """Sentences whose cosines are compared with those of the untrained encoder."""
 
 
+def _tenth(steps: int) -> int:
+    """Return how often a learner is evaluated, so that the best of a short training has ten rivals."""
+    return max(10, min(200, steps // 10))
+
+
 def set_up(stage: Stage, settings: Block, options: MembersConfig | SedConfig, start: Start) -> TrainingLoop:
     """Prepare a training. A learner uses DeepSpeed if torch.distributed is initialised.
 
@@ -41,7 +46,7 @@ def set_up(stage: Stage, settings: Block, options: MembersConfig | SedConfig, st
         steps=steps,
         learning_rate=stage.schedule(settings, steps),
         seed=start.seed + start.rank,  # workers see different sentences, so their dropout must differ
-        evaluate_every=getattr(settings, "evaluate_every", None) or options.evaluate_every,
+        evaluate_every=getattr(settings, "evaluate_every", None) or options.evaluate_every or _tenth(steps),
         checkpoint_every=options.checkpoint_every,
         log_every=max(1, min(100, steps // 50)),
         keep=names.get(keep, list(objective.candidates())[-1]),

@@ -94,6 +94,7 @@ def test_two_outside_teachers_are_distilled_on_gpus(exports, tmp_path, monkeypat
     text = tmp_path / "text.txt"
     text.write_text("\n".join(list(dict.fromkeys(make_sentences(400)))[:300]))
     words = ["--teachers", str(exports["1"]), str(exports["2"]), "--corpus", str(text), "--storage", str(tmp_path)]
+    words += ["--run", "distilled"]
     assert command(monkeypatch, "distill", *words, "--allow-worse", "--set", "sed.epochs=0.1") == 0
     root = tmp_path / "distilled"
     kept = json.loads((root / "report.json").read_text())["corpus"]["kept"]
@@ -130,4 +131,4 @@ def test_one_cpu_is_enough_for_the_pages_example_and_the_template(tmp_path, monk
     (tmp_path / "text.txt").write_text("\n".join(bundled.corpus()[:300]))
     main = runpy.run_path(str(ROOT / "examples/ray_template.py"))["main"]
     main(str(tmp_path / "text.txt"), ["bundled:encoder", "bundled:raw"], "vectors", gpus=1)
-    assert (tmp_path / "runs/distilled/model/model.safetensors").exists()
+    assert (tmp_path / "runs/vectors-vectors-bundled/model/model.safetensors").exists()

@@ -23,6 +23,7 @@ def test_a_table_learns_and_is_exported(tmp_path):
         "dev": tasks["generated-dev"],
         "tasks": [tasks["generated-test"]],
         "storage": str(tmp_path),
+        "run": "distilled",
     }
     settings = {
         "recipes": ["teachers-sed", "teachers-sed-whiten"],
@@ -36,6 +37,7 @@ def test_a_table_learns_and_is_exported(tmp_path):
     weights = {name: (artefact(directory, name) / "model.safetensors").read_bytes() for name in _MADE}
     assert len(set(weights.values())) == len(_MADE)
     history = (artefact(directory, "teachers-sed/learners/00") / "history.jsonl").read_text().splitlines()
+    assert sum('"dev"' in line for line in history) > 6, "a short training is evaluated, too"
     losses = [entry["loss"] for entry in map(json.loads, history) if "loss" in entry]
     assert losses[-1] < 0.7 * losses[0]
 

@@ -90,8 +90,9 @@ class SedConfig(TuningConfig):
     """As `members.precision`, for the learner."""
     checkpoint_every: Annotated[int, NO_EFFECT] = Field(500, ge=1)
     """As `members.checkpoint_every`."""
-    evaluate_every: int = Field(500, ge=1)
-    """Updates between evaluations. With `sed.checkpoint: last`, they are only reported."""
+    evaluate_every: int | None = Field(500, ge=1)
+    """Updates between evaluations. `null`: a tenth of all, from 10 to 200. With `sed.checkpoint: last`, they are only
+    reported."""
     max_retries: Annotated[int, NO_EFFECT] = Field(2, ge=0)
     """Restarts of a failed learner, as `members.max_retries`."""
 
