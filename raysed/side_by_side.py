@@ -8,6 +8,7 @@ import numpy as np
 from raysed.config import Config
 from raysed.errors import UserError
 from raysed.make.scores import embed_by
+from raysed.make.speeds import relative_speed
 from raysed.model.teacher import Teacher
 from raysed.model.teachers.python import PythonTeacher
 from raysed.plan.check import check_teachers, load_teachers
@@ -19,7 +20,7 @@ from raysed.score.ensemble import Ensemble, by_title
 from raysed.score.intervals import Difference, interval, resample
 from raysed.score.tasks import Evaluation, ModelScores, main_score, mean_score
 from raysed.store.progress import steps
-from raysed.store.text import Table, number
+from raysed.store.text import Table, number, times
 
 Row = dict[str, Any]
 """A model's or baseline's name, facts, and `metrics` and `outcomes` by task."""
@@ -56,7 +57,8 @@ def compare(config: Config, evaluation: Evaluation, objects: Mapping[str, Any] |
     for teacher in teachers:
         x_UD, row = _score(teacher, evaluation)
         embeddings.append(x_UD)
-        models.append(row)
+        models.append({**row, "speed": None})
+    _compare_speeds([(row, teacher) for row, teacher in zip(models, teachers) if teacher.is_model], evaluation)
     baselines, worth = _score_baselines(evaluation), None
     if several:
         dev = [config.evaluation.dev] if config.evaluation.dev in evaluation.tasks else headline
@@ -85,7 +87,7 @@ def _known_to_all(evaluation: Evaluation, teachers: Sequence[Teacher]) -> tuple[
 
 def _score(teacher: Teacher, evaluation: Evaluation) -> tuple[np.ndarray, Row]:
     """Embed all sentences with one teacher and score them; free its model."""
-    x_UD, speed = embed_by(teacher, evaluation.sentences, evaluation.roles)
+    x_UD = embed_by(teacher, evaluation.sentences, evaluation.roles)
     with steps(f"score {teacher.title}", len(evaluation.tasks)) as begin:
         scores = evaluation.score(x_UD, begin)
     row = {
@@ -93,10 +95,22 @@ def _score(teacher: Teacher, evaluation: Evaluation) -> tuple[np.ndarray, Row]:
         "description": teacher.description,
         "width": x_UD.shape[1],
         "parameters": teacher.parameters or None,
-        "sentences_per_second": None if teacher.is_stored else speed,
     }
     teacher.unload()
     return x_UD, row
+
+
+def _compare_speeds(models: Sequence[tuple[Row, Teacher]], evaluation: Evaluation) -> None:
+    """Enter how many times as fast as the first model each other one is."""
+    if len(models) > 1:
+        (first, own), *others = models
+        first["speed"] = {"ratio": 1.0, "low": 1.0, "high": 1.0}
+        with steps("compare speeds", len(others)) as begin:
+            for row, teacher in others:
+                begin(teacher.title)
+                row["speed"] = relative_speed(own.embed, teacher.embed, evaluation, teacher.device, len(others))
+                teacher.unload()
+        own.unload()
 
 
 def _score_baselines(evaluation: Evaluation) -> list[Row]:
@@ -125,8 +139,9 @@ def _describe(
     columns = {"models": lambda row: row["model"], "mean": lambda row: number(mean_score(row["metrics"], headline))}
     for task in evaluation.tasks:
         columns[task] = lambda row, task=task: number(main_score(row["metrics"].get(task, {})))
-    for title, key in (("dimensions", "width"), ("parameters", "parameters"), ("sentences/s", "sentences_per_second")):
+    for title, key in (("dimensions", "width"), ("parameters", "parameters")):
         columns[title] = lambda row, key=key: number(row.get(key), ",.0f")
+    columns["speed"] = lambda row: times(row.get("speed"))
     yield Table.of([*baselines, *models], columns, text=1).plain()
     yield "\n".join(f"{name}: {task.size}; {task.measure}, x100" for name, task in evaluation.tasks.items())
     if described := [f"{row['model']}: {row['description']}" for row in models if row["description"]]:

@@ -7,7 +7,6 @@ twice.
 
 import hashlib
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -87,24 +86,20 @@ def embeddings(out: Path, inputs: Named, settings: Named, context: Context) -> N
 
 
 def teacher_embeddings(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
-    """Embed sentences with an external teacher, and measure its speed; refuse non-finite results."""
+    """Embed sentences with an external teacher; refuse non-finite results."""
     teacher: Teacher = inputs["teacher"]
     evaluation = inputs["sentences"].evaluation
-    x_UD, speed = embed_by(teacher, evaluation.sentences, evaluation.roles)
+    x_UD = embed_by(teacher, evaluation.sentences, evaluation.roles)
     np.save(out / layers_file(settings["layers"]), x_UD)
-    about = {"parameters": teacher.parameters, "width": x_UD.shape[1]}
-    return {**about, "sentences_per_second": None if teacher.is_stored else speed}
+    return {"parameters": teacher.parameters, "width": x_UD.shape[1]}
 
 
-def embed_by(teacher: Teacher, texts: Sequence[str], roles: Sequence[Role]) -> tuple[np.ndarray, float]:
-    """Return a teacher's embeddings [N, D], and its sentences per second."""
-    teacher.embed(texts[:1])  # loads the model before the measurement
-    began = time.monotonic()
+def embed_by(teacher: Teacher, texts: Sequence[str], roles: Sequence[Role]) -> np.ndarray:
+    """Return a teacher's embeddings [N, D]; refuse non-finite ones."""
     x_ND = embed_in_parts(teacher.embed, texts, roles, f"embed by {teacher.title}")
-    seconds = time.monotonic() - began
     if not np.isfinite(x_ND).all():
         raise RunFailed(f"teachers: {teacher.config.path!r} has embeddings that are not finite")
-    return x_ND, len(texts) / seconds
+    return x_ND
 
 
 # -- calibrations ----------------------------------------------------------------------------------------------------

@@ -213,7 +213,7 @@ def mean_of_members(out: Path, inputs: Named, settings: Named, context: Context)
     file = layers_file(settings["layers"])
     mean_UD = mean_embeddings([np.load(path / file) for path in inputs["embeddings"]])
     np.save(out / file, mean_UD)
-    return {"width": mean_UD.shape[1], "parameters": None, "sentences_per_second": None}
+    return {"width": mean_UD.shape[1], "parameters": None}
 
 
 # -- external teachers -----------------------------------------------------------------------------------------------

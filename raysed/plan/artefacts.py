@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 COMBINED_EMBEDDINGS = f"{TEACHERS}/together"
 """Artefact of the combined teachers' embeddings of the evaluation's sentences."""
+SPEEDS = "speeds"
+"""Artefact of the teachers' speeds, relative to the run's own models."""
 TEACHER_SELECTION, TEACHER_SCORES = f"{TEACHERS}/choice", f"{TEACHERS}/worth"
 """Artefacts: the teachers that are best together on the dev task, and their scores, see `raysed.score.ensemble`."""
 

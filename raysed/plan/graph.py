@@ -22,7 +22,7 @@ from raysed.plan.check import Job
 from raysed.plan.consistency import combination_warnings
 from raysed.plan.requirements import CORPUS, MEMBERS_CORPUS, corpora, models_of, trainings_of, trains_on_corpus
 from raysed.plan.size import largest_need
-from raysed.plan.teachers import add_teacher, add_teachers, combine_teachers
+from raysed.plan.teachers import add_speeds, add_teacher, add_teachers, combine_teachers
 from raysed.recipe import BASE, SED, TEACHERS, WHITEN, Recipe, last_stage, member_nodes, node_of, parse_recipe
 from raysed.registry import stages
 from raysed.score.tasks import DevTask, Evaluation
@@ -53,6 +53,7 @@ class Plan:
         self._start = self._tables()
         self._base = self._embed(BASE, "base", 0, self._start, "the original encoder")
         teachers = add_teachers(self)
+        add_speeds(self, self._start)
         for recipe in self._calibrations_of_base():
             self._calibrate(recipe, may_fail=recipe.calibration not in {r.calibration for r in job.recipes})
         members = {}

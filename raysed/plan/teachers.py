@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysed.graph import Artefact, ExternalInput, Short
 from raysed.make.scores import teacher_embeddings
+from raysed.make.speeds import speeds
 from raysed.make.targets import (
     TeacherRows,
     choice_of_teachers,
@@ -19,6 +20,7 @@ from raysed.make.targets import (
 from raysed.model.teacher import Teacher
 from raysed.plan.artefacts import (
     COMBINED_EMBEDDINGS,
+    SPEEDS,
     TEACHER_SCORES,
     TEACHER_SELECTION,
     ScoredModel,
@@ -45,6 +47,15 @@ def add_teachers(plan: Plan) -> dict[int, Artefact]:
             inputs = {"teacher": source, "sentences": plan.sentences}
             found[index] = add_teacher(plan, index, teacher_embeddings, inputs)
     return found
+
+
+def add_speeds(plan: Plan, start: Any) -> None:
+    """Add the speeds of teachers that are models, relative to the run's own; `start` has the shape of all of these."""
+    models = {f"teacher {i}": t for i, t in enumerate(plan.job.teachers) if t.is_model and not t.is_made_by_run}
+    if models:
+        sources = {name: ExternalInput(t.identity, t.config, [t.watched]) for name, t in models.items()}
+        inputs = {"encoder": plan.encoder, "model": start, "sentences": plan.sentences, **sources}
+        plan.graph.add(Artefact(SPEEDS, "speeds of the teachers", "evaluation", speeds, inputs, execution=Short()))
 
 
 def add_teacher(plan: Plan, index: int, make: Any, inputs: Mapping[str, Any]) -> Artefact:

@@ -121,6 +121,14 @@ def number(value: float | None, style: str = ".2f") -> str:
     return "-" if value is None else format(value, style)
 
 
+def times(speed: Mapping[str, float] | None) -> str:
+    """Return how many times as fast something is, with its range over rounds; "-" if unknown."""
+    if speed is None:
+        return "-"
+    range_ = f" ({speed['low']:.2g} to {speed['high']:.2g})" if speed["low"] < speed["high"] else ""
+    return f"{speed['ratio']:.2g}x{range_}"
+
+
 def size(count: float) -> str:
     """Format a number of bytes for people.
 

@@ -49,7 +49,7 @@ def test_this_process_holds_one_teacher_at_a_time(run, tiny_encoder_dir, most_al
         teacher = load_teacher(TeacherConfig(path=str(tiny_encoder_dir), max_length=length))
         inputs, name = {"teacher": teacher, "sentences": sentences}, f"teachers/embeddings/{length}"
         entry = Task(name, "", teacher_embeddings, {"of": length}, {"layers": 1}, inputs).run(storage, Context())
-        assert entry.meta["width"] == 16 and entry.meta["sentences_per_second"] > 0
+        assert entry.meta["width"] == 16
         teacher.unload()
         del teacher, inputs
     assert most_alive() == 1

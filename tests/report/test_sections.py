@@ -122,7 +122,7 @@ def test_names_and_sentences_are_shown_as_they_are_in_markdown_and_on_the_page()
 
 def test_teachers():
     """What the learner keeps of each; searching a teacher is a line that is no teacher."""
-    about = {"width": 384, "parameters": 9, "sentences_per_second": 5.0}
+    about = {"width": 384, "parameters": 9, "speed": {"ratio": 0.5, "low": 0.4, "high": 0.6}}
     models = [
         {"model": "big", **about, "score": 80.0},
         {"model": "teachers-sed searching big", **dict.fromkeys(about), "score": 70.0, "searches": "big"},
@@ -135,7 +135,10 @@ def test_teachers():
 
 
 def test_a_run_marks_teachers_whose_code_may_run():
-    about, scores = {"width": 384, "parameters": 9, "sentences_per_second": 5.0}, scored(full_run())
+    about, scores = (
+        {"width": 384, "parameters": 9, "speed": {"ratio": 0.5, "low": 0.4, "high": 0.6}},
+        scored(full_run()),
+    )
     names = {"own": False, "foreign": True, "other": False, "also-foreign": True}
     run = run_of(scores)
     run.config.teachers = [TeacherConfig(path=name, trust_remote_code=trusted) for name, trusted in names.items()]

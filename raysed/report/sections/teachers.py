@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from raysed.plan.artefacts import SPEEDS
 from raysed.recipe import SED, TEACHERS
 from raysed.report.results import RunResults
 from raysed.report.scores import signed
 from raysed.report.section import Block, Section
 from raysed.score.ensemble import summary_lines
-from raysed.store.text import Table, number
+from raysed.store.text import Table, number, times
 
 _LEARNER = f"{TEACHERS}-{SED}"
-_UNKNOWN = {"width": None, "parameters": None, "sentences_per_second": None}
+_UNKNOWN: dict[str, Any] = {"width": None, "parameters": None, "speed": None}
 Models = Sequence[Mapping[str, Any]]
 """Teachers, the combined teachers, and last the exported model; see docs/files.md."""
 
@@ -24,9 +25,10 @@ def _teachers(run: RunResults) -> list[dict[str, Any]]:
     if not run.config.teachers:
         return []
     found: list[dict[str, Any]] = []
+    speeds = run.meta(SPEEDS)
     for index, teacher in enumerate(run.config.teachers):
         meta = run.meta(f"{TEACHERS}/embeddings/{index:02d}")
-        about = {key: meta.get(key) for key in _UNKNOWN}
+        about = {key: meta.get(key) for key in _UNKNOWN} | {"speed": speeds.get(f"teacher {index}")}
         if teacher.trust_remote_code:
             about["trust_remote_code"] = True
         found.append({"model": teacher.title, **about, "score": run.scores.average_of(TEACHERS, "member", index)})
@@ -35,7 +37,10 @@ def _teachers(run: RunResults) -> list[dict[str, Any]]:
         found.append({"model": "all teachers together", **_UNKNOWN, "score": score})
     model, loaded = run.choice.model, run.exported_model
     own = {"model": run.choice.title, "width": loaded.encoder.width, "parameters": loaded.parameters}
-    own |= {"sentences_per_second": run.speed, "score": run.scores.average_of(model.recipe, model.kind, model.index)}
+    own |= {
+        "speed": {"ratio": 1.0, "low": 1.0, "high": 1.0},
+        "score": run.scores.average_of(model.recipe, model.kind, model.index),
+    }
     # Learners that share their only teacher's space can search its vectors.
     teacher, documents = run.facts.shares_space_of, [model for model in run.models if model.recipe == TEACHERS]
     if teacher and documents:
@@ -60,7 +65,7 @@ def teachers_table(models: Models) -> Table:
         "model": lambda model: model["model"],
         "dimensions": lambda model: _count(model["width"]),
         "parameters": lambda model: _count(model["parameters"]),
-        "sentences/s": lambda model: _count(model["sentences_per_second"]),
+        "speed": lambda model: times(model["speed"]),
         "score": lambda model: number(model["score"]),
         "the exported model keeps": keeps,
     }
@@ -115,8 +120,9 @@ SECTIONS = [
         "Teachers",
         60,
         _teachers,
-        "How much of each teacher's score the exported model keeps, and the sizes and speeds (sentences per second in "
-        f"one process on this machine). In a row `{_LEARNER} searching …`, the learner embeds the queries and the "
+        "How much of each teacher's score the exported model keeps, and sizes and speeds. Speeds are multiples of "
+        'the exported model\'s, measured in turns in one process, with their range over five rounds; "-": unknown, or '
+        f"other programs disturbed them. In a row `{_LEARNER} searching …`, the learner embeds the queries and the "
         "teacher the documents; for graded pairs, each sentence takes the query's place once.",
         blocks=lambda models, run: _teacher_blocks(models),
     ),
