@@ -130,9 +130,9 @@ def _raylet(node: Any) -> int:
 class Job:
     """`jobs/ensemble_then_distill.py` in a process of its own, on a cluster."""
 
-    def __init__(self, directory: Path, address: str, location: str = "", **changes: Any):
+    def __init__(self, directory: Path, address: str, **changes: Any):
         self.run = directory / "run"
-        self._storage = Storage(location or str(directory), "run")
+        self._storage = Storage(str(directory), "run")
         self._log = directory / "job.log"
         config = directory / "config.yaml"
         blocks = {

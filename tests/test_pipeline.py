@@ -52,12 +52,14 @@ def run(storage: Path, said: list[str] | None = None, **changes) -> str | None:
 
 
 @pytest.fixture
-def finished(finished_run) -> Path:
-    return finished_run
+def copied(finished_run, tmp_path) -> Path:
+    """The finished run in a place of its own."""
+    subprocess.run(["cp", "-a", str(finished_run), str(tmp_path / "tiny")], check=True)
+    return tmp_path / "tiny"
 
 
-def test_the_report_has_every_row_and_says_it_is_complete(finished):
-    report = json.loads((finished / "report.json").read_text())
+def test_the_report_has_every_row_and_says_it_is_complete(finished_run):
+    report = json.loads((finished_run / "report.json").read_text())
     kinds = [(row["recipe"], row["kind"], row["layers"]) for row in report["rows"]]
     expected = {
         *((recipe, "base", 1) for recipe in ("base", "base-flow", "base-whiten")),
@@ -68,73 +70,68 @@ def test_the_report_has_every_row_and_says_it_is_complete(finished):
     assert kinds.count(("ct", "member", 1)) == 3
     assert report["status"] == "complete"
     assert report["rows"][0]["metrics"]["generated-test"]["pairs"] == 150
-    assert (finished / "report.md").read_text().startswith("# tiny")
+    assert (finished_run / "report.md").read_text().startswith("# tiny")
 
 
-def test_the_ensemble_is_scored_by_its_mean_embedding(finished):
+def test_the_ensemble_is_scored_by_its_mean_embedding(finished_run):
     """Recomputed from the members' checkpoints."""
-    report = json.loads((finished / "report.json").read_text())
+    report = json.loads((finished_run / "report.json").read_text())
     row = next(row for row in report["rows"] if row["kind"] == "ensemble")
     evaluation = tiny_evaluation()
     from raysed.model.pretrained import load_encoder
 
     _, tokenizer = load_encoder(EncoderConfig(**ONE_LAYER))
     tokens = tokenize(tokenizer, evaluation.sentences, 75)
-    members = [load_checkpoint(artefact(finished, f"ct/members/{i:02d}")) for i in range(3)]
+    members = [load_checkpoint(artefact(finished_run, f"ct/members/{i:02d}")) for i in range(3)]
     mean = np.mean([encode(member, tokens, (1,))[0] for member in members], axis=0)
     expected = evaluation.score(mean).metrics["generated-test"]["spearman"]
     assert row["metrics"]["generated-test"]["spearman"] == pytest.approx(expected, abs=0.02)
 
 
-def test_a_finished_run_has_nothing_to_do(finished, tmp_path):
-    subprocess.run(["cp", "-a", str(finished), str(tmp_path / "tiny")], check=True)
-    finished = tmp_path / "tiny"
-    before, said = manifest(finished), []
-    raysed.pipeline.run(load_config(finished / "config.yaml", [f"storage={tmp_path}"]), said.append)
-    assert said == [f"nothing to do: {finished} is complete, and no setting or input has changed"]
-    assert manifest(finished) == before
-    assert json.loads((finished / "status.json").read_text())["state"] == "complete"
+def test_a_finished_run_has_nothing_to_do(copied, tmp_path):
+    before, said = manifest(copied), []
+    raysed.pipeline.run(load_config(copied / "config.yaml", [f"storage={tmp_path}"]), said.append)
+    assert said == [f"nothing to do: {copied} is complete, and no setting or input has changed"]
+    assert manifest(copied) == before
+    assert json.loads((copied / "status.json").read_text())["state"] == "complete"
 
 
-def test_a_model_that_is_worse_than_words_is_refused_until_it_is_allowed(finished, tmp_path, monkeypatch, undone):
+def test_a_model_that_is_worse_than_words_is_refused_until_it_is_allowed(copied, tmp_path, monkeypatch, undone):
     """All else is there; the model of earlier settings is gone; and to allow it trains nothing again."""
-    subprocess.run(["cp", "-a", str(finished), str(tmp_path / "tiny")], check=True)
     fresh, said, again = {"recipes": ["ct-sed"]}, [], []
-    before = manifest(tmp_path / "tiny")
+    before = manifest(copied)
     refusal = run(tmp_path, said, **fresh, export={})
-    root = tmp_path / "tiny"
-    report = json.loads((root / "report.json").read_text())
+    report = json.loads((copied / "report.json").read_text())
     (tf_idf,) = [r["metrics"]["generated-dev"]["spearman"] for r in report["rows"] if r["recipe"] == "tf-idf"]
     assert said[-1] == f"\n{refusal}" and f"less than TF-IDF ({tf_idf:.1f}); to export" in refusal
     assert report["status"] == "complete" and report["refused"]["why"] == refusal and "exported" not in report
-    assert "No model is exported" in (root / "report.md").read_text() and not (root / "model").exists()
+    assert "No model is exported" in (copied / "report.md").read_text() and not (copied / "model").exists()
     assert run(tmp_path, again, **fresh, export={}) == refusal
-    assert again == [f"nothing to do: {root} is complete, and no setting or input has changed\n{refusal}"]
-    (tmp_path / "tiny.yaml").write_text((root / "config.yaml").read_text())
+    assert again == [f"nothing to do: {copied} is complete, and no setting or input has changed\n{refusal}"]
+    (tmp_path / "tiny.yaml").write_text((copied / "config.yaml").read_text())
     monkeypatch.setattr(sys, "argv", ["raysed", "run", "--config", str(tmp_path / "tiny.yaml")])
     assert cli.main() == 3
     described, code = describe(Storage(str(tmp_path), "tiny"))
     assert refusal in described and code == 0
     assert run(tmp_path, **fresh, export={"allow_worse": True}) is None
-    assert remade(before, manifest(root)) == {"model", "plots"} and (root / "model/modules.json").is_file()
+    assert remade(before, manifest(copied)) == {"model", "plots"} and (copied / "model/modules.json").is_file()
 
 
-def test_a_report_that_is_not_whole_is_written_again(finished, tmp_path):
+def test_a_report_that_is_not_whole_is_written_again(copied, tmp_path):
     files = ("report.html", "report.md", "report.json")
-    subprocess.run(["cp", "-a", str(finished), str(tmp_path / "tiny")], check=True)
-    storage, before = Storage(str(tmp_path), "tiny"), manifest(tmp_path / "tiny")
+    storage, before = Storage(str(tmp_path), "tiny"), manifest(copied)
     depends = storage.entry("plots").depends
     for file in files:
-        (tmp_path / "tiny" / file).rename(tmp_path / file)
+        (copied / file).rename(tmp_path / file)
         assert finished_report(storage, depends) is None
-        (tmp_path / file).rename(tmp_path / "tiny" / file)
+        (tmp_path / file).rename(copied / file)
     assert finished_report(storage, depends)
     report = json.loads((tmp_path / "tiny/report.json").read_text())
     (tmp_path / "tiny/report.json").write_text(json.dumps({**report, "run": "another"}))
     (tmp_path / "tiny/report.md").unlink()
-    config = load_config(finished / "config.yaml", [f"storage={tmp_path}"])
+    config = load_config(copied / "config.yaml", [f"storage={tmp_path}"])
     raysed.pipeline.run(config, lambda line: None)
-    assert remade(before, manifest(tmp_path / "tiny")) == {"model", "plots"}
+    assert remade(before, manifest(copied)) == {"model", "plots"}
     again = json.loads((tmp_path / "tiny/report.json").read_text())
     assert again["rows"] == report["rows"] and finished_report(storage, depends)
 
@@ -184,15 +181,14 @@ def test_a_run_under_autocast_is_refused(tmp_path):
         raysed.pipeline.run(make_config({"storage": str(tmp_path)}))
 
 
-def test_a_mistake_leaves_a_complete_run_as_it_is(finished, tmp_path):
+def test_a_mistake_leaves_a_complete_run_as_it_is(copied, tmp_path):
     """Found by the checks, and found with a look at the cluster, before anything was made."""
-    subprocess.run(["cp", "-a", str(finished), str(tmp_path / "tiny")], check=True)
     kept = ("status.json", "report.json", "report.md", "config.yaml")
-    before = {name: (tmp_path / "tiny" / name).read_text() for name in kept}
+    before = {name: (copied / name).read_text() for name in kept}
     for changes in ({"corpus": {"source": "no/such/file.txt"}}, {"sed": {**tiny_settings()["sed"], "workers": 77}}):
         with pytest.raises(UserError):
             run(tmp_path, **changes)
-        assert {name: (tmp_path / "tiny" / name).read_text() for name in kept} == before
+        assert {name: (copied / name).read_text() for name in kept} == before
 
 
 def test_a_mistake_leaves_a_new_run_with_nothing_but_its_state(tmp_path):
@@ -203,13 +199,12 @@ def test_a_mistake_leaves_a_new_run_with_nothing_but_its_state(tmp_path):
     assert status["state"] == "failed" and "no/such/file.txt" in status["error"]
 
 
-def test_a_changed_setting_remakes_what_depends_on_it(finished, tmp_path, caplog):
+def test_a_changed_setting_remakes_what_depends_on_it(copied, tmp_path, caplog):
     """Another learning rate of the learner: members and targets stay, and the log names the setting."""
-    subprocess.run(["cp", "-a", str(finished), str(tmp_path / "tiny")], check=True)
-    before = manifest(tmp_path / "tiny")
+    before = manifest(copied)
     with caplog.at_level("INFO", logger="raysed"):
         run(tmp_path, sed={**tiny_settings()["sed"], "learning_rate": 2e-3})
-    assert remade(before, manifest(tmp_path / "tiny")) == {
+    assert remade(before, manifest(copied)) == {
         "ct-sed/learners/00", "ct-sed/embeddings/00", "ct-sed/fidelity/00", "ct-sed-flow/calibrations/00",
         "model", "plots",
     }  # fmt: skip
@@ -219,22 +214,20 @@ def test_a_changed_setting_remakes_what_depends_on_it(finished, tmp_path, caplog
     assert not [note for note in notes if re.search("[0-9a-f]{16}", note)]
 
 
-def test_a_damaged_member_is_trained_again_and_comes_out_the_same(finished, tmp_path):
-    subprocess.run(["cp", "-a", str(finished), str(tmp_path / "tiny")], check=True)
-    copy = tmp_path / "tiny"
-    weights = artefact(copy, "ct/members/01") / "model.safetensors"
+def test_a_damaged_member_is_trained_again_and_comes_out_the_same(finished_run, copied, tmp_path):
+    weights = artefact(copied, "ct/members/01") / "model.safetensors"
     expected = digest(weights.parent)
     weights.write_bytes(weights.read_bytes()[:1000])
-    (copy / "report.json").unlink()  # as if the run had ended before it
-    before = manifest(copy)
+    (copied / "report.json").unlink()  # as if the run had ended before it
+    before = manifest(copied)
     run(tmp_path)
-    assert json.loads((copy / "report.json").read_text())["status"] == "complete"
-    assert digest(artefact(copy, "ct/members/01")) == expected
-    assert "ct/members/00" not in remade(before, manifest(copy))
-    assert digest(copy / "model") == digest(finished / "model")
+    assert json.loads((copied / "report.json").read_text())["status"] == "complete"
+    assert digest(artefact(copied, "ct/members/01")) == expected
+    assert "ct/members/00" not in remade(before, manifest(copied))
+    assert digest(copied / "model") == digest(finished_run / "model")
 
 
-def test_a_member_that_keeps_failing_is_left_out_down_to_min_members(finished, monkeypatch, tmp_path):
+def test_a_member_that_keeps_failing_is_left_out_down_to_min_members(copied, monkeypatch, tmp_path):
     members, save = {**tiny_settings()["members"], "max_retries": 1}, Checkpoints.save
 
     def failing(checkpoints, step, write):
@@ -243,7 +236,6 @@ def test_a_member_that_keeps_failing_is_left_out_down_to_min_members(finished, m
         save(checkpoints, step, write)
 
     monkeypatch.setattr(Checkpoints, "save", failing)
-    subprocess.run(["cp", "-a", str(finished), str(tmp_path / "tiny")], check=True)
     (tmp_path / "tiny/report.json").unlink()
     (tmp_path / "tiny/manifest/ct/members/01.json").unlink()
     with pytest.raises(RunFailed, match=r"only 2 of 3 members of ct .* 3 are needed .*ct/members/01: .*planted fault"):

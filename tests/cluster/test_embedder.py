@@ -22,7 +22,7 @@ PAGE = ROOT / "docs/ray.md"
 SENTENCES = ["A red car stops.", "The dog runs home.", "It rains."]
 
 
-def embed_as_on_the_page(tmp_path: Path, resources: str = "num_cpus=1") -> None:
+def embed_as_on_the_page(tmp_path: Path, resources: str) -> None:
     pq.write_table(pa.table({"sentence": SENTENCES}), tmp_path / "sentences.parquet")
     (example,) = re.findall(r"```python\n(import .*?)```", PAGE.read_text(), flags=re.DOTALL)
     for name in ("sentences.parquet", "embedded"):
@@ -31,11 +31,6 @@ def embed_as_on_the_page(tmp_path: Path, resources: str = "num_cpus=1") -> None:
     table = pq.read_table(tmp_path / "embedded").to_pydict()
     assert table["sentence"] == SENTENCES
     assert np.abs(np.array(table["embedding"]) - load_model("bundled:encoder", 1).embed(SENTENCES)).max() < 1e-5
-
-
-@pytest.mark.cluster
-def test_the_example_embeds_a_file_of_sentences(ray_cluster, tmp_path):
-    embed_as_on_the_page(tmp_path)
 
 
 def test_a_batch_keeps_its_columns_and_gets_another():
