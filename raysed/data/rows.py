@@ -17,7 +17,6 @@ import io
 import json
 import logging
 import re
-from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -49,11 +48,9 @@ _MAX_NUMBER = 1e30
 """Limit of absolute scores, far below where float64 squares overflow."""
 _SPLITS = {"train": ("train",), "dev": ("dev", "validation", "valid", "val", "trial"), "test": ("test",)}
 """Names of a split in a column `split`; SICK calls it `trial`."""
-_CELL = re.compile(r'"([^"]*(?:""[^"]*)*)"(?![^\t\n])|[^\t\n]*')
-_OPEN = re.compile(r'(?<![^\t])"[^"]*(?:""[^"]*)*\Z')
-"""A cell of tab-separated text, perhaps quoted, and a quotation mark that the text does not close."""
-_MOST_LINES = 1000
-"""In a quoted cell."""
+_QUOTED = re.compile(r'(?<![^\t\n])"([^"]*(?:""[^"]*)*)"(?![^\t\n])')
+"""A cell of tab-separated text in quotation marks."""
+_SAMPLE_LINES = 1000
 _Record = tuple[int, Sequence[Any] | None]
 """Number of a line or row, and its values by field."""
 
@@ -231,11 +228,8 @@ def column_names(file: File) -> list[str]:
     number, line = first_filled_line(file)
     if file.ending == ".jsonl":
         return list(_json_object(line, f"{file.name}, line {number}")) if line else []
-    cells = _tab_cells(line)
-    try:
-        return cells if len(cells) > 1 else next(csv.reader([line]), [])
-    except csv.Error:  # no header: an overlong cell, or a carriage return
-        return [line]
+    cells = _cells(line, "\t")
+    return cells if len(cells) > 1 else _cells(line, ",")
 
 
 def first_filled_line(file: File) -> tuple[int, str]:
@@ -278,11 +272,11 @@ def _text_records(file: File, lines: Iterator[tuple[int, str]], schema: Schema) 
         return
     lines, least, count = chain([(number, first)], lines), len(schema.bare), len(schema.bare)
     if separator == ",":
-        cells = _comma_separated(file.name, lines, number)
+        cells = _quoted(file.name, lines, number, ",")
     elif schema.blanks and not separator:
         cells = ((number, line.split()) for number, line in lines)
     else:
-        cells = _tab_separated(lines, len(_tab_cells(first)) if separator else count)
+        cells = _tab_separated(file.name, lines, first.count("\t") + 1 if separator else count)
     if separator:
         _, header = next(cells)
         columns = schema.columns(header, f"{file.name}, line {number}")
@@ -307,11 +301,8 @@ def _separator(file: File, schema: Schema, first: str, number: int) -> str | Non
     """Return the separator in the header; None if the first line is data."""
     if file.ending == ".txt" and schema.bare and not schema.loose:
         return None
-    try:
-        by_comma = next(csv.reader([first], strict=True), [])
-    except csv.Error:
-        by_comma = []
-    is_tabbed, is_commaed = schema.find(_tab_cells(first)), schema.find(by_comma)
+    by_comma = _cells(first, ",")
+    is_tabbed, is_commaed = schema.find(_cells(first, "\t")), schema.find(by_comma)
     is_known = is_tabbed or is_commaed or schema.loose or len(by_comma) > 1
     if not is_known and (first.count(";") > 1 or schema.find(first.split(";"))):
         raise UserError(
@@ -323,70 +314,47 @@ def _separator(file: File, schema: Schema, first: str, number: int) -> str | Non
     return None if schema.loose and not is_tabbed else "\t"
 
 
-def _tab_cells(text: str, count: int = 0, is_quoted: bool = True) -> list[str]:
-    r"""Return the cells of a row, `count` if possible, without the quotation marks of a spreadsheet or pandas.
+def _cells(line: str, separator: str) -> list[str]:
+    """Return a header's cells, or the whole line if it can be no header: an overlong cell, or a carriage return."""
+    try:
+        return next(csv.reader([line], delimiter=separator, strict=True), [])
+    except csv.Error:
+        return [line]
 
-    A cell that only begins with a quotation mark is read as it stands. So is a whole quotation, unless `is_quoted`; in
-    a single column, too.
 
-    >>> _tab_cells('"a ""b"" c"\t"Go on.\t"d\te"'), _tab_cells('"Yes."')
-    (['a "b" c', '"Go on.', 'd\te'], ['"Yes."'])
+def _tab_separated(name: str, lines: Iterator[tuple[int, str]], count: int) -> Iterator[tuple[int, list[str]]]:
+    """Yield each row's first line and its cells, `count` as a rule.
+
+    The 1,000 lines from the first quotation mark on decide: if such marks are only around whole cells, a spreadsheet or
+    pandas put them there. Else they are text, as in STS, where one sentence may begin and a later one end with a mark.
+    So they are in a single column in which no cell needs them.
     """
-    cells = text.split("\t")
-    if '"' not in text:
-        return cells
-    if len(cells) != count or "\n" in text:
-        cells = [match[0] for match in _cells(text)]
-    is_quoted &= len(cells) > 1
-    for place, cell in enumerate(cells):
-        quoted = match[1] if (match := _CELL.fullmatch(cell)) else None
-        if quoted is not None and (is_quoted or re.search(r'["\n\t]', quoted)):
-            cells[place] = quoted.replace('""', '"')
-    return cells
+    for number, line in lines:
+        if '"' in line:
+            break
+        yield number, line.split("\t") if line.strip() else []
+    else:
+        return
+    ahead = [(number, line), *islice(lines, _SAMPLE_LINES - 1)]
+    parts = [line for _, line in ahead]
+    if count == 1 or any(line.count("\t") != count - 1 for line in parts if line.strip()):  # not each line is a row
+        parts = ["\n".join(parts)]
+        parts[0] += '"' * (len(ahead) == _SAMPLE_LINES and parts[0].count('"') % 2)  # of a cell that goes on
+    lines, is_text = chain(ahead, lines), any('"' in _QUOTED.sub("", part) for part in parts)
+    if count == 1:  # nothing in "Yes." needs marks
+        is_text |= not any(re.search(r'["\t\n]', cell) for cell in _QUOTED.findall(parts[0]))
+    if is_text:
+        yield from ((number, line.split("\t") if line.strip() else []) for number, line in lines)
+    else:
+        yield from _quoted(name, lines, number, "\t")
 
 
-def _cells(text: str) -> Iterator[re.Match]:
-    at = 0
-    while at <= len(text):
-        match = _CELL.match(text, at)
-        yield match
-        at = match.end() + 1
-
-
-def _tab_separated(lines: Iterator[tuple[int, str]], count: int) -> Iterator[tuple[int, list[str]]]:
-    """Yield each row's first line and cells. Lines are joined within quotation marks, if that gives `count` cells.
-
-    Lines that are rows by themselves are not joined: one sentence may begin and a later one end with such a mark. Whole
-    quotations keep their marks if the first lines have such marks inside of cells: then they are text, as in STS.
-    """
-    ahead: deque[tuple[int, str]] = deque()
-    size = 0
-    while size < _BLOCK_BYTES and (line := next(lines, None)):
-        ahead.append(line)
-        size += len(line[1])
-    is_quoted = not any(match[1] is None and '"' in match[0] for match in _cells("\n".join(text for _, text in ahead)))
-    for number, text in iter(lambda: ahead.popleft() if ahead else next(lines, None), None):
-        joined, taken = [text], []
-        opened = _OPEN.search(text)
-        while opened and len(taken) < _MOST_LINES and (line := ahead.popleft() if ahead else next(lines, None)):
-            taken.append(line)
-            joined.append(line[1])
-            if '"' in line[1] and not _OPEN.match(whole := "\n".join(joined), opened.start()):
-                is_closed = _CELL.match(whole, opened.start())[1] is not None
-                opened = _OPEN.search(whole) if is_closed else None  # of another cell
-        cells = _tab_cells("\n".join(joined), count, is_quoted)
-        if taken and (
-            len(cells) != count or (count > 1 and all(len(_tab_cells(line, count)) == count for line in joined))
-        ):
-            ahead.extendleft(reversed(taken))
-            cells = _tab_cells(text, count, is_quoted)
-        yield number, cells if text.strip() else []
-
-
-def _comma_separated(name: str, lines: Iterator[tuple[int, str]], number: int) -> Iterator[tuple[int, list[str]]]:
+def _quoted(
+    name: str, lines: Iterator[tuple[int, str]], number: int, separator: str
+) -> Iterator[tuple[int, list[str]]]:
     """Yield each row's first line (counted from `number`) and cells."""
     csv.field_size_limit(_MAX_LINE_BYTES)
-    reader, start = csv.reader((f"{line}\n" for _, line in lines), strict=True), number
+    reader, start = csv.reader((f"{line}\n" for _, line in lines), delimiter=separator, strict=True), number
     try:
         for row in reader:
             yield start, row
