@@ -125,7 +125,7 @@ class Files:
     def sizes_below(self, name: str) -> dict[str, int]:
         """Return the size in bytes of every file below `name`, by path below the root; temporary files are left out."""
         if self.is_local:
-            sizes = _persistently(lambda: dict(local_sizes(self.path(name))), self.root)
+            sizes = _persistently(lambda: dict(_local_sizes(self.path(name))), self.root)
         else:
             infos = self._info(pafs.FileSelector(self.path(name), recursive=True, allow_not_found=True))
             sizes = {info.path: info.size for info in infos if info.type == pafs.FileType.File}
@@ -193,26 +193,13 @@ def connect(uri: str) -> tuple[pafs.FileSystem, str]:
     return answer(lambda: pafs.FileSystem.from_uri(uri), public(uri))
 
 
-def local_sizes(directory: str) -> Iterator[tuple[str, int]]:
-    """Yield the files below a local directory and their bytes. Follow links, except to a directory that they are in."""
-    for place, folders, names in os.walk(directory, onerror=_raise, followlinks=True):
-        folders[:] = [name for name in folders if not _leads_up(os.path.join(place, name))]
+def _local_sizes(directory: str) -> Iterator[tuple[str, int]]:
+    """Yield the files below a local directory and their bytes. Follow no links to directories: they may form loops."""
+    for place, _, names in os.walk(directory, onerror=_raise):
         for path in (os.path.join(place, name) for name in names):
             with suppress(*_MISSING):
                 if os.path.isfile(path):
                     yield path, os.path.getsize(path)
-
-
-def refuse_loops(directory: str) -> None:
-    """Raise UserError for a link to a directory that it is in: pyarrow would follow it again and again."""
-    for place, folders, _ in os.walk(directory, followlinks=True):
-        for path in (os.path.join(place, name) for name in folders):
-            if _leads_up(path):
-                raise UserError(f"{path} is a link to a directory that it is in; remove it")
-
-
-def _leads_up(path: str) -> bool:
-    return os.path.islink(path) and os.path.realpath(path) in map(os.path.realpath, Path(path).parents)
 
 
 def _raise(error: OSError) -> None:
@@ -270,7 +257,7 @@ class Watched:
         except (OSError, ValueError) as error:  # such as a UserError if it does not exist
             raise UserError(f"{self.what} can no longer be read ({first_line(error)}); start the run again") from None
         # This machine has not read a hub model without a commit.
-        is_unread = isinstance(now, dict) and now == {**self.known, "commit": None}
+        is_unread = isinstance(now, dict) and now.get("commit", now) is None
         if now != self.known and not is_unread:
             raise UserError(f"{self.what} changed while the run was using it; start the run again")
 
@@ -353,8 +340,8 @@ def _replace(path: str, write: Callable[[str], Any]) -> None:
 def _fsync(path: str | Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        with if_supported("flush directories: a power cut may lose the newest files, which are made again"):
-            os.fsync(descriptor)
+        what = "flush directories: a power cut may lose the newest files, which are made again"
+        if_supported(what, os.fsync, descriptor)
     finally:
         os.close(descriptor)
 

@@ -4,10 +4,8 @@ import errno
 import fcntl
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NoAnswer
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from concurrent.futures import Future, wait
 from functools import cache
 from typing import Any, TypeVar
 
@@ -32,13 +30,11 @@ def answer(access: Callable[[], _Result], where: str) -> _Result:
             future.set_exception(error)
 
     threading.Thread(target=ask, name=_TITLE, daemon=True).start()
-    with suppress(NoAnswer):
-        return future.result(_SILENT_S)
-    log.warning("waiting for %s, up to %g s", where, _ANSWER_S)
-    try:
-        return future.result(_ANSWER_S - _SILENT_S)
-    except NoAnswer:
-        raise TimeoutError(f"it does not answer within {_ANSWER_S:g} s") from None
+    if not wait([future], _SILENT_S).done:
+        log.warning("waiting for %s, up to %g s", where, _ANSWER_S)
+    if not wait([future], _ANSWER_S - _SILENT_S).done:
+        raise TimeoutError(f"it does not answer within {_ANSWER_S:g} s")
+    return future.result()
 
 
 def are_unanswered() -> bool:
@@ -48,15 +44,13 @@ def are_unanswered() -> bool:
 
 def lock(file: Any, how: int) -> None:
     """Lock an open file as `fcntl.flock` does; a warning where there are no locks."""
-    with if_supported("lock files: start no run twice at a time"):
-        fcntl.flock(file, how)
+    if_supported("lock files: start no run twice at a time", fcntl.flock, file, how)
 
 
-@contextmanager
-def if_supported(what: str) -> Iterator[None]:
-    """Warn once if a file system does not have a call."""
+def if_supported(what: str, call: Callable[..., Any], *arguments: Any) -> None:
+    """Call a function of the system; warn once if a file system does not have it."""
     try:
-        yield
+        call(*arguments)
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise

@@ -177,7 +177,7 @@ LOOPS: dict[str, Callable[[Storage], object]] = {
 
 @pytest.mark.parametrize("look", LOOPS.values(), ids=LOOPS)
 def test_links_that_form_a_loop_end(storage, tmp_path, monkeypatch, look):
-    """Two links upwards are 2 ** 40 paths. What is behind a link elsewhere counts."""
+    """Two links upwards are 2 ** 40 paths. What is behind a link elsewhere may be on another disk."""
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
     storage.commit("corpus", lambda path: (path / "a").write_text("x"), {})
     (tmp_path / "other").mkdir()
@@ -190,5 +190,5 @@ def test_links_that_form_a_loop_end(storage, tmp_path, monkeypatch, look):
     Path(storage.uri("elsewhere")).symlink_to(tmp_path / "other")
     look(storage)
     storage.plain.delete(".claim.json")
-    assert storage.free_bytes() == before + 1000
+    assert storage.free_bytes() == before
     assert storage.names() == ["corpus"]
