@@ -248,22 +248,20 @@ def check_start(config: EncoderConfig) -> None:
     encoder, tokenizer = load_encoder(config)
     if not config.is_cut:
         return
-    problem, table = "it gives other vectors", tokenize(tokenizer, SAMPLE_TEXTS, 16)
+    table, problem = tokenize(tokenizer, SAMPLE_TEXTS, 16), ""
     with TemporaryDirectory() as place, _warnings_off():
         try:
             save_encoder(encoder, tokenizer, Path(place))
             again = load_checkpoint(Path(place), config.trust_remote_code)
+            if again.state_dict().keys() != encoder.state_dict().keys():
+                problem = "it has other weights"
+            elif not np.allclose(*(encode(model, table)[0] for model in (encoder, again)), atol=1e-5):
+                problem = "it gives other vectors"
         except LOAD_ERRORS as error:
             problem = load_problem(error).replace(repr(place), "it")
-        else:
-            vectors = [encode(model, table)[0] for model in (encoder, again)]
-            if np.allclose(*vectors, atol=1e-5) and again.state_dict().keys() == encoder.state_dict().keys():
-                return
-    raise UserError(
-        f"the layers of {config.path!r} cannot be cut like this: saved and loaded again, {problem}; keep its first "
-        "layers, or all",
-        setting="encoder.path",
-    )
+    if problem:
+        problem = f"the layers of {config.path!r} cannot be cut like this: saved and loaded again, {problem}"
+        raise UserError(f"{problem}; keep its first layers, or all", setting="encoder.path")
 
 
 def describe_layers(found: PretrainedConfig, kept: Sequence[int]) -> None:

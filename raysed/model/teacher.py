@@ -93,7 +93,7 @@ class Teacher(ABC):
     def _digest(self, files: Iterable[Path]) -> str:
         """Return a digest of files, prompts and settings, except `path` and `name`."""
         digests = {str(path.relative_to(self._directory)): digest_of(path) for path in files}
-        digests |= other_code(self._directory) if self.config.trust_remote_code else {}
+        digests |= other_code(self._directory, self.config.trust_remote_code)
         untracked = {"path", "name", "query_prompt", "document_prompt"}
         untracked |= set() if self.config.trust_remote_code else {"trust_remote_code"}
         settings = self.config.model_dump(mode="json", exclude=untracked)

@@ -29,26 +29,24 @@ def model_identity(config: EncoderConfig) -> dict[str, Any]:
     if not path.is_dir():
         options = {key: value for key, value in config.model_kwargs.items() if key in ("cache_dir", "revision")}
         found = try_to_load_from_cache(config.path, "config.json", **options)
-        commit = None
-        if isinstance(found, str):
-            code = other_code(Path(found).parent) if config.trust_remote_code else {}
-            commit = " ".join([Path(found).parent.name, *code.values()])
-        return {"id": config.path, "commit": commit}
+        if not isinstance(found, str):
+            return {"id": config.path, "commit": None}
+        code = other_code(Path(found).parent, config.trust_remote_code)
+        return {"id": config.path, "commit": Path(found).parent.name} | ({"code": stable_hash(code)} if code else {})
     files = [p for p in visible(path) if p.suffix in MODEL_FILES | {".py"}]
     digests = {file.name: digest_of(file) for file in files if file.is_file()}
-    return {"files": stable_hash(digests | (other_code(path) if config.trust_remote_code else {}))}
+    return {"files": stable_hash(digests | other_code(path, config.trust_remote_code))}
 
 
-def other_code(directory: Path) -> dict[str, str]:
-    """Return digests of the code that a trusted model takes from other repositories, by repository; download it."""
-    named = [file for file in files_of_model(directory, ".json".__eq__) if re.search("config|modules", file.name)]
-    text = "\n".join(file.read_text("utf-8") for file in named)
-    names = sorted({*_OTHER_REPOSITORY.findall(text)})
-    folders = {name: model_directory(name, f"code of {name}", True, only_code=True) for name in names}
-    return {
-        name: stable_hash({str(file.relative_to(folder)): digest_of(file) for file in visible(folder, "**/*.py")})
-        for name, folder in folders.items()
-    }
+def other_code(directory: Path, trust_remote_code: bool) -> dict[str, str]:
+    """Return digests of the code that a trusted model takes from other repositories; download it."""
+    found: dict[str, str] = {}
+    for settings in files_of_model(directory, ".json".__eq__) if trust_remote_code else ():
+        is_named = re.search("config|modules", settings.name)
+        for name in _OTHER_REPOSITORY.findall(settings.read_text("utf-8")) if is_named else ():
+            folder = model_directory(name, f"code of {name}", True, only_code=True)
+            found |= {f"{name}/{file.relative_to(folder)}": digest_of(file) for file in visible(folder, "**/*.py")}
+    return found
 
 
 def encoder_path(config: EncoderConfig) -> str:

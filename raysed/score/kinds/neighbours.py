@@ -36,8 +36,7 @@ class Neighbours(LabelledTask):
     @cached_property
     def _equal_N(self) -> np.ndarray:
         """A number for each text that its equals share, int64 [N]."""
-        numbers: dict[tuple[str, ...], int] = {}
-        return np.array([numbers.setdefault(key_of([text]), len(numbers)) for text in self.texts])
+        return np.unique([key for text in self.texts for key in key_of([text])], return_inverse=True)[1]
 
     def outcome(self, x_UD: np.ndarray) -> np.ndarray:
         """Return the predicted class of every text, int64 [N]."""
@@ -59,8 +58,8 @@ class Neighbours(LabelledTask):
             near_BK = np.argsort(-cosine_BN, axis=1, kind="stable")[:, :_NEIGHBOURS]
             votes_BC = np.zeros((len(cosine_BN), len(self.classes)))
             for rank, weight in enumerate(weight_K[: near_BK.shape[1]]):
-                is_other_B = np.isfinite(cosine_BN[rows_B, near_BK[:, rank]])
-                votes_BC[rows_B, self.labels[near_BK[:, rank]]] += weight * is_other_B
+                near_B = near_BK[:, rank]
+                votes_BC[rows_B, self.labels[near_B]] += weight * np.isfinite(cosine_BN[rows_B, near_B])
             predicted.append(votes_BC.argmax(1))
         return np.concatenate(predicted)
 
