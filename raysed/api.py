@@ -25,6 +25,7 @@ from raysed.config import (
     find_config,
     load_config,
     make_config,
+    with_text_paths,
 )
 from raysed.config_text import merge
 from raysed.errors import UserError
@@ -319,10 +320,8 @@ def distillation(*arguments: Any, **named: Any) -> Config:
 
     bound = signature(distill).bind(*arguments, **named)
     bound.apply_defaults()
-    options = SimpleNamespace(**bound.arguments)
-    for name, value in bound.arguments.items():
-        if isinstance(value, str) and not value:
-            raise UserError("it is empty; leave it out, or name something", setting=name)
+    named_paths = {name: bound.arguments[name] for name in ("teachers", "learner", "storage", "settings")}
+    options = SimpleNamespace(**bound.arguments | with_text_paths(named_paths))
     if not isinstance(options.settings, Mapping | None):
         raise UserError("it must be a mapping, such as {'sed': {'epochs': 2}}", setting="settings")
     defaults, has_dev, own = load_config(find_config("distill")), options.dev is not None, options.settings or {}
@@ -369,7 +368,7 @@ def _learner(
     """Return the settings `encoder` of the model to train."""
     from raysed.model.teacher import default_learner
 
-    encoder: dict[str, Any] = {"path": path} if path else default_learner(teachers)
+    encoder: dict[str, Any] = default_learner(teachers) if path is None else {"path": path}
     if static and keep_layers is not None:
         raise UserError("keep_layers is for transformers, but static trains one vector per token; use only one of them")
     if static:
@@ -474,7 +473,7 @@ def _as_list(teachers: Any) -> list[Any]:
 def _sources(dev: Any, tasks: Any, directory: str) -> dict[str, str]:
     """Return the sources of the tasks, and of the dev task if any, by name."""
     from raysed.data.given import is_path, is_row, source_of
-    from raysed.score.tasks import task_name
+    from raysed.score.tasks import has_splits, task_name
 
     given: list[tuple[str, Any, bool]] = [] if dev is None else [("dev", dev, False)]
     if isinstance(tasks, Mapping):
@@ -484,8 +483,8 @@ def _sources(dev: Any, tasks: Any, directory: str) -> dict[str, str]:
         listed = [tasks] if is_one else list(tasks)
         listed = [listed] if listed and is_row(listed[0]) else listed
         for place, task in enumerate(listed, 1):
-            # The dev task is not reported a second time as another task.
-            if not (is_path(task) and is_path(dev) and Path(task) == Path(dev)):
+            # The dev task is not reported a second time as another task, unless that has other rows.
+            if not (is_path(task) and is_path(dev) and Path(task) == Path(dev)) or has_splits(os.fspath(task)):
                 given.append((f"task-{place}", task, False))
     found: dict[str, str] = {}
     for name, task, is_named in given:

@@ -32,7 +32,7 @@ from pydantic_core import PydanticCustomError
 from raysed.config_text import SECRET, apply_override, dump, explain, read_settings
 from raysed.errors import UserError
 from raysed.registry import stages, stages_of_pairs
-from raysed.uris import names_secret, secret_in
+from raysed.uris import secret_in
 
 Layers = int | Literal["first_last"]
 Precision = Literal["auto", "fp32", "bf16"]
@@ -65,10 +65,18 @@ def source_mark(words: Callable[[], Iterable[str]] = tuple) -> AfterValidator:
     """Mark a setting that names files, a model or a data set; `words`, alone or before a colon, are no sources."""
 
     def replaced(source: str, info: ValidationInfo) -> str:
-        is_source = info.context and source and source.partition(":")[0] not in words()
+        not_empty(source)
+        is_source = info.context and source.partition(":")[0] not in words()
         return info.context(info.field_name, source) if is_source else source
 
     return AfterValidator(replaced)
+
+
+def not_empty(name: str) -> str:
+    """Reject an empty name, which would silently stand for a default or the current directory."""
+    if not name:
+        raise PydanticCustomError("empty", "it is empty; leave it out, or name something")
+    return name
 
 
 Source = Annotated[str, source_mark()]
@@ -201,11 +209,7 @@ class EncoderConfig(Block):
     @field_validator("model_kwargs")
     @classmethod
     def _only_known_options(cls, options: dict[str, Any]) -> dict[str, Any]:
-        names = re.findall(r'"([^"]*)": ', json.dumps(options, default=str))  # at any depth
-        if secret := next(filter(names_secret, names), None):
-            problem = f"{secret} may hold a secret; remove it, because settings are written into the run directory"
-            raise PydanticCustomError(SECRET, f"{problem}; the hub's own tools find credentials in the environment")
-        if unknown := sorted(options.keys() - _MODEL_KWARGS):
+        if unknown := sorted(options.keys() - _MODEL_KWARGS):  # which may be a secret
             raise PydanticCustomError(SECRET, f"{unknown[0]} cannot be set; use {', '.join(sorted(_MODEL_KWARGS))}")
         return options
 
@@ -603,7 +607,7 @@ class _Common(Block):
 
     run: Annotated[str, NO_EFFECT] = Field("quickstart", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
     """Name of the run and its directory: letters, digits, `.`, `_`, `-`."""
-    storage: Annotated[str, NO_EFFECT] = "runs"
+    storage: Annotated[str, NO_EFFECT, AfterValidator(not_empty)] = "runs"
     """Directory or URI (`s3://…`, `gs://…`) that all machines reach. Credentials come from the environment; URIs with a
     password, key or token are refused everywhere."""
     seed: int = Field(0, ge=0)
@@ -677,9 +681,18 @@ def make_config(data: Mapping[str, Any]) -> "Config":
         kinds = "a mapping of settings, the path of a YAML file, or the name of a config"
         raise UserError(f"a config is {kinds}, not of type {type(data).__name__}")
     try:
-        return _config().model_validate(data)
+        return _config().model_validate(with_text_paths(data))
     except ValidationError as error:
         raise UserError(explain(error, data, _config())) from None
+
+
+def with_text_paths(given: Any) -> Any:
+    """Return what a user passed with every `os.PathLike` as text, also in lists, tuples and mappings."""
+    if isinstance(given, Mapping):
+        return {key: with_text_paths(value) for key, value in given.items()}
+    if isinstance(given, list | tuple):
+        return [with_text_paths(value) for value in given]
+    return os.fspath(given) if isinstance(given, os.PathLike) else given
 
 
 def dump_config(config: "Config") -> str:

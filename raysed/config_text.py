@@ -15,11 +15,13 @@ SECRET = "secret"
 """Kind of error whose message must not repeat the value."""
 _LONGEST_TEXT, _MOST_VALUES, _DEEPEST = 200_000, 100_000, 30
 _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
-_NUMBERS = {
-    _INT: r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
-    _FLOAT: r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
-}
-"""Of YAML 1.2. PyYAML has those of YAML 1.1, for which 010 is 8 and 1:30 is 90."""
+_NUMBERS = [
+    (_INT, re.compile(r"([-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)\Z")),
+    (_FLOAT, re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")),
+    (_FLOAT, re.compile(r"([-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z")),
+]
+_RESOLVERS = yaml.SafeLoader.yaml_implicit_resolvers | dict.fromkeys("-+.0123456789", _NUMBERS)
+"""Numbers of YAML 1.2. PyYAML has those of YAML 1.1, for which 010 is 8 and 1:30 is 90, and dates."""
 BASED_ON = "based_on"
 """Key that names another config file, whose settings this file overrides."""
 
@@ -78,6 +80,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 class _Loader(yaml.SafeLoader):
     """Refuses repeated keys, and text so deep or repetitive that reading it would never end."""
 
+    yaml_implicit_resolvers = _RESOLVERS
+
     def __init__(self, text: str):
         super().__init__(text)
         self._depth = 0
@@ -116,17 +120,9 @@ class _Loader(yaml.SafeLoader):
 class _Dumper(yaml.SafeDumper):
     """Puts text that `_Loader` would read as a number in quotation marks."""
 
-
-def _resolve_numbers(kind: Any) -> None:
-    for first, resolvers in kind.yaml_implicit_resolvers.items():
-        kept = [each for each in resolvers if each[0] not in (_INT, _FLOAT)]
-        kind.yaml_implicit_resolvers = {**kind.yaml_implicit_resolvers, first: kept}
-    for tag, pattern in _NUMBERS.items():
-        kind.add_implicit_resolver(tag, re.compile(rf"(?:{pattern})\Z"), list("-+.0123456789"))
+    yaml_implicit_resolvers = _RESOLVERS
 
 
-_resolve_numbers(_Loader)
-_resolve_numbers(_Dumper)
 _Loader.add_constructor(_INT, lambda _, node: int(node.value, 0 if node.value[:2] in ("0o", "0x") else 10))
 
 

@@ -262,13 +262,37 @@ def test_evaluate_takes_objects():
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [
+        {"learner": "A", "keep_layers": 2},  # a number spreads the layers of a teacher
+        {"storage": "x"},
+        {"dev": "d.tsv", "tasks": ["t.tsv", "d.tsv"]},
+        {"queries": "q.txt"},
+        {"settings": {"sts": {"train": ["p.tsv"]}, "teachers": [{"path": "A"}, {"path": "B"}], "storage": "y"}},
+    ],
+)
+def test_paths_are_objects_or_text(distillation, tmp_path, arguments):
+    def as_objects(given):
+        if isinstance(given, dict):
+            return {name: as_objects(value) for name, value in given.items()}
+        if isinstance(given, list):
+            return [as_objects(value) for value in given]
+        return Path(given) if isinstance(given, str) else given
+
+    for name in ("d.tsv", "t.tsv"):
+        (tmp_path / name).write_text("a\tb\t1\n")
+    expected = distillation(["A"], ["c.txt"], **arguments)
+    assert distillation([Path("A")], [Path("c.txt")], **as_objects(arguments)) == expected
+
+
+@pytest.mark.parametrize(
     ("call", "said"),
     [
         (lambda: raysed.distill("A", "c.txt", settings="abc"), "settings: it must be a mapping"),
         (lambda: raysed.distill("A", "c.txt", "A", keep_layers=1.5), "setting encoder.keep_layers: .*1.5"),
-        (lambda: raysed.distill("A", "c.txt", learner=""), "learner: it is empty"),
-        (lambda: raysed.distill("A", "c.txt", storage=""), "storage: it is empty"),
-        (lambda: raysed.distill("", "c.txt"), "teachers: it is empty"),
+        (lambda: raysed.distill("A", "c.txt", learner=""), "setting encoder.path: it is empty"),
+        (lambda: raysed.distill("A", "c.txt", storage=""), "setting storage: it is empty"),
+        (lambda: raysed.distill("", "c.txt", "B"), "setting teachers.0.path: it is empty"),
         (lambda: raysed.check(5), "a config is a mapping of settings, .* not of type int"),
         (lambda: raysed.check({"ct": {"steps": "x"}}), "setting ct.steps: "),
         (lambda: raysed.check("no-such"), "--config no-such: there is no file"),

@@ -236,7 +236,7 @@ def _draw(chunks: Iterator[tuple[np.ndarray, list[str]]], count: int, report: Co
 def find_sources(config: CorpusConfig) -> list[Source]:
     """Return `corpus.source` as files (sorted within a directory) and hub datasets."""
     items = [config.source] if isinstance(config.source, str) else config.source
-    if not items or "" in items:
+    if not items:
         raise UserError(
             f"it is empty; name a file, a directory, a hub dataset or {BUNDLED}", setting=_SENTENCES.setting
         )

@@ -48,6 +48,8 @@ _MAX_NUMBER = 1e30
 """Limit of absolute scores, far below where float64 squares overflow."""
 _SPLITS = {"train": ("train",), "dev": ("dev", "validation", "valid", "val", "trial"), "test": ("test",)}
 """Names of a split in a column `split`; SICK calls it `trial`."""
+_HUB_SPLITS = {"dev": "|".join((*_SPLITS["dev"], "test"))}
+"""The first that a hub dataset has counts."""
 _QUOTED = re.compile(r'(?<![^\t\n])"([^"]*(?:""[^"]*)*)"(?![^\t\n])')
 """A cell of tab-separated text in quotation marks."""
 _SAMPLE_LINES = 1000
@@ -148,26 +150,24 @@ def read_source(config: PairSource | TaskConfig, schema: Schema, split: str = "t
     """Read a file or hub dataset; only the rows of `config.split`, if set.
 
     Else `split` (`train`, `dev` or `test`) tells the rows of a file with a column `split`. If it has no such rows, all
-    count; a note says which do. Of a hub dataset, the dev task is the split `test`, too.
+    count; a note says which do. Of a hub dataset, the dev task is the split `dev` or `validation`, else `test`, too.
     """
-    hub = Hub(config.source, config.config_name, config.split or {"dev": "test"}.get(split, split))
+    hub = Hub(config.source, config.config_name, config.split or _HUB_SPLITS.get(split, split))
     (source,) = find(config.source, schema.setting, schema.kind, hub)
     is_subset = any("split" in names for choices in schema.wanted.values() for names in choices)
     if source is hub or (is_subset and config.split is None):
         return read(source, schema)
     table = read(source, replace(schema, optional={**schema.optional, "split": "split"}))
     splits = table.columns["split"]
-    has_splits = any(value is not None for value in splits)
-    if len(table) and config.split and not has_splits:
-        raise UserError(f"{schema.setting}: {source.name} has no column split; remove split: {config.split}")
+    known = ", ".join(sorted({repr(value) for value in splits if value is not None}))
     names = splits if config.split else [str(value).strip().lower() for value in splits]
     wanted = (config.split,) if config.split else _SPLITS.get(split, (split,))
     places = [place for place, name in enumerate(names) if name in wanted]
     if not places and config.split:
-        known = ", ".join(sorted({repr(value) for value in splits})) or "none"
-        problem = f"{source.name} has no rows of the split {config.split!r}; its splits are {known}"
+        known = f"it has {known}" if known else f"it has no such column; remove split: {config.split}"
+        problem = f"no row of {source.name} has {config.split!r} in the column split; {known}"
         raise UserError(problem, setting=schema.setting)
-    if has_splits and not config.split:
+    if known and not config.split:
         found = f"its {len(places):,} rows {' or '.join(wanted)} of {len(table):,} are read"
         found = found if places else f"none of its {len(table):,} rows is {' or '.join(wanted)}, so all are read"
         log.info("%s: %s has a column split; %s", schema.setting, source.name, found)
@@ -192,18 +192,14 @@ def rows(source: File | Hub, schema: Schema) -> Iterator[Rows]:
     for numbers, values in _in_blocks(records(source, schema)):
         columns = dict(zip(schema.fields, map(list, zip(*values))))
         block = Rows(source.name, "line" if is_text else "row", numbers, columns)
-        for place, name in product(range(len(block)), schema.text):
-            value = columns[name][place]
-            if not isinstance(value, str | None):
+        for place, name in product(range(len(block)), schema.fields):
+            value, is_text = columns[name][place], name in schema.text
+            if not isinstance(value, str | None) and (is_text or isinstance(value, Collection)):
+                needed = "a sentence must be text" if is_text else f"{name} must be one value per text"
                 kind = type(value).__name__
-                raise UserError(f"{block.where(place)}: a sentence must be text, not of type {kind}{schema.remedy}")
-            if value and (problem := half_character_in(value)):
+                raise UserError(f"{block.where(place)}: {needed}, not of type {kind}{schema.remedy}")
+            if is_text and value and (problem := half_character_in(value)):
                 raise UserError(f"{block.where(place)}: {problem}")
-        for name, place in product((name for name in schema.fields if name not in schema.text), range(len(block))):
-            value = columns[name][place]
-            if isinstance(value, Collection) and not isinstance(value, str | bytes):
-                problem = f"{name} must be one value per text, not of type {type(value).__name__}"
-                raise UserError(f"{block.where(place)}: {problem}{schema.remedy}")
         yield block
 
 
@@ -458,7 +454,11 @@ def _read_hub(source: Hub, schema: Schema) -> Iterator[_Record]:
         import datasets  # heavy, and needed only here
 
         options = {"streaming": True} if source.streaming else {}
-        table, first = datasets.load_dataset(source.id, source.config, split=source.split, **options), 1
+        split = source.split
+        if "|" in split:
+            known = datasets.get_dataset_split_names(source.id, source.config)
+            split = next((name for name in split.split("|") if name in known), split)
+        table, first = datasets.load_dataset(source.id, source.config, split=split, **options), 1
         columns = schema.columns(table.column_names or next(iter(table), {}), source.name)
         kinds = table.features or {}
         classes = {name: kind.names for name, kind in kinds.items() if isinstance(kind, datasets.ClassLabel)}

@@ -7,14 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from hashlib import blake2b
-from itertools import takewhile
+from itertools import islice, takewhile
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from raysed.errors import UserError, first_line, public
-from raysed.store.files import check_content, connect, is_hidden, refuse_loops
+from raysed.store.files import check_content, connect, is_hidden
 from raysed.store.systems import answer
 from raysed.uris import refuse_secret
 
@@ -167,19 +168,24 @@ def readable(name: str) -> Iterator[None]:
 def _list(filesystem: pafs.FileSystem, root: str, patterns: list[str]) -> list[pafs.FileInfo]:
     """Return the files, and links to nothing, below a directory whose relative path matches; skip hidden ones."""
     deep = len(patterns) > 1 or "**" in patterns
-    is_local = isinstance(filesystem, pafs.LocalFileSystem)
-    if deep and is_local:
-        refuse_loops(root)
-    infos, found = filesystem.get_file_info(pafs.FileSelector(root, allow_not_found=True, recursive=deep)), []
-    if is_local:  # which leaves out links to nothing
-        links = (os.path.join(folder, name) for folder, _, names in os.walk(root) for name in names)
-        infos += [pafs.FileInfo(link, pafs.FileType.NotFound) for link in links if not os.path.exists(link)]
-    for info in infos:
+    infos = list(_links_to_nothing(root, deep)) if isinstance(filesystem, pafs.LocalFileSystem) else []
+    found = []
+    for info in infos + filesystem.get_file_info(pafs.FileSelector(root, allow_not_found=True, recursive=deep)):
         parts = info.path.removeprefix(root).strip("/").split("/")
         hidden = is_hidden("/".join(parts))
         if info.type != pafs.FileType.Directory and not hidden and _matches(parts, patterns):
             found.append(info)
     return found
+
+
+def _links_to_nothing(root: str, deep: bool) -> Iterator[pafs.FileInfo]:
+    """Yield the links that pyarrow leaves out; UserError for a loop of links, which it would follow again and again."""
+    for folder, folders, names in islice(os.walk(root, followlinks=True), None if deep else 1):
+        for path in (os.path.join(folder, name) for name in (*folders, *names)):
+            if not os.path.exists(path):
+                yield pafs.FileInfo(path, pafs.FileType.NotFound)
+            elif deep and os.path.islink(path) and os.path.realpath(path) in map(os.path.realpath, Path(path).parents):
+                raise UserError(f"{path} is a link to a directory that it is in; remove it")
 
 
 def _matches(parts: list[str], patterns: list[str]) -> bool:

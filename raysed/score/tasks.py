@@ -14,6 +14,8 @@ import numpy as np
 
 from raysed.config import EvaluationConfig, Layers, Role, TaskConfig, stable_hash
 from raysed.context import ignore
+from raysed.data.rows import column_names
+from raysed.data.sources import Hub, find
 from raysed.errors import UserError
 from raysed.model.prompts import Prompts
 from raysed.score.kinds import EvaluationTask, kinds
@@ -174,8 +176,17 @@ def task_name(source: str, taken: Container[str]) -> str:
 def with_tasks(config: EvaluationConfig, sources: Sequence[str], dev: str | None = None) -> EvaluationConfig:
     """Return settings with the tasks in these files instead of their own."""
     chosen = [dev] if dev else []
-    tasks = tasks_of([*chosen, *(source for source in sources if source not in chosen)], chosen)
+    tasks = tasks_of([*chosen, *(source for source in sources if source not in chosen or has_splits(source))], chosen)
     return config.model_copy(update={"tasks": tasks, "dev": next(iter(tasks)) if dev else None, "report": None})
+
+
+def has_splits(source: str) -> bool:
+    """Return whether a dev task and a reported task of a source have rows of their own, of a column `split`."""
+    try:
+        (found,) = find(source, "--dev", "a task", Hub(source, None, "test"))
+        return isinstance(found, Hub) or "split" in column_names(found)
+    except UserError:  # such as a directory
+        return False
 
 
 def tasks_of(sources: Sequence[str] | Mapping[str, str], dev: Container[str] = ()) -> dict[str, TaskConfig]:

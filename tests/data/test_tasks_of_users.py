@@ -9,12 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raysed.config import PairSource, TaskConfig, ViewsConfig, make_config
+from raysed.api import _on_tasks, _sources
+from raysed.config import EvaluationConfig, PairSource, TaskConfig, ViewsConfig, make_config
 from raysed.data.given import source_of
 from raysed.data.graded import load_task
 from raysed.data.pairs import load_graded, load_nli, load_views
 from raysed.errors import UserError
-from raysed.score.tasks import Evaluation, kind_of, load_any_task
+from raysed.score.tasks import Evaluation, kind_of, load_any_task, with_tasks
 
 
 def write(path: Path, *lines: str) -> str:
@@ -188,6 +189,43 @@ def test_rows_of_a_split_are_read_as_their_use_needs(tmp_path, caplog, write_row
     other = write_rows(tmp_path / "other.csv", ["fold 1"] * 20 + ["fold 2"] * 10)
     assert count(load_any_task("t", TaskConfig(source=other))) == 30
     assert "none of its 30 rows is test, so all are read" in caplog.text
+
+
+@pytest.mark.parametrize("write_rows", [pairs_with_splits, texts_with_splits])
+def test_one_file_is_the_dev_task_and_a_reported_one_if_it_has_splits(tmp_path, write_rows):
+    source = write_rows(tmp_path / "a.csv")
+    by_options = with_tasks(EvaluationConfig(), [source], source)
+    by_call = EvaluationConfig(**_on_tasks(_sources(source, [source], str(tmp_path)), True))
+    for config in (by_options, by_call):
+        assert [count(task) for task in Evaluation.load(config).tasks.values()] == [15, 10]
+    other = write(tmp_path / "b.csv", "text,label", *(f"text {i},{'ab'[i % 2]}" for i in range(12)))
+    assert len(with_tasks(EvaluationConfig(), [other], other).tasks) == 1
+    assert len(_sources(other, [other], str(tmp_path))) == 1
+
+
+@pytest.mark.parametrize(
+    ("known", "read"),
+    [
+        (["train", "validation", "test"], "validation"),
+        (["dev", "test"], "dev"),
+        (["train", "test"], "test"),
+        (["train", "trial", "test"], "trial"),
+    ],
+)
+def test_the_dev_task_of_a_hub_is_its_split_for_this(monkeypatch, known, read):
+    datasets = pytest.importorskip("datasets")
+    asked = []
+
+    def load(name, config, split):
+        asked.append(split)
+        rows = {"sentence1": list("abc"), "sentence2": list("def"), "score": [1.0, 2.0, 3.0]}
+        return datasets.Dataset.from_dict(rows)
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    monkeypatch.setattr(datasets, "get_dataset_split_names", lambda name, config: known)
+    for split, config in (("dev", {}), ("test", {}), ("dev", {"split": "fold"})):
+        load_any_task("t", TaskConfig(source="somebody/pairs", **config), split=split)
+    assert asked == [read, "test", "fold"]
 
 
 def test_trainings_read_the_rows_train(tmp_path):
