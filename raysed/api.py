@@ -246,7 +246,7 @@ def check(config: Config | Mapping[str, Any] | str | os.PathLike) -> None:
 def distill(
     teachers: Any,
     corpus: Any = None,
-    learner: str | None = None,
+    learner: str | os.PathLike | None = None,
     *,
     keep_layers: int | Sequence[int] | None = None,
     static: bool = False,
@@ -254,7 +254,7 @@ def distill(
     dev: Any = None,
     tasks: Any = (),
     run: str | None = None,
-    storage: str = "runs",
+    storage: str | os.PathLike = "runs",
     settings: Mapping[str, Any] | None = None,
     take_over: bool = False,
     verbose: bool = False,

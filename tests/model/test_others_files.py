@@ -227,6 +227,19 @@ def test_a_cut_that_survives_saving_is_none_to_refuse(saved):
         check_start(EncoderConfig(path=path, max_length=12, **kept))
 
 
+def test_a_cut_with_weights_of_other_names_is_refused(tiny_tokenizer, tmp_path):
+    """The first layer of ModernBERT has no norm before its attention; untrained norms leave vectors as they are."""
+    special = {f"{name}_token_id": 0 for name in ("pad", "bos", "eos", "cls", "sep")}
+    small = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16, "num_hidden_layers": 4}
+    settings = transformers.ModernBertConfig(
+        vocab_size=len(tiny_tokenizer), max_position_embeddings=40, **small, **special
+    )
+    for saved in (transformers.ModernBertModel(settings), tiny_tokenizer):
+        saved.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="saved and loaded again, it has other weights"):
+        check_start(EncoderConfig(path=str(tmp_path), keep_layers=[3], max_length=12))
+
+
 # -- the hub ---------------------------------------------------------------------------------------------------------
 
 
