@@ -71,9 +71,7 @@ def test_settings_that_a_run_leaves_behind_say_the_same_elsewhere(inputs, monkey
     found = load_config(inputs / "config.yaml")
     again = check(found)
     assert found == job.config == again.config and again.inputs == job.inputs
-    untouched = config(
-        corpus={"source": ["bundled:generated-text", "s3://bucket/*.txt", "owner/name", "gone/*.txt", ""]}
-    )
+    untouched = config(corpus={"source": ["bundled:generated-text", "s3://bucket/*.txt", "owner/name", "gone/*.txt"]})
     assert with_absolute_paths(untouched).corpus == untouched.corpus
 
 
