@@ -298,7 +298,8 @@ class TaskConfig(Block):
     columns: TaskColumns = TaskColumns()
     split: str | None = None
     """Split of a hub dataset, or value of a column `split`. `null`: test; in `sts.train`: train; of the dev task: dev
-    or validation. Without these, all rows of a file count, and a hub's dev task is test. Or file in BEIR's `qrels` (`null`: test, or the only one)."""
+    or validation. Without these, all rows of a file count, and a hub's dev task is test.
+    Or file in BEIR's `qrels` (`null`: test, or the only one)."""
     config_name: str | None = None
     """Configuration of a hub dataset."""
     score_range: tuple[float, float] | None = (0.0, 5.0)
