@@ -205,7 +205,6 @@ def paper_plans(paper_data) -> dict[str, Plan]:
     return {name: plan_of(paper_data, name, "paper") for name in PUBLISHED}
 
 
-YEARS = [f"sts{year}" for year in range(12, 17)]
 SETTINGS = {  # of runs that differ from a config of the package
     # BERT-flow appendix B: flows per task on all splits, which cannot be exported, or on NLI with another rate
     ("bert-flow-table-3", "nli-large-target"): {
