@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from raysed.cluster.jobs import TrainingJob
-from raysed.errors import RunFailed, UserError
+from raysed.errors import UserError
 from raysed.graph import Task
 from raysed.make.models import Trainer
 from raysed.train.selection import TrainingResult
@@ -17,8 +17,8 @@ from raysed.train.selection import TrainingResult
 class Scored(Trainer):
     """Makes `steps` updates, after each of which it scores `score` and the number of the update.
 
-    `behaves`: `lost` fails at its first start, `lost always` at each; `wrong` and `taken` raise errors that no restart
-    would mend.
+    `behaves`: `lost` fails at its first start, `lost always` at each; `wrong` raises an error that no restart would
+    mend.
     """
 
     def __init__(self, inputs, settings, context):
@@ -33,8 +33,6 @@ class Scored(Trainer):
             file.write(f"{self.settings['steps']} ")
         if behaves == "wrong":
             raise UserError("a planted mistake")
-        if behaves == "taken":
-            raise RunFailed("another job has taken the run over")
         if behaves == "lost always" or (behaves == "lost" and len(marks.read_text().split()) == 1):
             raise RuntimeError("lost")
         newest = self.context.checkpoints.newest()

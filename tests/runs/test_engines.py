@@ -13,6 +13,7 @@ import pytest
 import ray
 import ray.train
 import yaml
+from ray import tune
 from safetensors.torch import load_file
 from started_jobs import ALONE, artefact, manifest, threads_of_ray, tiny_settings
 
@@ -118,6 +119,16 @@ def test_ray_goes_on_with_what_one_process_has_begun_and_makes_the_same(run_of_r
     assert_equal(run_of_ray, finished_run)
     resumed = {name: meta(run_of_ray, name)["resumed_at"] for name in TRAINED}
     assert resumed == {TRAINED[0]: 0, TRAINED[1]: 4, TRAINED[2]: 4, TRAINED[3]: 10}
+
+
+@pytest.mark.cluster
+def test_ray_tune_has_a_trial_for_each_member_with_its_place(run_of_ray):
+    table = tune.ExperimentAnalysis(str(run_of_ray / "tune/ct")).dataframe().set_index("config/seed").sort_index()
+    assert list(table.index) == [0, 1, 2] and set(table["config/node"]) == {"ct"}
+    assert [Path(path) for path in table["path"]] == [artefact(run_of_ray, name) for name in TRAINED[:3]]
+    assert set(table["step"]) == {12} and table["config/lower_bound"].isna().all()
+    events = [path.read_bytes() for path in (run_of_ray / "tune/ct").glob("*/events.*")]
+    assert any(b"_hparams_/session_start_info" in each for each in events), "TensorBoard shows node, bound and seed"
 
 
 @pytest.mark.cluster
