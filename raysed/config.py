@@ -559,9 +559,10 @@ class ExportConfig(Block):
     """The exported model, in `model/`."""
 
     recipe: str | None = None
-    """Recipe to export; of several models, the best on the dev task. `null`: the best model; a trained one must beat
-    the original encoder under the same calibration. Without a dev task: the last recipe; the report warns if that is
-    worse than the original encoder or TF-IDF."""
+    """Recipe to export; of several models, the best on the dev task. `null`: the model whose recipe stands last in
+    `recipes` among those not clearly worse than the best one (95 %); a trained one must beat the original encoder under
+    the same calibration. Without a dev task: the last recipe; the report warns if that is worse than the original
+    encoder or TF-IDF."""
     allow_worse: bool = False
     """Export a model that is 0.1 or more worse on the dev task than the original encoder or TF-IDF. `false`: only if
     `export.recipe` names it; otherwise the run ends without a model, with exit code 3."""

@@ -9,7 +9,7 @@ from raysed.config import MEMBERS, TeacherConfig
 from raysed.errors import UserError
 from raysed.registry import calibration_names, calibrations, stages
 
-BASE, TEACHERS, SED, WHITEN = "base", "teachers", "sed", "whiten"
+BASE, TEACHERS, SED = "base", "teachers", "sed"
 
 
 @dataclass(frozen=True)

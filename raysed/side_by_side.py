@@ -17,7 +17,7 @@ from raysed.report.scores import display_name
 from raysed.report.sections.teachers import gain_blocks
 from raysed.resources import device_here
 from raysed.score.ensemble import Ensemble, by_title
-from raysed.score.intervals import Difference, interval, resample
+from raysed.score.intervals import Difference, interval, resample, resolution
 from raysed.score.tasks import Evaluation, ModelScores, main_score, mean_score
 from raysed.store.progress import steps
 from raysed.store.text import Table, number, times
@@ -160,25 +160,17 @@ def _differences(
     outcomes = {row["model"]: [row["outcomes"]] for row in [*baselines, *models] if means[row["model"]] is not None}
     with steps("compute intervals", 1):
         draws = resample(evaluation, outcomes, headline)
-    widths: dict[str, list[float]] = {}
+    found: dict[str, list[Difference]] = {}
     for name in (row["model"] for row in models if row["model"] in outcomes):
         for rows, what in ((baselines, "the best lexical baseline"), (models, "the best of these models")):
             others = [row["model"] for row in rows if row["model"] in outcomes]
             best = max(others, key=means.__getitem__, default=name)
             if best != name:
                 difference = Difference(means[name] - means[best], interval(draws[name] - draws[best]))
-                yield f"{name} is {difference.position()} {best}, {what}."
-                widths.setdefault(what, [])
-                if difference.ends:
-                    widths[what].append((difference.ends[1] - difference.ends[0]) / 2)
-    if widths:
+                yield f"{name}: {difference.against(f'{best}, {what}')}."
+                found.setdefault(what, []).append(difference)
+    if found:
         yield "In brackets: 95 % intervals over the sampling of pairs, queries and texts."
-    if of_last := list(widths.values())[-1:]:  # between models, if there are several
-        yield from _resolution([evaluation.tasks[name].size for name in headline], of_last[0])
-
-
-def _resolution(sizes: Sequence[str], widths: Sequence[float]) -> Iterator[str]:
-    """Yield which differences these items cannot show: those below the widest interval's half."""
-    if widths:
-        items = " and ".join(size.partition(";")[0] for size in sizes)
-        yield f"{items}: differences below about {max(widths):.{0 if max(widths) >= 2 else 1}f} points may be chance."
+        # Between models, if there are several.
+        if limit := resolution([evaluation.tasks[name].size for name in headline], list(found.values())[-1]):
+            yield limit

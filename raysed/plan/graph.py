@@ -23,7 +23,7 @@ from raysed.plan.consistency import combination_warnings
 from raysed.plan.requirements import CORPUS, MEMBERS_CORPUS, corpora, models_of, trainings_of, trains_on_corpus
 from raysed.plan.size import largest_need
 from raysed.plan.teachers import add_speeds, add_teacher, add_teachers, combine_teachers
-from raysed.recipe import BASE, SED, TEACHERS, WHITEN, Recipe, last_stage, member_nodes, node_of, parse_recipe
+from raysed.recipe import BASE, SED, TEACHERS, Recipe, last_stage, member_nodes, node_of, parse_recipe
 from raysed.registry import stages
 from raysed.score.tasks import DevTask, Evaluation
 from raysed.store.storage import Entry
@@ -261,14 +261,8 @@ class Plan:
     # calibrations
 
     def _calibrations_of_base(self) -> list[Recipe]:
-        """Return the base with every calibration of the run, and whitened.
-
-        Whitening is left out if nothing else reads the text that it is fitted on.
-        """
-        calibrations, fit_on = [r.calibration for r in self.job.recipes if r.calibration], self.config.flow.fit_on
-        texts = ["-".join([BASE, *calibration]) for calibration in calibrations]
-        if texts or fit_on == "tasks" or (fit_on == "corpus" and self.job.needs_corpus):
-            texts.append(f"{BASE}-{WHITEN}")
+        """Return the base with every calibration of the run."""
+        texts = ["-".join([BASE, *recipe.calibration]) for recipe in self.job.recipes if recipe.calibration]
         return [parse_recipe(text) for text in dict.fromkeys(texts)]
 
     def _calibrate(self, recipe: Recipe, may_fail: bool) -> None:

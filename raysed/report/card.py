@@ -16,9 +16,9 @@ from raysed.model.prompts import read_settings
 from raysed.plan.requirements import reads_corpus
 from raysed.recipe import SED, TEACHERS, Recipe, parse_recipe
 from raysed.registry import calibrations, stages
-from raysed.report.findings import comparisons, comparisons_table, gain_sentence
 from raysed.report.results import RunResults, public_name, versions
 from raysed.report.scores import AVERAGE
+from raysed.report.verdict import comparisons, comparisons_table, verdict
 from raysed.store.files import visible
 from raysed.store.text import render, sentence, size
 
@@ -46,7 +46,9 @@ def write_card(run: RunResults, path: Path) -> None:
     teachers = [teacher.title + " (with code of its own)" * teacher.trust_remote_code for teacher in config.teachers]
     teachers = " and ".join(filter(None, [", ".join(teachers[:-1]), *teachers[-1:]]))
     sources = [config.corpus.source] if isinstance(config.corpus.source, str) else config.corpus.source
-    corpus = ", ".join(map(public_name, sources)) if reads_corpus(recipe, config) else ""
+    # Names of files are private, too.
+    named = [source if source.startswith("bundled:") else "private text" for source in sources]
+    corpus = ", ".join(dict.fromkeys(named)) if reads_corpus(recipe, config) else ""
     row = run.scores.exported
     found = {task: row.metrics[task].get("spearman") for task in run.scores.tasks} if row else {}
     correlations = {task: score for task, score in found.items() if score is not None}
@@ -59,7 +61,7 @@ def write_card(run: RunResults, path: Path) -> None:
         facts=facts,
         texts=(not recipe.distils and facts.members_corpus) or facts.corpus,
         recipe=recipe,
-        base=base,
+        start=start,
         metadata=metadata(config.encoder.path, f"{config.run}-{recipe.text}", correlations),
         members=members,
         teachers=teachers,
@@ -72,8 +74,8 @@ def write_card(run: RunResults, path: Path) -> None:
         searches=facts.shares_space_of if recipe.text == f"{TEACHERS}-{SED}" else None,
         trained_on=(corpus or "the pairs named below") if recipe.members or recipe.distils else "",
         ways=ways,
-        worth=gain_sentence(run.scores),
-        scores=comparisons_table(comparisons(run.scores)),
+        worth=verdict(run),
+        scores=comparisons_table(comparisons(run), run.scores),
         parameters=model.parameters / 1e6,
         weights=size(sum(file.stat().st_size for file in visible(path, "**/*.safetensors"))),
         # Further digits would differ between measurements.

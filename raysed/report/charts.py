@@ -14,12 +14,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BLUE, ORANGE, GREEN, PINK, SKY, GREY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#6e6e6e"
+BLUE, ORANGE, GREEN, GREY = "#0072b2", "#d55e00", "#009e73", "#6e6e6e"
 INK, _RULE = "#1f2328", "#d8dee4"
-_VARIABLES = dict(blue=BLUE, orange=ORANGE, green=GREEN, pink=PINK, sky=SKY, grey=GREY, ink=INK, rule=_RULE)
+_VARIABLES = dict(blue=BLUE, orange=ORANGE, green=GREEN, grey=GREY, ink=INK, rule=_RULE)
 """Colours by their variable in report.css, which has others for dark screens."""
-LINES = ((BLUE, "-"), (ORANGE, "-."), (GREEN, ":"), (GREY, "--"))
-"""Colours and styles of up to four lines that may overlap."""
 _STYLE = {
     "text.parse_math": False,  # a dollar sign in a name starts no formula
     "svg.fonttype": "none",

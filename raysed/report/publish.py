@@ -10,11 +10,11 @@ from raysed.plan.artefacts import Facts, ScoredModel
 from raysed.plan.check import Job
 from raysed.report.card import write_card
 from raysed.report.document import Document
-from raysed.report.findings import findings, gain_sentence
+from raysed.report.findings import findings
 from raysed.report.results import RunResults
 from raysed.report.section import all_sections
 from raysed.report.sections.scores import headline_table, layers_table, widths_table
-from raysed.report.sections.teachers import teachers_table
+from raysed.report.verdict import verdict
 from raysed.store.progress import emit, steps
 from raysed.store.status import REPORT
 from raysed.store.storage import Storage
@@ -92,29 +92,16 @@ def _export(run: RunResults) -> None:
 def _summarize(run: RunResults, data: Mapping[str, Any], write_line: Callable[[str], None]) -> None:
     choice, storage = run.choice, run.storage
     write_line(f"\n{headline_table(run.scores).plain()}")
-    tables = {
-        "by pooled layers": layers_table(run.scores),
-        "by width": widths_table(data["widths"], run),
-        "teachers and the exported model": teachers_table(data["teachers"]),
-    }
+    tables = {"by pooled layers": layers_table(run.scores), "by width": widths_table(data["widths"], run)}
     for title, table in tables.items():
         if table:
             write_line(f"\n{title}\n{table.plain()}")
     write_line("")
     for finding in findings(run):
         write_line(finding.text)
-    write_line(f"\n{choice.model.recipe}: {gain_sentence(run.scores)}")
-    write_line(f"report: {storage.uri('report.html')}   as text: {storage.uri('report.md')}")
-    if not choice.refusal:
-        write_line(f"model: {storage.uri('model')}: {choice.words()}")
+    write_line(f"TensorBoard: tensorboard --logdir {storage.uri('logs')}\n")
     if choice.warning:
         write_line(f"warning: {choice.warning}")
-    write_line(f"TensorBoard: tensorboard --logdir {storage.uri('logs')}")
-    if choice.refusal:
-        write_line(f"\n{choice.refusal}")
-        return
-    found = data["neighbours"][choice.model.recipe]
-    example = found["neighbours"][0]
-    write_line(f"\nOf {found['sentences']:,} sentences, the model places these nearest to: {example['sentence']}")
-    for near in example["nearest"]:
-        write_line(f"  {near['cosine']:.2f}  {near['sentence']}")
+    write_line(f"{choice.model.recipe}: {verdict(run)}")
+    write_line(choice.refusal or f"model: {storage.uri('model')}: {choice.words()}")
+    write_line(f"report: {storage.uri('report.html')}   as text: {storage.uri('report.md')}")

@@ -4,7 +4,7 @@ import importlib.metadata
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,14 @@ from raysed.data.tokens import with_prompts
 from raysed.make.scores import load_embeddings
 from raysed.model.calibration import load_calibration
 from raysed.model.load import NativeModel
-from raysed.model.pretrained import load_start, read_history
+from raysed.model.pretrained import load_start
 from raysed.model.prompts import Prompts, learner_prompts
-from raysed.plan.artefacts import Facts, ScoredModel
+from raysed.plan.artefacts import SPEEDS, Facts, ScoredModel
 from raysed.plan.check import Job
 from raysed.recipe import BASE, TEACHERS, parse_recipe
 from raysed.report.choice import Choice, choose
-from raysed.report.scores import Draws, Group, Row, ScoreTable, stage_labels
-from raysed.score.intervals import resample
+from raysed.report.scores import ORIGINAL, Compared, Draws, Group, Row, ScoreTable, stage_labels
+from raysed.score.intervals import interval, resample
 from raysed.score.neighbours import MOST_SENTENCES
 from raysed.score.tasks import Embeddings, Evaluation, Outcomes, mean_embeddings
 from raysed.store.storage import Storage
@@ -83,19 +83,23 @@ class RunResults:
     @cached_property
     def scores(self) -> ScoreTable:
         """Scores of models at every pooling, of ensembles (mean embeddings), grids and baselines."""
-        model, (table, outcomes) = self.choice.model, self._scores
+        model, (table, outcomes, _) = self.choice.model, self._scores
         table = replace(table, exported=table.row(model.recipe, model.kind, model.index))
         self.begin("intervals")
-        return replace(table, draws=self._resampled(table, outcomes))
+        draws, task_draws = self._resampled(table, outcomes)
+        return replace(table, draws=draws, task_draws=task_draws)
 
     @cached_property
-    def _scores(self) -> tuple[ScoreTable, dict[Group, list[Outcomes]]]:
-        """All scores without intervals, and the outcomes of the headline tasks by group."""
+    def _scores(self) -> tuple[ScoreTable, dict[Group, list[Outcomes]], dict[Compared, Outcomes]]:
+        """All scores without intervals, the outcomes of the headline tasks by group, and those of the dev task."""
         tasks, main = self.config.evaluation.report_tasks(), self.config.encoder.pool_layers
         rows: list[Row] = []
         headline: dict[Group, list[Outcomes]] = {}
+        dev, on_dev = self.config.evaluation.dev, dict[Compared, Outcomes]()
         for row, outcomes in self._scored():
             rows.append(row)
+            if row.layers == main and dev in outcomes:
+                on_dev[row.recipe, row.kind, row.index] = {dev: outcomes[dev]}
             if row.layers in (main, 0) and not row.left_out and set(tasks) <= set(outcomes):  # BM25 is for retrieval
                 headline.setdefault((row.recipe, row.kind), []).append({task: outcomes[task] for task in tasks})
         views = {s: getattr(self.config, s).views for recipe in self.job.recipes for s in recipe.two_view_stages}
@@ -107,10 +111,13 @@ class RunResults:
         fitted_on = ", ".join(flow.fit_tasks) if is_apart else public_name(flow.fit_on)
         measures = {known[name].measure for name in tasks}
         measure = f"{measures.pop() if len(measures) == 1 else 'Score'}, x100, mean over {', '.join(tasks)}"
-        sizes = {name: f"{task.size}, {task.measure}" for name, task in known.items()}
-        generated = [name for name, task in self.config.evaluation.tasks.items() if task.is_generated]
-        about = {"fitted_on": fitted_on, "measure": measure, "sizes": sizes, "generated": generated}
-        return ScoreTable(rows, tasks, main, labels, **about), headline
+        about: dict[str, Any] = {"fitted_on": fitted_on, "measure": measure}
+        about["sizes"] = {name: task.size for name, task in known.items()}
+        about["measures"] = {name: task.measure for name, task in known.items()}
+        about["teachers"] = {i: block.title for i, block in enumerate(self.config.teachers) if not block.is_members}
+        encoder, part = self.config.encoder, "vectors" if self.config.encoder.static else "layers"
+        about["base_name"] = f"its {part} before training" if encoder.is_cut or encoder.static else ORIGINAL
+        return ScoreTable(rows, tasks, main, labels, **about), headline, on_dev
 
     def _scored(self) -> Iterator[tuple[Row, Outcomes]]:
         evaluation, main = self.evaluation, self.config.encoder.pool_layers
@@ -149,28 +156,42 @@ class RunResults:
             return None
         return load_embeddings(self.storage.fetch(name), self.config.encoder.pool_layers)
 
-    def _resampled(self, scores: ScoreTable, outcomes: Mapping[Group, Sequence[Outcomes]]) -> Draws:
-        """Return resampled headline scores of each group's mean, of its best model, and of the exported model."""
-        chosen = {}
-        for group in outcomes:
-            rows = scores.rows_of(group)
-            averages = [row.average(scores.tasks) for row in rows]
-            if None not in averages:
-                chosen[(*group, "best")] = int(np.argmax(averages))
-            if scores.exported in rows:
-                chosen[(*group, "exported")] = rows.index(scores.exported)
-        groups = {(*group, "mean"): models for group, models in outcomes.items()}
-        groups |= {key: [outcomes[key[:2]][row]] for key, row in chosen.items() if len(outcomes[key[:2]]) > 1}
-        draws = resample(self.evaluation, groups, scores.tasks, seed=derive_seed(self.config.seed, "bootstrap"))
-        return {key: draws[(*key[:2], "mean")] for key in chosen} | draws
+    def _resampled(
+        self, scores: ScoreTable, outcomes: Mapping[Group, Sequence[Outcomes]]
+    ) -> tuple[Draws, dict[str, Draws]]:
+        """Return resampled headline scores of each group's mean and best model, the teachers and the exported model.
+
+        Of the last two, also those on each of several tasks.
+        """
+        single: dict[Compared, list[Outcomes]] = {}
+        verdict: dict[Compared, list[Outcomes]] = {}
+        for group, models in outcomes.items():
+            for row, of_row in zip(scores.rows_of(group), models):
+                this = (*group, row.index)
+                if row is scores.exported or group == (TEACHERS, "member"):
+                    verdict[this] = [of_row]
+                if this in verdict or this == scores.best(group):
+                    single[this] = [of_row]
+        draw = partial(resample, self.evaluation, seed=derive_seed(self.config.seed, "bootstrap"))
+        several = {this: of_row for this, of_row in single.items() if len(outcomes[this[:2]]) > 1}
+        draws = draw({**{(*group, "mean"): models for group, models in outcomes.items()}, **several}, scores.tasks)
+        draws |= {this: draws[(*this[:2], "mean")] for this in single if this not in several}
+        apart = scores.tasks if len(scores.tasks) > 1 and len(verdict) > 1 else ()
+        return draws, {task: draw(verdict, [task]) for task in apart}
 
     # -- the exported model ------------------------------------------------------------------------------------------
 
     @cached_property
     def choice(self) -> Choice:
-        config, scores = self.config, self._scores[0]
+        config, (scores, _, outcomes) = self.config, self._scores
         dev, per_task = config.evaluation.dev, config.flow.per_task
-        return choose(scores, self.models, config.recipes, config.export, dev, per_task)
+
+        def interval_on_dev(a: ScoredModel, b: ScoredModel) -> tuple[float, float] | None:
+            models = {place: [outcomes[m.recipe, m.kind, m.index]] for place, m in enumerate((a, b))}
+            draws = resample(self.evaluation, models, [dev], seed=derive_seed(config.seed, "bootstrap"))
+            return interval(draws[0] - draws[1])
+
+        return choose(scores, self.models, config.recipes, config.export, dev, per_task, interval_on_dev)
 
     @cached_property
     def base_model(self) -> NativeModel:
@@ -193,6 +214,19 @@ class RunResults:
             files.check()
         encoder = self.config.encoder
         return NativeModel(*start, encoder.pool_layers, encoder.max_length, calibration=calibration)
+
+    @cached_property
+    def costs(self) -> dict[Compared, dict[str, Any]]:
+        """`parameters` of the chosen model and the teachers, and their `speed` as multiples of it; None if unknown."""
+        own, speeds = self.choice.model, self.meta(SPEEDS)
+        one = {"ratio": 1.0, "low": 1.0, "high": 1.0}
+        parameters = self.exported_model.parameters
+        found = {(own.recipe, own.kind, own.index): {"parameters": parameters, "speed": one if speeds else None}}
+        for index in range(len(self.config.teachers)):
+            meta = self.meta(f"{TEACHERS}/embeddings/{index:02d}")
+            about = {"parameters": meta.get("parameters"), "speed": speeds.get(f"teacher {index}")}
+            found[TEACHERS, "member", index] = about
+        return found
 
     @cached_property
     def prompts(self) -> Prompts:
@@ -225,11 +259,6 @@ class RunResults:
         """Return the manifest's metadata of an artefact; empty if it does not exist."""
         entry = self.storage.entry(name)
         return entry.meta if entry else {}
-
-    def history(self, name: str) -> list[dict[str, Any]]:
-        """Return a training's records: `step` and, where measured, `loss`, `dev` (x100) and others."""
-        entries = read_history(self.storage.fetch(name))
-        return [{**entry, "dev": max(entry["dev"].values()) if "dev" in entry else None} for entry in entries]
 
     def sample_sentences(self) -> list[str]:
         """Return up to 1,000 consecutive corpus sentences; with fewer than 20, the tasks' sentences."""

@@ -2,19 +2,20 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
-from raysed.recipe import TEACHERS
+from raysed.recipe import BASE, TEACHERS
 from raysed.registry import calibration_names, stages
-from raysed.score.intervals import Difference, interval
+from raysed.score.intervals import Difference, interval, items
 from raysed.score.lexical import BM25, TF_IDF, WORD_OVERLAP
 from raysed.score.tasks import main_score, mean_score
 
+ORIGINAL = "the original encoder"
 AVERAGE = "mean"
 """The headline mean's task name in a summary."""
 NO_LABELS = "none"
@@ -35,8 +36,9 @@ Group = tuple[str, str]
 """Recipe and kind."""
 Groups = dict[Group, dict[str, Any]]
 """Groups with their summary entries for one task."""
-Compared = tuple[str, str, str]
-"""Recipe, kind, and which of the group's models: their `mean`, the `best`, or the `exported` one."""
+Compared = tuple[str, str, int | str]
+"""Recipe, kind, and which of the group's models: an index, or `mean`."""
+THE_BASE: Compared = (BASE, "base", "mean")
 Draws = Mapping[Compared, np.ndarray]
 """R resampled headline scores, see `score.intervals`."""
 
@@ -79,35 +81,26 @@ class ScoreTable:
     labels: Mapping[str, str] = field(default_factory=lambda: stage_labels())
     """The labels that each stage trains on."""
     draws: Draws = field(default_factory=dict)
-    """Resampled scores, for 95 % intervals."""
+    """Resampled headline scores, for 95 % intervals."""
+    task_draws: Mapping[str, Draws] = field(default_factory=dict)
+    """Those of single headline tasks, of the exported model and the teachers, if there are several tasks."""
     fitted_on: str | None = None
     """Text that calibrations were fitted on: `tasks`, `corpus`, `nli`, or the name of a source."""
     measure: str = "Score x100"
     """Title of the headline scores."""
     sizes: Mapping[str, str] = field(default_factory=dict)
-    """Size and measure of each task, in words."""
-    generated: Sequence[str] = ()
-    """Tasks whose pairs a program wrote and graded."""
+    """Number and kind of each task's items, in words."""
+    measures: Mapping[str, str] = field(default_factory=dict)
     exported: Row | None = None
     """The chosen model, exported or refused."""
+    base_name: str = ORIGINAL
+    """What the models were before training; only a whole encoder is a model that a user has."""
+    teachers: Mapping[int, str] = field(default_factory=dict)
+    """Names of the external teachers, which a user has, by index."""
 
     def named(self, task: str) -> str:
-        """Return the task's name, with a note if its pairs are generated."""
-        return f"{task} (generated pairs)" if task in self.generated else task
-
-    @property
-    def basis(self) -> str:
-        """Return what to add to a headline score that rests on generated pairs."""
-        rests = [task in self.generated for task in self.tasks]
-        if not any(rests):
-            return ""
-        return " on generated pairs" if all(rests) else " partly on generated pairs"
-
-    @property
-    def caveat(self) -> str:
-        """Return a sentence on the tasks of generated pairs; empty without any."""
-        found = ", ".join(self.generated)
-        return found and f"{found}: generated pairs (written and graded by a program)."
+        """Return the task's name with number and kind of its items."""
+        return f"{task} ({items(self.sizes[task])})" if task in self.sizes else task
 
     @cached_property
     def counted(self) -> list[Row]:
@@ -162,10 +155,13 @@ class ScoreTable:
 
         return {group: entries[group] for group in sorted(entries, key=place)}
 
-    def best_untrained(self, *excluded: Group) -> Group | None:
-        """Return the untrained group with the best headline mean, other than `excluded`."""
-        groups = [group for group in self.groups if group[1] in UNTRAINED and group not in excluded]
-        return max(groups, key=lambda group: self.groups[group]["mean"], default=None)
+    def best(self, group: Group, among: Container[int] | None = None) -> Compared | None:
+        """Return the model of a group, or of some of its indices, with the best headline mean; None if none has one."""
+        scored = {
+            row.index: row.average(self.tasks) for row in self.rows_of(group) if among is None or row.index in among
+        }
+        scored = {index: score for index, score in scored.items() if score is not None}
+        return (*group, max(scored, key=scored.__getitem__)) if scored else None
 
     def row(self, recipe: str, kind: str, index: int) -> Row | None:
         return next((row for row in self.rows_of((recipe, kind)) if row.index == index), None)
@@ -174,17 +170,18 @@ class ScoreTable:
         row = self.row(recipe, kind, index)
         return row and row.average(self.tasks)
 
-    def value(self, compared: Compared) -> float:
-        *group, which = compared
-        if which == "exported":
-            return self.exported.average(self.tasks)
-        return self.groups[tuple(group)]["max" if which == "best" else "mean"]
+    def value(self, compared: Compared, task: str | None = None) -> float:
+        recipe, kind, which = compared
+        if which == "mean":
+            return (self.groups_of(task) if task else self.groups)[recipe, kind]["mean"]
+        return self.row(recipe, kind, which).average([task] if task else self.tasks)
 
-    def difference(self, a: Compared, b: Compared) -> Difference:
-        """Return the difference of two headline scores, with its interval if both were resampled."""
-        draws = [self.draws.get(compared) for compared in (a, b)]
+    def difference(self, a: Compared, b: Compared, task: str | None = None) -> Difference:
+        """Return the difference of two headline scores, or on one task, with its interval if both were resampled."""
+        of_task = self.task_draws.get(task, {}) if task else self.draws
+        draws = [of_task.get(compared) for compared in (a, b)]
         ends = None if any(draws_R is None for draws_R in draws) else interval(draws[0] - draws[1])
-        return Difference(self.value(a) - self.value(b), ends)
+        return Difference(self.value(a, task) - self.value(b, task), ends)
 
 
 def task_names(rows: Iterable[Row]) -> list[str]:
@@ -230,15 +227,6 @@ def titled(recipe: str, kind: str, n: int = 1) -> str:
     """
     name = display_name(recipe, kind, n)
     return name if kind in UNTRAINED or recipe == TEACHERS else f"{name} of {recipe}"
-
-
-def signed(value: float, ends: Sequence[float] | None = None) -> str:
-    """Return a difference of scores with its interval.
-
-    >>> signed(1.0), signed(-0.52, (-1.0, 0.01))
-    ('+1.0', '-0.5 (-1.0 to +0.0)')
-    """
-    return f"{value:+.1f}" + ("" if ends is None else " ({:+.1f} to {:+.1f})".format(*ends))
 
 
 def stages_of(recipe: str) -> tuple[list[str], list[str]]:

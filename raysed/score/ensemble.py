@@ -121,7 +121,7 @@ def summary_lines(found: Mapping[str, Any]) -> Iterator[str]:
         return
     yield (
         f"On {on}, {gain['over']} is the best single teacher with {rows[gain['over'],]['scores']['mean']:.1f}; "
-        f"{all_of_them} together score {together['scores']['mean']:.1f}, {_position(gain)} it."
+        f"{all_of_them} together score {together['scores']['mean']:.1f}, {_against(gain, 'it')}."
     )
     if "chosen" not in found:
         return
@@ -137,7 +137,7 @@ def summary_lines(found: Mapping[str, Any]) -> Iterator[str]:
     elif chosen is together:
         yield best
     elif gain := chosen["gains"].get("mean"):
-        yield f"{best} On {on}, which did not influence the choice, that is {_position(gain)} {gain['over']}."
+        yield f"{best} On {on}, which did not influence the choice, that is {_against(gain, gain['over'])}."
     else:
         yield f"{best} On {on}, which did not influence the choice, it scores {chosen['scores']['mean']:.1f}."
 
@@ -146,5 +146,5 @@ def _mean_of(tasks: Sequence[str]) -> str:
     return f"the mean over {', '.join(tasks)}" if len(tasks) > 1 else tasks[0]
 
 
-def _position(gain: Mapping[str, Any]) -> str:
-    return Difference(gain["value"], gain["ends"]).position()
+def _against(gain: Mapping[str, Any], other: str) -> str:
+    return Difference(gain["value"], gain["ends"]).against(other)

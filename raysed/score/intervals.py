@@ -6,6 +6,7 @@ All models are scored on the same resamples, so their difference is far more cer
 Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapters 6 and 13.
 """
 
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -66,25 +67,48 @@ class Difference:
     ends: Sequence[float] | None = None
 
     @property
-    def is_none(self) -> bool:
-        """Whether it is too small to report as a difference."""
-        return abs(self.value) < NO_DIFFERENCE - 1e-9
+    def is_clear(self) -> bool:
+        """Whether it is large enough to report, and its interval is known and excludes 0."""
+        if abs(self.value) < NO_DIFFERENCE - 1e-9 or self.ends is None:
+            return False
+        return not self.ends[0] <= 0 <= self.ends[1]
 
-    def in_brackets(self) -> str:
-        """Return the interval of the absolute difference, as in ` (0.2 to 1.4)`."""
-        if self.ends is None:
-            return ""
-        low, high = self.ends
-        if self.value <= 0 and not self.is_none:
-            low, high = -high, -low
-        chance = ": may be chance" if low <= 0 <= high and not self.is_none else ""
-        return f" ({low:.1f} to {high:.1f}{chance})"
+    def against(self, other: str) -> str:
+        """Return the verdict on the first score.
 
-    def position(self) -> str:
-        """Return where the first score is relative to the second, as in `1.2 (0.3 to 2.1) above`."""
-        if self.is_none:
-            return f"no different{self.in_brackets()} from"
-        return f"{abs(self.value):.1f}{self.in_brackets()} {'above' if self.value > 0 else 'below'}"
+        >>> Difference(1.2, (0.3, 2.1)).against("B"), Difference(-0.5, (-10.1, 9.1)).against("B")
+        ('1.2 (0.3 to 2.1) above B', 'no clear difference from B: -0.5 (-10.1 to +9.1)')
+        """
+        if not self.is_clear:
+            return f"no clear difference from {other}: {self}"
+        low, high = sorted(map(abs, self.ends))
+        return f"{abs(self.value):.1f} ({low:.1f} to {high:.1f}) {'above' if self.value > 0 else 'below'} {other}"
+
+    def __str__(self) -> str:
+        ends = "no interval from so few items" if self.ends is None else "{:+.1f} to {:+.1f}".format(*self.ends)
+        return f"{self.value:+.1f} ({ends})"
+
+
+def items(size: str) -> str:
+    """Return number and kind of a task's items, from its `size`.
+
+    >>> items("1,500 pairs, mean over 3 subsets"), items("500 generated pairs (written and graded by a program)")
+    ('1,500 pairs', '500 generated pairs')
+    """
+    return re.split(r"[;,] | \(", size)[0]
+
+
+def resolution(sizes: Sequence[str], differences: Sequence[Difference]) -> str:
+    """Return which differences these items cannot show: those below half of the widest interval; empty without any.
+
+    >>> resolution(["100 pairs"], [Difference(-0.5, (-10.1, 9.1))])
+    '100 pairs cannot show a difference below about 10 points.'
+    """
+    halves = [(found.ends[1] - found.ends[0]) / 2 for found in differences if found.ends]
+    if not halves:
+        return ""
+    least = f"{max(halves):.{0 if max(halves) >= 2 else 1}f}"
+    return f"{' and '.join(map(items, sizes))} cannot show a difference below about {least} points."
 
 
 def _over_seeds(scores_RK: np.ndarray, generator: np.random.Generator) -> np.ndarray:

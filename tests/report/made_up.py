@@ -1,7 +1,11 @@
 """Rows, grids and trainings of made-up runs, for the tests of the report."""
 
+import re
 import statistics
+from dataclasses import replace
 from types import SimpleNamespace
+
+import numpy as np
 
 from raysed.report import findings as made
 from raysed.report.document import Document
@@ -23,7 +27,15 @@ def row(recipe, kind, score, index=0, layers=2, lower_bound=None):
 
 
 def scored(rows, **more):
-    return ScoreTable(rows, TASKS, 2, **{"measure": "Spearman, x100, mean over sts12, sts13", **more})
+    """Their table; without `draws`, every resample gives the same scores, so that each difference is clear."""
+    more = {"measure": "Spearman, x100, mean over sts12, sts13", "sizes": dict.fromkeys(TASKS, "20 pairs"), **more}
+    more["measures"] = dict.fromkeys(TASKS, "Spearman")
+    table = ScoreTable(rows, TASKS, 2, **more)
+    if "draws" in more:
+        return table
+    means = {(*group, "mean"): found["mean"] for group, found in table.groups.items()}
+    means |= {(one.recipe, one.kind, one.index): one.average(TASKS) for one in table.counted}
+    return replace(table, draws={key: np.full(2, mean) for key, mean in means.items() if mean is not None})
 
 
 def full_run():
@@ -52,6 +64,7 @@ def run_of(scores, dev=None, left_out=(), run="r"):
     encoder = SimpleNamespace(trust_remote_code=False)
     return SimpleNamespace(
         scores=scores,
+        costs={},
         config=SimpleNamespace(run=run, recipes=["ct"], evaluation=evaluation, encoder=encoder),
         facts=SimpleNamespace(left_out=dict(left_out), members={}),
         job=SimpleNamespace(recipes=[]),
@@ -64,7 +77,9 @@ def run_of(scores, dev=None, left_out=(), run="r"):
 
 
 def findings(rows, left_out=(), **scores):
-    return [finding.text for finding in made.findings(run_of(scored(rows, **scores), left_out=left_out))]
+    """Their texts, without intervals of a single number."""
+    found = made.findings(run_of(scored(rows, **scores), left_out=left_out))
+    return [re.sub(r" \((\S+) to \1\)", "", finding.text) for finding in found]
 
 
 def report_of(rows=None, dev=None, left_out=(), **data):
@@ -99,11 +114,3 @@ def grid(scores, recipe="sts", **changes):
 
 def judged(gold_P, cosine_P, model="ct (exported)", task="dev", text="It rains."):
     return PairComparison(task, model, [text] * len(gold_P), [text] * len(gold_P), gold_P, cosine_P, cosine_P)
-
-
-def trainings(count):
-    steps = range(0, 50, 10)
-    return {
-        f"member {i:02}": [{"step": s, "loss": 1 / (1 + s), "dev": 60 + i + s / 10} for s in steps]
-        for i in range(count)
-    }

@@ -6,13 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from made_up import TASKS, full_run, scored
+from made_up import full_run, scored
 
 from raysed.config import Config, make_config
 from raysed.model.calibration import Flow
 from raysed.plan.artefacts import Facts, ScoredModel
 from raysed.report.card import metadata, write_card
 from raysed.report.choice import Choice
+from raysed.store.text import markdown
 
 pytestmark = [pytest.mark.timeout(600)]
 
@@ -23,6 +24,16 @@ pytestmark = [pytest.mark.timeout(600)]
 @pytest.fixture
 def real_card(finished_run) -> str:
     return (finished_run / "model/README.md").read_text()
+
+
+def test_it_opens_with_the_verdict_and_what_a_user_has_without_the_model(real_card, finished_run):
+    report = json.loads((finished_run / "report.json").read_text())
+    assert markdown(report["exported"]["worth"]) in real_card.partition("## ")[0]
+    rows = [line.split("|")[1:3] for line in real_card.partition("## Scores")[2].partition("## ")[0].splitlines()[4:]]
+    shown = {name.strip(): score.strip() for name, score in filter(None, rows)}
+    means = {entry["recipe"]: f"{entry['mean']:.2f}" for entry in report["summary"] if entry["task"] == "mean"}
+    names = {"this model": "ct-sed-flow", "TF-IDF": "tf-idf", "its layers before training": "base"}
+    assert shown == {name: means[recipe] for name, recipe in names.items()}
 
 
 def test_settings_are_on_the_card_where_they_differ_from_the_defaults(real_card, finished_run):
@@ -59,7 +70,8 @@ def card(
     own = next((row for row in full_run() if (row.recipe, row.layers) == (text, 2)), None)
     run = SimpleNamespace(
         config=config,
-        scores=scored(full_run(), fitted_on="corpus", exported=own, generated=() if has_dev else TASKS),
+        scores=scored(full_run(), fitted_on="corpus", exported=own, teachers={0: NASTY}),
+        costs={},
         facts=Facts(**{"cluster": "", **known, **(facts or {})}),
         choice=Choice(
             ScoredModel(text, kind, 0, "", (1,), None), "the only one", "sts12", has_dev, 70.0, {"TF-IDF": 72.0}
@@ -104,10 +116,15 @@ def test_it_says_that_only_some_layers_were_taken_and_what_fitted_a_calibration(
 
 def test_it_says_what_its_scores_rest_on_and_warns_of_a_worse_model(tmp_path):
     text = card(tmp_path, has_dev=False)
-    assert "on generated pairs" in text
-    assert "sts12, sts13: generated pairs (written and graded by a program)." in text
-    assert "- **Warning:** ct-sed is exported, but scores 70.0 on sts12, less than TF-IDF (72.0); " in text
-    assert not re.search("generated pairs|Warning", card(tmp_path))
+    assert "| sts12 (20 pairs) | sts13 (20 pairs) |" in text
+    assert "**Warning:** ct-sed is exported, but scores 70.0 on sts12, less than TF-IDF (72.0); " in text
+    assert "Warning" not in card(tmp_path)
+
+
+def test_it_names_no_private_file(tmp_path):
+    corpus = {"source": ["/data/acme-tickets.txt", "acme-2.tsv", "s3://acme/x.parquet", "bundled:generated-text"]}
+    text = card(tmp_path, corpus=corpus, flow={"fit_on": "acme-fit.txt"})
+    assert "acme" not in text and "it was trained on private text, bundled:generated-text." in text
 
 
 def test_trust_is_asked_for_where_there_is_code(tmp_path):
@@ -124,7 +141,7 @@ def test_names_are_shown_as_they_are(tmp_path):
     """Of teachers, views, pairs, tasks and sources, whatever they hold."""
     teachers = [{"path": "a/b", "name": NASTY}]
     facts = {"shares_space_of": NASTY, "members": {}, "left_out": {}}
-    text = card(tmp_path, "teachers-sed", None, True, facts, teachers=teachers, corpus={"source": NASTY})
+    text = card(tmp_path, "teachers-sed", None, True, facts, teachers=teachers, corpus={"source": "bundled:" + NASTY})
     assert text.count("&lt;img") >= 4 and not re.search(r"<img|(?<!\\)\[me|(?<!\\)\$5", text.replace("`<", ""))
     assert "A static model (one vector per token), which started from " in text
 

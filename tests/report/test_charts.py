@@ -2,44 +2,28 @@
 
 import html
 import json
-import math
 import re
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from made_up import full_run, grid, judged, report_of, row, scored, trainings
+from made_up import full_run, grid, report_of, row, scored
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from raysed.report.scores import ScoreTable
 from raysed.report.sections.grids import grid_chart
-from raysed.report.sections.pairs import agreement_chart
 from raysed.report.sections.scores import scores_chart
-from raysed.report.sections.training import training_chart
 
-RNG = np.random.default_rng(0)
-COSINES, GRADED = RNG.normal(size=50), RNG.integers(0, 6, 50).astype(float)
-ODD = {
-    "diverged": [{"step": 1, "loss": 0.5}, {"step": 2, "loss": math.nan}],
-    "silent": [{"step": 1}],
-    "zero": [{"step": 1, "loss": 0.0, "dev": None}],
-}
 LONG = "mlm-nli-ct-bsl-contrastive-sed-sn-natsv"
 LONG_TASK = "support-tickets-german-2025-$graded$-by-$hand"
 
 
 CHARTS = {
-    "scores": scores_chart(scored(full_run())),
-    "training": training_chart("ct", trainings(3)),
-    "odd training": training_chart("ct", ODD),
-    "one gold score": agreement_chart(judged(np.array([3.0, 3.0]), np.array([0.1, 0.2]))),
+    "scores": scores_chart(scored(full_run(), exported=row("ct-sed", "learner", 70.0))),
     "grid": grid_chart(grid({0.0: [79.0, 79.4], 0.5: [80.0, 80.2]})),
-    "disagreement": agreement_chart(judged(np.arange(50.0), -np.arange(50.0))),
     "long scores": scores_chart(
         ScoreTable([row(LONG, kind, 60.0) for kind in ("member", "learner")], ["sts12"] * 9, 2)
     ),
-    "long agreement": agreement_chart(judged(GRADED, COSINES, f"{LONG} (exported)", LONG_TASK)),
-    "long training": training_chart(LONG, trainings(9), {"base": 55.0, "members, mean": 61.0}),
     "long grid": grid_chart(grid({0.05 * i: [79.0, 79.4] for i in range(9)}, LONG, task=LONG_TASK)),
     "formula": scores_chart(scored([row(r"$\frac{$", "member", 60.0), row("$x$ & $y", "learner", 61.0)])),
 }
@@ -71,23 +55,13 @@ def test_scores_can_be_read_off_a_chart():
     text = CHARTS["scores"].svg()
     for group in ("members (3) of ct", "69.0", "base + flow", "73.0", "word overlap", "60.0"):
         assert f">{group}</text>" in text
-    assert ">80.1</text>" in CHARTS["grid"].svg() and ">base: 55.0</text>" in CHARTS["long training"].svg()
+    assert CHARTS["scores"].title == "Best: base + flow 73.0; this model: 70.0"
+    assert ">80.1</text>" in CHARTS["grid"].svg()
 
 
 def test_without_numbers_there_is_no_chart():
-    broken = np.array([math.nan, 0.5, 0.1])
-    assert agreement_chart(judged(np.array([1.0, 2.0, 3.0]), broken)) is None
-    assert scores_chart(scored([])) is training_chart("ct", {"silent": [{"step": 1}]}) is None
+    assert scores_chart(scored([])) is None
     assert grid_chart(grid({0.0: [79.0, 80.0]})) is None, "one bound alone"
-
-
-def test_a_large_run_has_a_small_page():
-    """Whatever the number of pairs and steps."""
-    count = 20_000
-    records = [{"step": step, "loss": 1 / step, "dev": float(step % 7)} for step in range(1, 2001)]
-    agreement = agreement_chart(judged(RNG.uniform(0, 5, count), RNG.normal(size=count)))
-    training = training_chart("ct", {f"member {i}": records for i in range(9)})
-    assert len(agreement.svg()) + len(training.svg()) < 500_000
 
 
 def test_whatever_a_run_lacks_it_has_a_report_whose_links_lead_somewhere():

@@ -1,5 +1,7 @@
 """Which model of a run is exported, and what is said of it."""
 
+import random
+
 import pytest
 
 from raysed.config import ExportConfig
@@ -26,12 +28,19 @@ def models_and_rows(scores, left_out=()):
     return models, rows
 
 
-def chosen(scores, left_out=(), dev="dev", per_task=False, tasks=("test",), generated=(), **export):
+RECIPES = ["ct-sed", "ct-sed-flow"]
+
+
+def chosen(scores, left_out=(), dev="dev", per_task=False, tasks=("test",), sizes=None, interval=None, **export):
+    """Without `interval`, every difference on dev is certain."""
     models, rows = models_and_rows(scores, left_out)
-    export = ExportConfig(**export)
-    return choose(
-        ScoreTable(rows, tasks, 2, generated=generated), models, ["ct-sed", "ct-sed-flow"], export, dev, per_task
-    )
+    table, export = ScoreTable(rows, tasks, 2, sizes=sizes or {}), ExportConfig(**export)
+    on_dev = {(row.recipe, row.index): row.score("dev") for row in rows if row.layers != 1}
+
+    def certain(a, b):
+        return (on_dev[a.recipe, a.index] - on_dev[b.recipe, b.index],) * 2
+
+    return choose(table, models, RECIPES, export, dev, per_task, interval or certain)
 
 
 @pytest.mark.parametrize(
@@ -95,9 +104,50 @@ def test_a_model_without_a_score_is_worse_than_any_score():
 
 
 def test_without_a_dev_task_a_worse_model_is_exported_with_a_warning():
-    scores, about = {"base": [50], "ct-sed": [47.25], "tf-idf": [56.88]}, {"tasks": ["dev"], "generated": ["dev"]}
+    size = "40 generated pairs (written and graded by a program)"
+    scores, about = {"base": [50], "ct-sed": [47.25], "tf-idf": [56.88]}, {"tasks": ["dev"], "sizes": {"dev": size}}
     choice = chosen(scores, dev=None, **about)
     assert choice.refusal is None and choice.title == "ct-sed (exported)"
-    less = "scores 47.2 on dev (generated pairs), less than the original encoder (50.0) and TF-IDF (56.9)"
+    less = "scores 47.2 on dev (40 generated pairs), less than the original encoder (50.0) and TF-IDF (56.9)"
     assert less in choice.warning
     assert chosen({**scores, "ct-sed": [57]}, dev=None, **about).warning is None
+
+
+def test_of_models_that_dev_cannot_tell_apart_the_last_recipe_is_exported():
+    """A calibration of the encoder is better by 1.4 points of chance, so the learner is exported, and that is said."""
+    scores = {"base": [52.8], "base-whiten": [60.0], "ct": [58.0], "ct-sed": [58.6], "tf-idf": [32.0]}
+    choice = chosen(scores, interval=lambda best, other: (-3.0, 6.0))
+    assert choice.words() == (
+        "ct-sed, the last recipe not clearly below base-whiten (60.0) on dev: 58.6 against 52.8 for the original "
+        "encoder and 32.0 for TF-IDF"
+    )
+    assert chosen(scores, interval=lambda best, other: (0.1, 6.0)).model.recipe == "base-whiten"
+    assert chosen(scores, interval=lambda best, other: None).model.recipe == "ct-sed", "too few pairs to tell"
+    refusable = chosen({**scores, "tf-idf": [59.0]}, interval=lambda best, other: (-3.0, 6.0))
+    assert refusable.model.recipe == "base-whiten" and refusable.refusal is None, "an equal is not refused for the best"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_choice_equals_a_plain_reference(seed):
+    rng = random.Random(seed)
+    scores = {name: [rng.uniform(50, 54) for _ in range(rng.choice([1, 2]))] for name in
+              ("base-flow", "base-whiten", "ct", "ct-sed", "ct-sed-flow")}  # fmt: skip
+    scores = {"base": [rng.uniform(50, 53)], **scores, "tf-idf": [rng.uniform(48, 53)]}
+    every = {(name, i): score for name, values in scores.items() for i, score in enumerate(values)}
+    base, words, width = scores["base"][0], scores["tf-idf"][0], rng.uniform(0, 2)
+
+    def passes(name, score):
+        if name == "tf-idf" or max(base, words) - score >= 0.1:
+            return False
+        return name.startswith("base") or score - (max(scores["base-flow"]) if "flow" in name else base) >= 0.1
+
+    able = {key: score for key, score in every.items() if passes(key[0], score)}
+    best = max(able.values(), default=None)
+    equal = [key for key, score in able.items() if best - score < max(width, 0.1) or best == score]
+    order = ["ct-sed-flow", "ct-sed", "ct", "base-whiten", "base-flow", "base"]
+    bases = {"base", "base-flow", "base-whiten"}
+    wanted = min(equal, key=lambda k: (3 if k[0] in bases else order.index(k[0]), -every[k]), default=None)
+    interval = lambda a, b: tuple(every[a.recipe, a.index] - every[b.recipe, b.index] + w for w in (-width, width))  # noqa: E731
+    choice = chosen(scores, interval=interval)
+    assert wanted is None or (choice.model.recipe, choice.model.index) == wanted
+    assert (choice.refusal is None) == (wanted is not None)

@@ -17,7 +17,7 @@ def test_summary_equals_the_statistics_module_on_random_scores():
     """Only rows at the main depth count; std is that of a sample."""
     scores = np.random.default_rng(0).normal(70, 3, 7)
     rows = [row("ct", "member", score, i) for i, score in enumerate(scores)]
-    summary = scored([*rows, row("ct", "member", 99.0, layers=1), row("base", "base", 66.0)]).summary
+    summary = scored([*rows, row("ct", "member", 99.0, layers=1), row("base", "base", 66.0)], draws={}).summary
     found = entry(summary, "ct", "member", "mean")
     expected = [statistics.stdev(scores), statistics.fmean(scores), max(scores)]
     assert [found["std"], found["mean"], found["max"]] == pytest.approx(expected) and found["n"] == 7
@@ -48,7 +48,7 @@ def test_a_model_without_a_score_is_in_the_headline_with_dashes():
     flat = row("base-whiten", "base", 70.0)
     flat = replace(flat, metrics={**flat.metrics, "sts12": {**flat.metrics["sts12"], "spearman": None}})
     lines = headline_table(scored([*full_run(), flat, row("sts", "grid", 1.0, layers=2)])).plain().splitlines()
-    assert lines[-1].split() == ["base", "+", "whiten", "base-whiten", "-", "-", "-", "1", "-", "71.00"]
+    assert lines[-1].split() == ["base", "+", "whiten", "-", "-", "-", "-", "1", "-", "71.00", "35.00", "base-whiten"]
     assert len(lines) == len(headline_table(scored(full_run())).plain().splitlines()) + 1
 
 
@@ -57,9 +57,11 @@ def test_headline_table_reads_from_the_cheapest_to_the_final_model():
     cells = [re.split(" {2,}", line.strip()) for line in lines]
     rows = ["word overlap", "base", "base + flow", "members (3)", "full ensemble", "learner", "learner + flow"]
     assert [line[0] for line in cells[2:]] == rows
-    assert cells[0] == "models recipe max mean std n sts12 sts13".split()
-    assert cells[5] == ["members (3)", "ct", "70.00", "69.00", "1.00", "3", "68.00", "70.00"]
-    assert cells[6][2:] == ["70.80", "70.80", "-", "1", "69.80", "71.80"]
+    assert cells[0] == ["models", "mean", "95 %", "max", "std", "n", "sts12", "sts13", "dev", "recipe"]
+    assert cells[5] == ["members (3)", "69.00", "69.0 to 69.0", "70.00", "1.00", "3", "68.00", "70.00", "34.50", "ct"]
+    assert cells[6] == ["full ensemble", "70.80", "70.8 to 70.8", "-", "-", "1", "69.80", "71.80", "35.40", "ct"]
+    cut = headline_table(scored(full_run(), base_name="its layers before training")).plain().splitlines()
+    assert cut[3].startswith("its layers before training  66.00"), "a score of no model that a user has"
 
 
 def test_widths_table_has_means_of_like_learners():

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from raysed.report.findings import comparisons, comparisons_table, gain_sentence
 from raysed.report.results import RunResults
 from raysed.report.section import Block, Code, Section
+from raysed.report.verdict import comparisons, comparisons_table, verdict
 from raysed.store.text import sentence, size
 
 _USE = """\
@@ -21,8 +21,8 @@ def _refused(run: RunResults) -> dict[str, Any]:
     return {
         "chosen": run.choice.words(),
         "why": run.choice.refusal,
-        "worth": gain_sentence(run.scores),
-        "against": comparisons(run.scores),
+        "worth": verdict(run),
+        "against": comparisons(run),
     }
 
 
@@ -34,8 +34,8 @@ def _exported(run: RunResults) -> dict[str, Any]:
         "recipe": run.choice.model.recipe,
         "why": run.choice.words(),
         "warning": run.choice.warning,
-        "worth": gain_sentence(run.scores),
-        "against": comparisons(run.scores),
+        "worth": verdict(run),
+        "against": comparisons(run),
         "width": encoder.width,
         "parameters": run.exported_model.parameters,
         "bytes": sum(tensor.nbytes for tensor in encoder.parameters()),
@@ -45,21 +45,21 @@ def _exported(run: RunResults) -> dict[str, Any]:
 
 def _refused_blocks(refused: Mapping[str, Any], run: RunResults) -> Iterator[Block]:
     yield f"{sentence(refused['why'])} The best candidate: {refused['chosen']}. {refused['worth']}".strip()
-    yield comparisons_table(refused["against"])
+    yield comparisons_table(refused["against"], run.scores)
 
 
 def _exported_blocks(exported: Mapping[str, Any], run: RunResults) -> Iterator[Block]:
     recipe, count = exported["recipe"], exported["parameters"] / 1e6
     speed = float(f"{exported['sentences_per_second']:.2g}")  # further digits would differ between measurements
-    yield f"This run exported a model of `{recipe}`. {exported['worth']}".strip()
+    yield exported["worth"]
     if exported["warning"]:
         yield f"Warning: {exported['warning']}."
-    yield comparisons_table(exported["against"])
+    yield comparisons_table(exported["against"], run.scores)
     yield (
         f"Size: {count:,.1f} million parameters ({size(exported['bytes'])}), {exported['width']} numbers per sentence. "
         f"Speed: about {speed:,.0f} sentences per second in one process on this machine."
     )
-    yield f"Why this model: {exported['why']}."
+    yield f"Exported: {exported['why']}."
     yield "Use it wherever sentence-transformers is installed:"
     trust = ", trust_remote_code=True" if "flow" in recipe.split("-") or run.config.encoder.trust_remote_code else ""
     yield Code(_USE.format(place=run.storage.uri("model"), trust=trust), "python")

@@ -40,7 +40,6 @@ SECTIONS = [
         "Search compared with the teachers",
         36,
         _fidelity,
-        "Some texts of the corpus search the others; with corpus.queries, those queries search all texts. "
         f"Recall: the share of the combined teachers' first {DEPTH} texts among the first {DEPTH} results; nDCG also "
         "counts their order. Neither shows whether the teachers are right, and the learner was trained on these texts.",
         blocks=_blocks,

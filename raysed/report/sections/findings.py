@@ -8,7 +8,6 @@ SECTIONS = [
         "findings",
         "Findings",
         15,
-        words="Differences of headline scores, with 95 % intervals over the sampling of pairs and seeds.",
         blocks=lambda data, run: findings(run),
     )
 ]

@@ -71,7 +71,7 @@ SECTIONS = [
     Section(
         "grids",
         "Lower bounds",
-        35,
+        13,
         _grids,
         blocks=_blocks,
         is_part=True,

@@ -3,21 +3,18 @@
 A model's error on a pair is the difference between the ranks of its cosine and of the graded score.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from raysed.recipe import BASE
-from raysed.report.charts import BLUE, ORANGE, Chart
 from raysed.report.results import PairComparison, RunResults
-from raysed.report.section import Block, Section
-from raysed.score.metrics import ranks, spearman
+from raysed.report.section import Section
+from raysed.score.metrics import ranks
 from raysed.store.text import Table, shortened
 
-_LONGEST = 80
-"""Characters shown of a sentence."""
+_LONGEST, _SHOWN = 80, 5
+"""Characters kept of a sentence, and pairs on the page."""
 
 
 def worst_pairs(comparison: PairComparison, count: int = 10) -> list[dict[str, Any]]:
@@ -86,59 +83,17 @@ def pairs_table(pairs: Sequence[Mapping[str, Any]]) -> Table:
     return Table.of(pairs, columns, text=2, is_stacked=True)
 
 
-def _changes_blocks(changes: Mapping[str, Any], run: RunResults) -> Iterator[Block]:
-    model = f"{changes['model']} on {changes['task']}"
-    for kind, direction in {"better": "closer to", "worse": "farther from"}.items():
-        if changes[kind]:
-            yield f"{kind.title()}: pairs that {model} ranks {direction} the graded order than the original encoder."
-            yield pairs_table(changes[kind])
-
-
-def agreement_chart(comparison: PairComparison) -> Chart | None:
-    """Chart cosines against graded scores with the means of ten bins, a panel per model with finite cosines."""
-    gold_P, cosines = comparison.gold_P, {BASE: comparison.before_P, comparison.model: comparison.after_P}
-    cosines = {model: cosine_P for model, cosine_P in cosines.items() if np.isfinite(cosine_P).all()}
-    if not cosines:
-        return None
-    # Jitter: with few distinct scores, dots would hide each other.
-    moved_P = gold_P + np.random.default_rng(0).uniform(-0.006, 0.006, len(gold_P)) * np.ptp(gold_P)
-    edges = np.linspace(gold_P.min(), gold_P.max(), 11)
-    bin_P = np.minimum(np.searchsorted(edges, gold_P, side="right") - 1, 9)
-    filled = [bin_P == i for i in np.unique(bin_P)]
-    ends = [np.min(list(cosines.values())) - 0.05, np.max(list(cosines.values())) + 0.05]
-
-    def draw(axes: Any, model: str, cosine_P: np.ndarray) -> None:
-        alpha = min(0.5, 400 / len(gold_P))
-        axes.scatter(moved_P, cosine_P, s=8, alpha=alpha, color=BLUE, linewidths=0, rasterized=True)
-        golds, means = ([of_P[in_P].mean() for in_P in filled] for of_P in (gold_P, cosine_P))
-        axes.plot(golds, means, "o-", markersize=4, color=ORANGE, label="mean cosine")
-        for gold, mean in list(zip(golds, means))[::2]:
-            axes.annotate(f"{mean:.2f}", (gold, mean), (0, 6), textcoords="offset points", ha="center")
-        axes.set(title=model, xlabel=f"graded score of {comparison.task}", ylabel="cosine", ylim=ends)
-
-    correlations = ", ".join(f"{model} {100 * spearman(found_P, gold_P):.1f}" for model, found_P in cosines.items())
-    title = f"Cosines and graded scores on {comparison.task}; Spearman: {correlations}"
-    return Chart("agreement", title, [partial(draw, model=model, cosine_P=x_P) for model, x_P in cosines.items()])
-
-
 SECTIONS = [
-    Section(
-        "pairs",
-        "Pairs",
-        50,
-        words="Ranks go from 0, the least alike of all pairs, to 100, the most alike.",
-        blocks=lambda data, run: [run.pair_comparison and agreement_chart(run.pair_comparison)],
-    ),
-    Section("changes", "What got better and worse", 51, _changes, blocks=_changes_blocks, is_part=True),
+    Section("changes", "", 51, _changes),
     Section(
         "failures",
         "Where it fails",
         52,
         _failures,
         blocks=lambda found, run: [
-            f"The pairs that {found['model']} on {found['task']} ranks farthest from the graded order.",
-            pairs_table(found["pairs"]),
+            f"The pairs of {found['task']} that {found['model']} ranks farthest from the graded order. Ranks go from "
+            "0, the least alike of all pairs, to 100, the most alike.",
+            pairs_table(found["pairs"][:_SHOWN]),
         ],
-        is_part=True,
     ),
 ]

@@ -43,10 +43,6 @@ def _environment(run: RunResults) -> dict[str, Any]:
     return {**versions(), "python": platform.python_version(), "cluster": run.facts.cluster, "device": device}
 
 
-def _facts_blocks(facts: Mapping[str, Any], run: RunResults) -> Iterator[Block]:
-    yield Table(["what", "value"], [[what.replace("_", " "), str(value)] for what, value in facts.items()])
-
-
 def how_to_repeat(location: str, run: str, job: Sequence[str] = ("python", "jobs/ensemble_then_distill.py")) -> str:
     """Return the command that repeats a run under another name, with the settings in its directory."""
     settings = f"{run}.yaml" if "://" in location else f"{location}/{run}/config.yaml"
@@ -86,10 +82,10 @@ def _corpus(run: RunResults) -> dict[str, Any]:
 SECTIONS = [
     Section("run", "The run", 120),
     Section("members", "Left out", 121, _members, blocks=_members_blocks, is_part=True, empty=[]),
-    Section("corpus", "Corpus", 122, _corpus, blocks=_facts_blocks, is_part=True, empty={}),
-    Section("views", "Views", 123, lambda run: run.facts.views, blocks=_facts_blocks, is_part=True),
+    Section("corpus", "", 122, _corpus, is_part=True, empty={}),
+    Section("views", "", 123, lambda run: run.facts.views, is_part=True),
     Section("timings", "Time", 124, lambda run: read_timings(run.storage), blocks=_time_blocks, is_part=True, empty={}),
-    Section("environment", "Environment", 125, _environment, blocks=_facts_blocks, is_part=True, empty={}),
+    Section("environment", "", 125, _environment, is_part=True, empty={}),
     Section("config", "", 126, lambda run: run.config.model_dump(mode="json"), is_part=True, empty={}),
     Section("started", "Repeat", 127, _repeat, blocks=_repeat_blocks, is_part=True),
 ]

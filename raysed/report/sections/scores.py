@@ -11,7 +11,18 @@ import numpy as np
 from raysed.registry import stages_of_pairs
 from raysed.report.charts import BLUE, GREEN, GREY, INK, ORANGE, Chart
 from raysed.report.results import RunResults
-from raysed.report.scores import NO_LABELS, ScoreTable, display_name, labels_of, stages_of, task_names, titled
+from raysed.report.scores import (
+    NO_LABELS,
+    ORIGINAL,
+    THE_BASE,
+    Group,
+    ScoreTable,
+    display_name,
+    labels_of,
+    stages_of,
+    task_names,
+    titled,
+)
 from raysed.report.section import Block, Section
 from raysed.score.tasks import main_score
 from raysed.store.text import Table, number
@@ -32,23 +43,32 @@ def headline_table(scores: ScoreTable) -> Table:
     fitting = [row for row in scores.counted if row.kind != "baseline" or set(scores.tasks) & set(row.metrics)]
     counts = Counter((row.recipe, row.kind) for row in fitting if row.kind != "grid")
     groups = {group: scores.groups.get(group) or {"n": counts[group]} for group in [*scores.groups, *counts]}
+
     columns = {
-        "models": [display_name(*group, entry["n"]) for group, entry in groups.items()],
-        "recipe": [recipe for recipe, _ in groups],
-        "labels": [labels_of(recipe, scores.labels) for recipe, _ in groups],
-        "fitted on": [scores.fitted_on or "-" if stages_of(recipe)[1] else "-" for recipe, _ in groups],
-        "max": [number(entry.get("max")) for entry in groups.values()],
+        "models": [_named(scores, group, display_name(*group, entry["n"])) for group, entry in groups.items()],
         "mean": [number(entry.get("mean")) for entry in groups.values()],
         "95 %": [f"{entry['low']:.1f} to {entry['high']:.1f}" if "low" in entry else "-" for entry in groups.values()],
+        "max": [number(entry.get("max") if entry["n"] > 1 else None) for entry in groups.values()],
         "std": [number(entry.get("std") if entry["n"] > 1 else None) for entry in groups.values()],
         "n": [str(entry["n"]) for entry in groups.values()],
     }
-    for task in scores.tasks if len(scores.tasks) > 1 else ():
+    tasks = task_names(scores.rows)
+    for task in tasks if len(tasks) > 1 else ():
         of_task = scores.groups_of(task)
         columns[task] = [number(of_task.get(group, {}).get("mean")) for group in groups]
-    empty = {"labels": {NO_LABELS}, "fitted on": {"-"}, "95 %": {"-"}}
+    columns |= {
+        "recipe": [recipe for recipe, _ in groups],
+        "labels": [labels_of(recipe, scores.labels) for recipe, _ in groups],
+        "fitted on": [scores.fitted_on or "-" if stages_of(recipe)[1] else "-" for recipe, _ in groups],
+    }
+    empty = {"labels": {NO_LABELS}} | {head: {"-"} for head in ("fitted on", "95 %", "max", "std")}
     columns = {head: cells for head, cells in columns.items() if not set(cells) <= empty.get(head, set())}
     return Table(list(columns), list(zip(*columns.values())), names=[":".join(["scores", *group]) for group in groups])
+
+
+def _named(scores: ScoreTable, group: Group, name: str) -> str:
+    """Return a name of a group; some layers before training have their own, because no user has them."""
+    return scores.base_name if group == THE_BASE[:2] and scores.base_name != ORIGINAL else name
 
 
 def layers_table(scores: ScoreTable) -> Table:
@@ -106,7 +126,8 @@ def scores_chart(scores: ScoreTable) -> Chart | None:
     def draw(axes: Any) -> None:
         for place, (group, entry) in enumerate(scores.groups.items()):
             y = place + 0.7
-            for x, text, side in ((0, titled(*group, entry["n"]), "left"), (1, f"{entry['mean']:.1f}", "right")):
+            name = _named(scores, group, titled(*group, entry["n"]))
+            for x, text, side in ((0, name, "left"), (1, f"{entry['mean']:.1f}", "right")):
                 axes.text(x, place + 0.3, text, transform=axes.get_yaxis_transform(), ha=side, va="center")
             if "low" in entry:
                 axes.plot([entry["low"], entry["high"]], [y, y], color=GREY, alpha=0.6)
@@ -121,33 +142,20 @@ def scores_chart(scores: ScoreTable) -> Chart | None:
         axes.set(ylim=(len(scores.groups), 0), yticks=[])
 
     means, counts = ({group: entry[key] for group, entry in scores.groups.items()} for key in ("mean", "n"))
-    best, base = max(means, key=means.__getitem__), means.get(("base", "base"))
+    best, own = max(means, key=means.__getitem__), scores.exported
     title = f"Best: {titled(*best, counts[best])} {means[best]:.1f}"
-    title += "" if base is None or best == ("base", "base") else f", base encoder {base:.1f}"
+    if own and best != (own.recipe, own.kind) and own.average(scores.tasks) is not None:
+        title += f"; this model: {own.average(scores.tasks):.1f}"
     return Chart("scores", title, [draw], 0.8 + 0.36 * len(scores.groups))
-
-
-def _by_task(data: None, run: RunResults) -> Iterator[Block]:
-    scores = run.scores
-    if scores.sizes:
-        yield f"{'; '.join(f'{task}: {size}' for task, size in scores.sizes.items())}."
-    columns = {
-        "models": lambda group: display_name(*group, scores.groups[group]["n"]),
-        "recipe": lambda group: group[0],
-    }
-    for task in task_names(scores.rows):
-        of_task = scores.groups_of(task)
-        columns[task] = lambda group, of_task=of_task: number(of_task.get(group, {}).get("mean"))
-    yield Table.of(scores.groups, columns)
 
 
 def _headline(data: None, run: RunResults) -> Iterator[Block]:
     scores = run.scores
     yield (
-        f"{scores.measure}; {_depth_name(scores.main_layers)} pooled. Labels are those that a recipe was trained on. "
-        "95 %: the interval of the mean over the sampling of pairs and seeds."
+        f"{scores.measure}; {_depth_name(scores.main_layers)} pooled. 95 %: the interval of the mean over the sampling "
+        "of pairs and seeds."
     )
-    yield scores.caveat
+    yield f"{'; '.join(f'{task}: {size}, {scores.measures[task]}' for task, size in scores.sizes.items())}."
     if scores.fitted_on and any(stages_of(recipe)[1] for recipe, _ in scores.groups):
         text = _FITTED_ON.get(scores.fitted_on, scores.fitted_on)
         if text in stages_of_pairs():
@@ -159,12 +167,11 @@ def _headline(data: None, run: RunResults) -> Iterator[Block]:
 
 SECTIONS = [
     Section("scores", "Scores", 10, blocks=_headline),
-    Section("by-task", "By task", 31, blocks=_by_task),
-    Section("layers", "By pooled layers", 32, blocks=lambda _, run: [layers_table(run.scores)], is_part=True),
+    Section("layers", "By pooled layers", 11, blocks=lambda _, run: [layers_table(run.scores)], is_part=True),
     Section(
         "widths",
         "By width",
-        33,
+        12,
         _widths,
         'Scores of embeddings cut to their first coordinates, as with `SentenceTransformer("model", truncate_dim=…)`; '
         "the learners were trained for these widths.",

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from raysed.plan.artefacts import SPEEDS
 from raysed.recipe import SED, TEACHERS
 from raysed.report.results import RunResults
-from raysed.report.scores import signed
 from raysed.report.section import Block, Section
 from raysed.score.ensemble import summary_lines
-from raysed.store.text import Table, number, times
+from raysed.score.intervals import Difference
+from raysed.store.text import Table, number
 
 _LEARNER = f"{TEACHERS}-{SED}"
 _UNKNOWN: dict[str, Any] = {"width": None, "parameters": None, "speed": None}
@@ -25,22 +24,18 @@ def _teachers(run: RunResults) -> list[dict[str, Any]]:
     if not run.config.teachers:
         return []
     found: list[dict[str, Any]] = []
-    speeds = run.meta(SPEEDS)
     for index, teacher in enumerate(run.config.teachers):
-        meta = run.meta(f"{TEACHERS}/embeddings/{index:02d}")
-        about = {key: meta.get(key) for key in _UNKNOWN} | {"speed": speeds.get(f"teacher {index}")}
+        about = {"width": run.meta(f"{TEACHERS}/embeddings/{index:02d}").get("width")}
+        about |= run.costs[TEACHERS, "member", index]
         if teacher.trust_remote_code:
             about["trust_remote_code"] = True
         found.append({"model": teacher.title, **about, "score": run.scores.average_of(TEACHERS, "member", index)})
     if (TEACHERS, "ensemble") in {(row.recipe, row.kind) for row in run.scores.rows} and len(found) > 1:
         score = run.scores.average_of(TEACHERS, "ensemble", 0)
         found.append({"model": "all teachers together", **_UNKNOWN, "score": score})
-    model, loaded = run.choice.model, run.exported_model
-    own = {"model": run.choice.title, "width": loaded.encoder.width, "parameters": loaded.parameters}
-    own |= {
-        "speed": {"ratio": 1.0, "low": 1.0, "high": 1.0},
-        "score": run.scores.average_of(model.recipe, model.kind, model.index),
-    }
+    this = (run.choice.model.recipe, run.choice.model.kind, run.choice.model.index)
+    own = {"model": run.choice.title, "width": run.exported_model.encoder.width, **run.costs[this]}
+    own["score"] = run.scores.average_of(*this)
     # Learners that share their only teacher's space can search its vectors.
     teacher, documents = run.facts.shares_space_of, [model for model in run.models if model.recipe == TEACHERS]
     if teacher and documents:
@@ -53,27 +48,9 @@ def _teachers(run: RunResults) -> list[dict[str, Any]]:
     return [*found, own]
 
 
-def teachers_table(models: Models) -> Table:
-    """Return models as a table, with the share of each teacher's score that the last model, their learner, keeps."""
-
-    def keeps(model: Mapping[str, Any]) -> str:
-        is_teacher = model is not models[-1] and "searches" not in model
-        return f"{100 * own / model['score']:.1f} %" if is_teacher and own and model["score"] else "-"
-
-    own = models[-1]["score"] if models else None
-    columns = {
-        "model": lambda model: model["model"],
-        "dimensions": lambda model: _count(model["width"]),
-        "parameters": lambda model: _count(model["parameters"]),
-        "speed": lambda model: times(model["speed"]),
-        "score": lambda model: number(model["score"]),
-        "the exported model keeps": keeps,
-    }
-    return Table.of(models, columns)
-
-
 def _teacher_blocks(models: Models) -> Iterator[Block]:
-    yield teachers_table(models)
+    for model in (model for model in models if "searches" in model):
+        yield f"Its queries find the documents of {model['searches']}: {number(model['score'])} on the same tasks."
     if trusted := [model["model"] for model in models if model.get("trust_remote_code")]:
         yield f"Code that came with the model was allowed to run: {', '.join(trusted)}."
 
@@ -100,7 +77,7 @@ def gain_blocks(found: Mapping[str, Any]) -> Iterator[Block]:
 
     def gained(row: Mapping[str, Any], column: str) -> str:
         gain = row["gains"][column]
-        return signed(gain["value"], gain["ends"]) if gain else "-"
+        return str(Difference(gain["value"], gain["ends"])) if gain else "-"
 
     gains = {column: partial(gained, column=column) for column in columns}
     yield Table.of(several, {"gain over the best teacher": name, **gains}, text=1)
@@ -110,20 +87,12 @@ def gain_blocks(found: Mapping[str, Any]) -> Iterator[Block]:
     yield f"Best teacher: {listed}. In brackets: 95 % intervals over the sampling of pairs, queries and texts."
 
 
-def _count(value: float | None) -> str:
-    return f"{value:,.0f}" if value else "-"
-
-
 SECTIONS = [
     Section(
         "teachers",
         "Teachers",
         60,
         _teachers,
-        "How much of each teacher's score the exported model keeps, and sizes and speeds. Speeds are multiples of "
-        'the exported model\'s, measured in turns in one process, with their range over five rounds; "-": unknown, or '
-        f"other programs disturbed them. In a row `{_LEARNER} searching …`, the learner embeds the queries and the "
-        "teacher the documents; for graded pairs, each sentence takes the query's place once.",
         blocks=lambda models, run: _teacher_blocks(models),
     ),
     Section(
