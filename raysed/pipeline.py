@@ -20,7 +20,7 @@ from raysed import interrupts
 from raysed.cluster.session import is_ray_given, session
 from raysed.config import dump_config
 from raysed.errors import UserError, install_command
-from raysed.process import prepare_process
+from raysed.process import load_lines, prepare_process
 from raysed.recipe import parse_recipes
 from raysed.store.metrics import native_output_to
 from raysed.store.progress import emit, print_text
@@ -97,7 +97,7 @@ def _make(job: Job, storage: Storage, status: Status, starts_ray: bool, say: Cal
         native_output_to(logs / "native.log") if is_quiet else nullcontext(),
         session(engine) as where,
     ):
-        for line in [*notes, *where]:
+        for line in [*notes, *load_lines(), *where]:
             say(line)
         try:
             with interrupts.errors_are_stops():

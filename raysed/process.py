@@ -57,6 +57,12 @@ def prepare_process() -> None:
     quiet_libraries()
 
 
+def load_lines() -> list[str]:
+    """Return a line for the user if programs want more cores than this machine has."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    return [f"load: {load:.1f} on {cores} cores; other programs slow this run down"] if load > cores else []
+
+
 def prepare_worker(threads: int) -> None:
     """Set up a worker: as every process, plus its number of threads, and memory kept for the next batch.
 
