@@ -37,7 +37,7 @@ def speeds(out: Path, inputs: Named, settings: Named, context: Context) -> Named
     with steps("compare speeds", len(teachers)) as begin:
         for name, config in teachers.items():
             begin(config.title)
-            other = load_teacher(config, context.device, context.precision).embed
+            other = load_teacher(config, context.device).embed  # in fp32, as its own library runs it
             found[name] = relative_speed(own.embed, other, sentences.evaluation, context.device, len(teachers))
     return found
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from raysed.recipe import TEACHERS
-from raysed.report.scores import THE_BASE, Compared, ScoreTable, titled
+from raysed.report.scores import ORIGINAL, THE_BASE, Compared, ScoreTable, titled
 from raysed.score.intervals import NO_DIFFERENCE, resolution
 from raysed.score.lexical import TF_IDF
 from raysed.store.text import Table, number, sentence, times
@@ -80,6 +80,8 @@ def verdict(run: "RunResults") -> str:
         found.append(against(teacher, f"{scores.teachers[teacher[2]]}, {role}"))
         found += [*_other_tasks(scores, this, teacher), *_size(run, this, teacher)]
         found += _other_teachers(scores, this, teacher)
+    elif scores.teachers and scores.base_name != ORIGINAL:
+        found.append("The teachers have no vectors of the scored texts.")
     elif scores.exported.recipe != THE_BASE[0] and THE_BASE[:2] in scores.groups:
         found.append(against(THE_BASE, scores.base_name))
     if words and (not teacher or scores.value(words) > scores.value(this)):

@@ -66,8 +66,7 @@ def _repeat(run: RunResults) -> dict[str, str]:
 
 def _repeat_blocks(repeat: Mapping[str, str], run: RunResults) -> Iterator[Block]:
     yield (
-        "`config.yaml` beside this report holds all resolved settings, with the full paths of local inputs. To run the "
-        "same settings and inputs under another name (if the run is in an object store, download the file first):"
+        "To run the same settings and inputs under another name (from an object store, download `config.yaml` first):"
     )
     yield Code(repeat["repeat"])
     if repeat["command"]:
