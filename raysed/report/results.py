@@ -110,7 +110,8 @@ class RunResults:
         is_apart = flow.fit_tasks and set(flow.fit_tasks) != set(tasks)
         fitted_on = ", ".join(flow.fit_tasks) if is_apart else public_name(flow.fit_on)
         measures = {known[name].measure for name in tasks}
-        measure = f"{measures.pop() if len(measures) == 1 else 'Score'}, x100, mean over {', '.join(tasks)}"
+        over = "mean over" if len(tasks) > 1 else "on"
+        measure = f"{measures.pop() if len(measures) == 1 else 'Score'}, x100, {over} {', '.join(tasks)}"
         about: dict[str, Any] = {"fitted_on": fitted_on, "measure": measure}
         about["sizes"] = {name: task.size for name, task in known.items()}
         about["measures"] = {name: task.measure for name, task in known.items()}

@@ -55,7 +55,8 @@ def comparisons_table(found: Sequence[Mapping[str, Any]], scores: ScoreTable) ->
     for task, title in sizes.items() if several else ():
         columns[title] = lambda one, task=task: number(one["tasks"][task])
     columns["parameters"] = lambda one: f"{one['parameters'] / 1e6:.1f} M" if one.get("parameters") else "-"
-    columns["speed"] = lambda one: times(one.get("speed"))
+    if any(one.get("speed") for one in found):
+        columns["speed"] = lambda one: times(one.get("speed"))
     return Table.of(found, columns, text=1)
 
 

@@ -149,7 +149,7 @@ def test_the_exported_model_and_the_one_that_was_refused():
     assert text.index("## The model") < text.index("## Scores") < text.index("## Findings")
     for part in (
         "## The model\n\n3.0 (1.0 to 5.0) above the original encoder.\n",
-        "| sts12 (20 pairs) | sts13 (20 pairs) | parameters | speed |",
+        "| sts12 (20 pairs) | sts13 (20 pairs) | parameters |",
         "Size: 22.7 million parameters (90.9 MB), 384 numbers per sentence. Speed: about 1,200 sentences per second",
         "SentenceTransformer('runs/r/model', trust_remote_code=True)",
         "\n\nWarning: ct-flow scores less.\n",
