@@ -46,7 +46,8 @@ def write_card(run: RunResults, path: Path) -> None:
     teachers = [teacher.title + " (with code of its own)" * teacher.trust_remote_code for teacher in config.teachers]
     teachers = " and ".join(filter(None, [", ".join(teachers[:-1]), *teachers[-1:]]))
     sources = [config.corpus.source] if isinstance(config.corpus.source, str) else config.corpus.source
-    # Names of files are private, too.
+    # Names of files are private, too, and that of the run may have one.
+    name = f"{Path(base).name}-{recipe.text}"
     named = [source if source.startswith("bundled:") else "private text" for source in sources]
     corpus = ", ".join(dict.fromkeys(named)) if reads_corpus(recipe, config) else ""
     row = run.scores.exported
@@ -62,7 +63,8 @@ def write_card(run: RunResults, path: Path) -> None:
         texts=(not recipe.distils and facts.members_corpus) or facts.corpus,
         recipe=recipe,
         start=start,
-        metadata=metadata(config.encoder.path, f"{config.run}-{recipe.text}", correlations),
+        name=name,
+        metadata=metadata(config.encoder.path, name, correlations),
         members=members,
         teachers=teachers,
         corpus=corpus,

@@ -123,7 +123,7 @@ def test_it_says_what_its_scores_rest_on_and_warns_of_a_worse_model(tmp_path):
 
 def test_it_names_no_private_file(tmp_path):
     corpus = {"source": ["/data/acme-tickets.txt", "acme-2.tsv", "s3://acme/x.parquet", "bundled:generated-text"]}
-    text = card(tmp_path, corpus=corpus, flow={"fit_on": "acme-fit.txt"})
+    text = card(tmp_path, corpus=corpus, flow={"fit_on": "acme-fit.txt"}, run="acme-tickets-half")
     assert "acme" not in text and "it was trained on private text, bundled:generated-text." in text
 
 
@@ -156,6 +156,6 @@ def test_hubs_read_the_scores(tmp_path):
     data = ModelCard.load(tmp_path / "README.md").data
     assert data.base_model is None, "the bundled encoder is on no hub"
     assert (data.library_name, data.pipeline_tag) == ("sentence-transformers", "sentence-similarity")
-    assert data.model_name == "demo-ct-sed"
+    assert data.model_name == "bundled:encoder-ct-sed"
     found = {result.dataset_name: result.metric_value for result in data.eval_results}
     assert found == {"sts12": 0.69, "sts13": 0.71}
