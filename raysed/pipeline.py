@@ -97,7 +97,7 @@ def _make(job: Job, storage: Storage, status: Status, starts_ray: bool, say: Cal
         native_output_to(logs / "native.log") if is_quiet else nullcontext(),
         session(engine) as where,
     ):
-        for line in [*notes, *load_lines(), *where]:
+        for line in [f"run: {storage}", *notes, *load_lines(), *where]:
             say(line)
         try:
             with interrupts.errors_are_stops():

@@ -15,7 +15,6 @@ from raysed.model.pretrained import load_start
 from raysed.model.prompts import embed_by_role
 from raysed.model.teacher import load_teacher
 from raysed.score.tasks import Evaluation
-from raysed.store.progress import steps
 
 _SECONDS, _ROUNDS, _TEXTS, _TRIED = 30.0, 5, 200, 8
 _MOST_SPREAD = 1.5
@@ -33,12 +32,10 @@ def speeds(out: Path, inputs: Named, settings: Named, context: Context) -> Named
     own.encoder.to(context.device)
     own.prompts.update(sentences.prompts)
     teachers = {name: value for name, value in inputs.items() if name.startswith("teacher ")}
-    found: dict[str, Speed | None] = {}
-    with steps("compare speeds", len(teachers)) as begin:
-        for name, config in teachers.items():
-            begin(config.title)
-            other = load_teacher(config, context.device).embed  # in fp32, as its own library runs it
-            found[name] = relative_speed(own.embed, other, sentences.evaluation, context.device, len(teachers))
+    found = {}
+    for name, config in teachers.items():
+        other = load_teacher(config, context.device).embed  # in fp32, as its own library runs it
+        found[name] = relative_speed(own.embed, other, sentences.evaluation, context.device, len(teachers))
     return found
 
 
