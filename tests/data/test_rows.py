@@ -143,6 +143,12 @@ def test_cells_in_quotation_marks_are_those_of_a_spreadsheet(tmp_path, text, row
     assert list(zip(*columns.values())) == rows_
 
 
+def test_a_cell_that_goes_on_where_the_sample_ends_is_one_cell(tmp_path):
+    quoted = "".join(f'"text {i}\nof\nthree lines"\tb\t1\n' for i in range(600))
+    columns = read(local_file(write(tmp_path / "a.tsv", f"a\tb\tn\n{quoted}")), PAIRS).columns
+    assert next(iter(columns.values())) == [f"text {i}\nof\nthree lines" for i in range(600)]
+
+
 def test_pandas_reads_back_what_it_wrote(tmp_path):
     pandas = pytest.importorskip("pandas")
     texts = ["plain", "two\nlines", 'a "b" c', "a\ttab", '"quoted"', "end\n", '"\n"']
