@@ -103,7 +103,12 @@ def test_a_model_that_is_worse_than_words_is_refused_until_it_is_allowed(copied,
     refusal = run(tmp_path, said, **fresh, export={})
     report = json.loads((copied / "report.json").read_text())
     (tf_idf,) = [r["metrics"]["generated-dev"]["spearman"] for r in report["rows"] if r["recipe"] == "tf-idf"]
-    assert said[-2] == refusal and f"less than TF-IDF ({tf_idf:.1f}); to export" in refusal
+    assert (
+        said[-2] == refusal
+        and said[-1].startswith("report: ")
+        and "TF-IDF" in said[-3]
+        and f"less than TF-IDF ({tf_idf:.1f}); to export" in refusal
+    )
     assert report["status"] == "complete" and report["refused"]["why"] == refusal and "exported" not in report
     assert "No model is exported" in (copied / "report.md").read_text() and not (copied / "model").exists()
     assert run(tmp_path, again, **fresh, export={}) == refusal

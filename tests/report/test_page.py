@@ -57,3 +57,4 @@ def test_the_page_is_one_file_with_a_chart_for_every_picture(finished_run):
     assert sorted(map(html.unescape, re.findall(r"<figcaption>(.+?)</figcaption>", text))) == sorted(titles)
     assert len(titles) == len(list((finished_run / "plots").iterdir())) and len(text) < 1_000_000
     assert "prefers-color-scheme: dark" in text
+    assert len(re.sub(r"<style>.*?</style>|<script>.*?</script>|<[^>]+>", " ", text, flags=re.DOTALL).split()) < 900

@@ -1,13 +1,18 @@
 """The verdict and its table, from made-up rows."""
 
+import json
 import re
 
 import numpy as np
 import pytest
 from made_up import TASKS, full_run, row, run_of, scored
+from scipy.stats import spearmanr
+from started_jobs import artefact
 
+from raysed.config import load_config
 from raysed.report.scores import ScoreTable
 from raysed.report.verdict import comparisons, comparisons_table, verdict
+from raysed.score.tasks import Evaluation
 
 PAIRS = "20 pairs and 20 pairs cannot show a difference below about"
 
@@ -114,3 +119,24 @@ def test_the_table_names_every_model_that_a_user_has_and_what_was_scored():
     assert head == ["model", "mean", "gain", "95 %", "sts12 (20 pairs)", "sts13 (20 pairs)", "parameters", "speed"]
     assert own[-2:] == ["17.4 M", "-"]
     assert best == ["B", "77.00", "+3.0", "-1.0 to +7.0", "76.00", "78.00", "-", "0.5x (0.4 to 0.6)"]
+
+
+def test_a_gain_and_its_interval_equal_those_of_scipy_and_plain_resampling(finished_run):
+    """From a run's files: the embeddings of the exported model and of the encoder before training."""
+    config = load_config(finished_run / "config.yaml", [])
+    evaluation = Evaluation.load(config.evaluation)
+    names = ("ct-sed-flow/calibrations/00", "base/embeddings/00")
+    vectors = [np.load(artefact(finished_run, name) / "layers-1.npy") for name in names]
+    own_P, base_P = (evaluation.outcome(x_UD, "generated-test") for x_UD in vectors)
+    gold_P = evaluation.tasks["generated-test"].gold
+
+    def gain(rows):
+        own, base = (spearmanr(cosine_P[rows], gold_P[rows])[0] for cosine_P in (own_P, base_P))
+        return 100 * (own - base)
+
+    report = json.loads((finished_run / "report.json").read_text())
+    (found,) = [one for one in report["exported"]["against"] if one["model"] == "its layers before training"]
+    assert found["gain"] == pytest.approx(gain(slice(None)), abs=1e-3)
+    rng = np.random.default_rng(1)
+    low, high = np.quantile([gain(rng.integers(len(gold_P), size=len(gold_P))) for _ in range(1000)], [0.025, 0.975])
+    assert (found["low"], found["high"]) == (pytest.approx(low, abs=2), pytest.approx(high, abs=2))
