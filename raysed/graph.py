@@ -7,7 +7,8 @@ artefact too, an outcome. Other artefacts depend on an outcome's content, not on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysed.config import Block, stable_hash
-from raysed.data.parquet import ROWS_PER_GROUP, BlockFiles
+from raysed.data.parquet import BlockFiles
 from raysed.store.checkpoints import Checkpoints
 from raysed.store.files import Watched
 from raysed.store.storage import Entry, Storage
@@ -286,14 +287,16 @@ def block_name(name: str, number: int) -> str:
 
 
 def _block_files(storage: Storage, name: str, directory: Path | None, shape: Mapping[str, Any]) -> BlockFiles:
-    names, size = [block_name(name, number) for number in range(shape["blocks"])], shape.get("size", ROWS_PER_GROUP)
+    names = [block_name(name, number) for number in range(shape["blocks"])]
     files = [partial(_block_file, storage, block) for block in names]
     facts = [partial(_block_facts, storage, block) for block in names]
-    return BlockFiles(directory, files, facts, size, shape.get("rows"))
+    return BlockFiles(directory, files, facts, shape["size"], shape["rows"])
 
 
-def _block_file(storage: Storage, name: str) -> Path:
-    return storage.fetch(name) / BLOCK_FILE
+@contextmanager
+def _block_file(storage: Storage, name: str) -> Iterator[Path]:
+    with storage.borrowed(name) as directory:
+        yield directory / BLOCK_FILE
 
 
 def _block_facts(storage: Storage, name: str) -> Mapping[str, Any]:

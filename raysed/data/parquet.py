@@ -6,8 +6,9 @@ else, or lie where others can write.
 
 import mmap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,22 +54,17 @@ class BlockFiles:
 
     Attributes:
         directory: small files about the whole table, such as its mean; None until they exist.
-        files: functions that fetch the blocks, in order.
+        files: functions that lend the blocks, in order.
         facts: functions that return each block's record.
         size: a divisor of `ROWS_PER_GROUP`.
+        rows: of the whole table.
     """
 
     directory: Path | None
-    files: Sequence[Callable[[], Path]]
+    files: Sequence[Callable[[], AbstractContextManager[Path]]]
     facts: Sequence[Callable[[], Mapping[str, Any]]]
     size: int
-    known_rows: int | None = None
-
-    @cached_property
-    def rows(self) -> int:
-        if self.known_rows is not None:
-            return self.known_rows
-        return (len(self.files) - 1) * self.size + open_table(self.files[-1]()).metadata.num_rows
+    rows: int
 
     @property
     def shape(self) -> dict[str, int]:
@@ -78,8 +74,11 @@ class BlockFiles:
     def read(self, start: int, stop: int, columns: Sequence[str] | None = None) -> pa.Table:
         """Read the whole blocks that contain these rows."""
         wanted = self.files[start // self.size : -(-stop // self.size)]
-        names = None if columns is None else list(columns)
-        return pa.concat_tables(open_table(fetch()).read(names) for fetch in wanted)
+        names, tables = None if columns is None else list(columns), []
+        for lent in wanted:
+            with lent() as path:
+                tables.append(open_table(path).read(names))
+        return pa.concat_tables(tables)
 
 
 Source = Path | BlockFiles

@@ -1,7 +1,8 @@
 """Local copies of remote artefacts, shared by all processes of this machine, and staging directories for uploads.
 
-Each process holds a lease: a locked file that lists the copies in use. The lock ends with the process. Without a lease,
-half-written copies are removed, and others while the disk is nearly full, least recently used first.
+Each process holds a lease: a locked file that lists the copies in use, as often as they are. The lock ends with the
+process. Without a lease, half-written copies are removed, and others while the disk is nearly full, least recently used
+first.
 """
 
 import fcntl
@@ -37,7 +38,7 @@ def directory() -> Path:
 
 
 def lease(key: str) -> Path:
-    """Return the path of a copy, whether it exists or not, and protect it from removal while this process lives."""
+    """Return the path of a copy, whether it exists or not; it is protected until `release` or this process ends."""
     place = directory()
     with _locked(place):
         if (os.getpid(), place) not in _leases:
@@ -52,6 +53,16 @@ def lease(key: str) -> Path:
     return place / key
 
 
+def release(path: Path) -> None:
+    """Undo one `lease` of this process, which returned the path."""
+    with _locked(path.parent):
+        file = _leases[os.getpid(), path.parent]
+        keys = os.pread(file, os.fstat(file).st_size, 0).decode().split()
+        keys.remove(path.name)
+        os.ftruncate(file, 0)
+        os.write(file, "".join(f"{key}\n" for key in keys).encode())
+
+
 @contextmanager
 def half_written() -> Iterator[Path]:
     """Yield an empty directory to fill; it is removed on exit unless it was renamed."""
@@ -61,6 +72,7 @@ def half_written() -> Iterator[Path]:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
+        release(path)
 
 
 def install(filled: Path, path: Path, is_intact: Callable[[], bool]) -> None:

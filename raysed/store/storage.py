@@ -69,7 +69,7 @@ class Storage:
         self.location, self.run = _absolute(location), run
         self.plain = Files(self.location, run)
         self.is_local = self.plain.is_local
-        self._intact: dict[str, tuple[Entry, Path]] = {}
+        self._intact: dict[str, Entry] = {}
         self._logged: set[str] = set()
         self._job = job
 
@@ -203,6 +203,16 @@ class Storage:
             raise FileNotFoundError(f"{self.uri(name)} is not a finished artefact of this run")
         return path
 
+    @contextmanager
+    def borrowed(self, name: str) -> Iterator[Path]:
+        """Yield what `fetch` returns; afterwards the disk may need the room of a remote artefact's copy."""
+        path = self.fetch(name)
+        try:
+            yield path
+        finally:
+            if not self.is_local:
+                cache.release(path)
+
     def forget(self, name: str) -> None:
         """Delete an artefact's manifest entry, but none of its files."""
         self._check_claim()
@@ -232,24 +242,25 @@ class Storage:
 
     def intact(self, entry: Entry) -> Path | None:
         """Return the directory of an artefact's files, verified once per process; None if any is missing or damaged."""
-        known, path = self._intact.get(entry.name, (None, None))
-        if known == entry and path.is_dir():
-            return path
+
+        def is_intact(path: Path) -> bool:
+            return (self._intact.get(entry.name) == entry and path.is_dir()) or matches(path, entry.files)
+
         if self.is_local:
             path = Path(self.plain.path(entry.place))
-            path = path if matches(path, entry.files) else None
+            path = path if is_intact(path) else None
         else:
-            path = self._download(entry)
+            path = self._download(entry, is_intact)
         if path is not None:
-            self._intact[entry.name] = entry, path
+            self._intact[entry.name] = entry
         return path
 
-    def _download(self, entry: Entry) -> Path | None:
-        """Return a verified local copy, or None if what arrives is damaged or missing."""
+    def _download(self, entry: Entry, is_intact: Callable[[Path], bool]) -> Path | None:
+        """Return a local copy, which is leased, or None if what arrives is damaged or missing."""
         place = cache.directory()
         with disk_errors(str(place), remedy="set TMPDIR to a directory with more space"):
             path = cache.lease(stable_hash([str(self), entry.place, entry.files]))
-            if matches(path, entry.files):
+            if is_intact(path):
                 return path
             with cache.half_written() as filled, suppress(FileNotFoundError):
                 self.plain.download(entry.place, filled)
