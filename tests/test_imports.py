@@ -24,9 +24,10 @@ CLUSTER = "cluster.tuning cluster.distilling cluster.streaming cluster.execute"
         ("", (*HEAVY, "numpy", "pyarrow", "pydantic")),
         (LIGHT, HEAVY),
         ("cluster.tasks store.progress", ("torch", "transformers", "fsspec", "raysed.config")),
+        ("cluster.streaming", ("torch", "transformers")),
         (CLUSTER, ("sklearn", "scipy.stats", "matplotlib", "datasets", "deepspeed")),
     ],
-    ids=["package", "settings", "tasks", "cluster"],
+    ids=["package", "settings", "tasks", "streaming", "cluster"],
 )
 def test_light_imports_stay_light(modules, absent):
     names = ", ".join(["raysed", *(f"raysed.{name}" for name in modules.split())])

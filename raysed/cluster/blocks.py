@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 
 from raysed.config import stable_hash
 from raysed.context import Context
-from raysed.data.parquet import ROWS_PER_GROUP, SentenceTable, matrix
-from raysed.data.tokens import roles_in
+from raysed.data.parquet import ROWS_PER_GROUP, SentenceTable, matrix, roles_in
 from raysed.graph import BLOCK_FILE, Task, block_name
 from raysed.store.storage import Storage
 

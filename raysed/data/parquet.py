@@ -17,8 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from raysed.config import Role
 from raysed.errors import UserError
 from raysed.store.files import visible
+
+ROLE = pa.field("role", pa.string())
+"""Column of a table with queries: `document` or `query`. Documents come first."""
 
 ROWS_PER_GROUP = 4096
 """Rows per row group, which learners read as a whole."""
@@ -26,6 +30,11 @@ _BUFFER_BYTES = 1 << 20
 """Read size per column; pyarrow would otherwise buffer a whole row group, perhaps the whole file."""
 _ARROW_TYPES = b"ARROW:schema"
 """Key of a Parquet file's footer."""
+
+
+def roles_in(table: pa.Table) -> list[Role]:
+    """Return each row's role; in a table without queries, none."""
+    return table.column(ROLE.name).to_pylist() if ROLE.name in table.column_names else [""] * len(table)
 
 
 def open_table(path: Path) -> pq.ParquetFile:

@@ -43,13 +43,6 @@ _FLAT = {"_ids.i64": "<i8", "_tokens.i32": "<i4", "_offsets.i64": "<i8"}
 """Files of `FlatTokens`, in the order of `TokenTable`, with their number types."""
 
 SENTENCE_SCHEMA = pa.schema([("id", pa.int64()), ("sentence", pa.string()), ("input_ids", pa.list_(pa.int32()))])
-ROLE = pa.field("role", pa.string())
-"""Column of a table with queries: `document` or `query`. Documents come first."""
-
-
-def roles_in(table: pa.Table) -> list[Role]:
-    """Return each row's role; in a table without queries, none."""
-    return table.column(ROLE.name).to_pylist() if ROLE.name in table.column_names else [""] * len(table)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 
 from raysed.context import Context
-from raysed.data.parquet import SentenceTable
+from raysed.data.parquet import ROLE, SentenceTable
 from raysed.data.targets import matrix
-from raysed.data.tokens import ROLE, TokenTable
+from raysed.data.tokens import TokenTable
 from raysed.make.inputs import Named
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_start

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from raysed.config import CombinationConfig, Precision, Role, TargetPrecision, TeacherConfig
 from raysed.context import Context
-from raysed.data.parquet import ROWS_PER_GROUP, BlockFiles, SentenceTable, Source
+from raysed.data.parquet import ROLE, ROWS_PER_GROUP, BlockFiles, SentenceTable, Source, roles_in
 from raysed.data.targets import MEAN, matrix, with_column, with_targets, write_targets
-from raysed.data.tokens import ROLE, TokenTable, roles_in
+from raysed.data.tokens import TokenTable
 from raysed.errors import UserError
 from raysed.graph import Artefact, Blocks, ExternalInput, OutcomeMember
 from raysed.make.inputs import Named, layers_file

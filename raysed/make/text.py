@@ -14,7 +14,8 @@ from raysed.config import Role
 from raysed.context import Context
 from raysed.data.corpus import MOST_CHARACTERS, CorpusReport, query_chunks, sentence_chunks
 from raysed.data.pairs import write_pairs
-from raysed.data.tokens import ROLE, SENTENCE_SCHEMA, FlatTokens, LengthReport
+from raysed.data.parquet import ROLE
+from raysed.data.tokens import SENTENCE_SCHEMA, FlatTokens, LengthReport
 from raysed.make.inputs import Named
 from raysed.model.pretrained import text_tokenizer
 from raysed.model.static_start import write_static
