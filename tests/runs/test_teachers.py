@@ -215,13 +215,6 @@ def test_members_of_the_run_are_a_teacher_beside_one_from_outside(settings, tmp_
     assert before == {p: p.stat().st_mtime_ns for p in (directory / "manifest").rglob("*.json")}, "all of it is there"
 
 
-def test_a_file_that_lacks_a_sentence_of_the_corpus_is_named(settings, tmp_path):
-    file = tmp_path / "vectors.parquet"
-    pq.write_table(pa.table({"sentence": ["a cat"], "embedding": [[1.0, 2.0]]}), file)
-    with pytest.raises(UserError, match=r"vectors.parquet has no embedding for 256 of 256 sentences, such as"):
-        combined(settings(teachers=[str(file)]))
-
-
 def test_the_exported_learner_can_be_cut_short(settings, tmp_path):
     """sentence-transformers cuts to what the table by width was computed from, and that is good at all widths."""
     transformers = pytest.importorskip("sentence_transformers")

@@ -245,6 +245,14 @@ def test_a_directory_of_ours_goes_when_it_is_empty(disk, tmp_path):
     assert not (tmp_path / "run/model").exists()
 
 
+def test_a_copy_of_artefacts_that_a_user_made_in_the_run_directory_stays(disk, tmp_path):
+    commit(disk, OLD)
+    shutil.copytree(tmp_path / "run/ct", tmp_path / "run/ct-before")
+    with disk.lock():
+        commit(disk, NEW)
+    assert list(content(tmp_path / "run/ct-before").values()) == list(files_of(OLD).values())
+
+
 def test_a_link_to_another_disk_is_followed(disk, tmp_path):
     """Nothing is renamed or linked across it."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
@@ -486,6 +494,7 @@ def test_a_full_disk_is_a_sentence_whoever_reports_it_and_other_errors_stay_what
 
 _FULL_DISK = """
 import sys
+from contextlib import suppress
 from pathlib import Path
 import numpy as np, pyarrow as pa, pyarrow.parquet as pq, torch
 from safetensors.torch import save_file
@@ -506,6 +515,15 @@ for write in actions:
         checkpoints.save(6, write)
     except UserError as error:
         print(error)
+with suppress(OSError), open(place / "filler", "wb", buffering=0) as file:
+    while file.write(bytes(4096)):
+        pass
+try:
+    with Storage(str(place), "new").lock():
+        pass
+except UserError as error:
+    print(error)
+(place / "filler").unlink()
 print(checkpoints.newest()[0], storage.names(), len(storage.plain.sizes_below("checkpoints")))
 """
 
@@ -516,9 +534,9 @@ def test_on_a_disk_that_is_really_full_every_writer_ends_with_a_sentence(tmp_pat
     if subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode:
         pytest.skip("this machine lets nobody mount a disk")
     done = subprocess.run(["unshare", "-rm", "sh", "-c", mount, _FULL_DISK], cwd=ROOT, capture_output=True, text=True)
-    place = tmp_path / "run/checkpoints/model/step-000000006"
-    said = f"no disk space left for {place}; free some space, or choose another --storage"
-    assert done.stdout.splitlines() == [*[said] * 4, "5 ['checkpoints/model/step-000000005'] 1"], done.stderr
+    places = [*["run/checkpoints/model/step-000000006"] * 4, "new"]
+    said = [f"no disk space left for {tmp_path / p}; free some space, or choose another --storage" for p in places]
+    assert done.stdout.splitlines() == [*said, "5 ['checkpoints/model/step-000000005'] 1"], done.stderr
 
 
 def test_what_a_run_has_written_is_room_for_it(disk, monkeypatch):
