@@ -2,7 +2,6 @@
 
 import copy
 import json
-import re
 import shutil
 from functools import partial
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoTokenizer,
@@ -259,19 +257,6 @@ def test_sizes_that_no_encoder_has_are_refused_before_anything_is_built(tiny_enc
             open_()
 
 
-def with_a_token_beyond_the_table(path) -> None:
-    file = path / "tokenizer.json"
-    file.write_text(re.sub(r'"cat": \d+', '"cat": 500', file.read_text()))
-
-
-def without_unknown_token(path) -> None:
-    for file in (path / "tokenizer.json", path / "tokenizer_config.json"):
-        described = json.loads(file.read_text().replace("[UNK]", "[OTHER]"))
-        described.get("model", {})["unk_token"] = "[UNK]"
-        described.pop("unk_token", None)
-        file.write_text(json.dumps(described))
-
-
 def as_encoder_of_t5(path) -> None:
     sizes = {"vocab_size": 100, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
     T5EncoderModel(T5Config(**sizes)).save_pretrained(path)
@@ -280,8 +265,6 @@ def as_encoder_of_t5(path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (with_a_token_beyond_the_table, "has 501 tokens, but its model has only"),
-        (without_unknown_token, "fails on the text 'A sentence.': WordPiece error: Missing [UNK] token"),
         (as_encoder_of_t5, "has a decoder; use a model that is an encoder alone"),
         (lambda path: (path / "model.safetensors").rename(path / "pytorch_model.bin"), "no file named model.safetens"),
         (lambda path: (path / "model.safetensors").write_bytes(b"12345678"), "cannot be loaded: "),
@@ -295,7 +278,7 @@ def test_a_damaged_directory_is_refused_in_a_sentence(tiny_encoder_dir, tmp_path
     with pytest.raises(UserError) as caught:
         load_encoder(EncoderConfig(path=str(path), max_length=20))
     message = str(caught.value)
-    assert message.startswith(("encoder.path: ", "the tokenizer of ")) and str(path) in message and said in message
+    assert message.startswith("encoder.path: ") and str(path) in message and said in message
     assert "\n" not in message
 
 
@@ -348,7 +331,6 @@ def test_as_many_tokens_as_an_architecture_takes_are_allowed_and_no_more(tiny_to
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"pool_layers": 4}, r"^encoder\.pool_layers is 4, but .* has 3 layers$"),
         ({"keep_layers": [0, 7]}, r"encoder\.keep_layers has 7, but .* has 3 layers; use 0 to 2"),
         ({"keep_layers": 4}, r"encoder\.keep_layers is 4, but .* has 3 layers"),
     ],
@@ -362,12 +344,6 @@ def test_model_kwargs_that_do_not_fit_are_refused(tiny_encoder_dir):
     kwargs = {"num_hidden_layers": "two"}
     with pytest.raises(UserError, match=r"^encoder\.path: .*cannot be loaded: "):
         load_encoder(EncoderConfig(path=str(tiny_encoder_dir), max_length=20, model_kwargs=kwargs))
-
-
-@pytest.mark.parametrize("wrong", [0, "most", [], [2, 0]])
-def test_layers_that_no_encoder_has_are_no_setting(wrong):
-    with pytest.raises(ValidationError, match="keep_layers"):
-        EncoderConfig(keep_layers=wrong)
 
 
 def test_a_saved_encoder_comes_back(make_encoder, tiny_tokenizer, make_table, tmp_path):

@@ -10,9 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import reduce
 from hashlib import sha256
-from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from papers.compare import NO_DATA, NO_RESULT, Comparison, compare, find_values
+from papers.compare import NO_DATA, NO_RESULT, SMALL_NOTE, Comparison, compare, find_values
 from papers.data import Finder, Request, draw_pairs, read_pairs, write_pairs
 from papers.plan import Plan, make_plan
 from papers.published import TABLES, Row, Table, load_published, load_yaml
@@ -160,76 +158,6 @@ def paper_plans(paper_data) -> dict[str, Plan]:
     return {name: plan_of(paper_data, name, "paper") for name in PUBLISHED}
 
 
-SETTINGS = {  # of runs that differ from a config of the package
-    # BERT-flow appendix B: flows per task on all splits, which cannot be exported, or on NLI with another rate
-    ("bert-flow-table-3", "nli-large-target"): {
-        **{"run": "nli-large", "flow.per_task": True, "flow.learning_rate": 1e-3, "flow.epochs": 1},
-        **{"encoder.max_length": 64, "nli.bias": False, "evaluation.aggregation": "wmean", "export.recipe": "nli"},
-    },
-    ("bert-flow-table-3", "nli-large-nli"): {
-        **{"run": "nli-large", "flow.fit_on": "nli", "flow.learning_rate": 2e-5, "flow.epochs": 0.15},
-    },
-    # the released code of BSL
-    ("bsl-table-1", "bsl-sroberta"): {
-        **{"recipes": ["nli", "nli-bsl"], "encoder.path": "FacebookAI/roberta-base", "bsl.views": ["entailment"]},
-        **{"bsl.learning_rate": 5e-5, "bsl.momentum": 0.9999},
-    },
-}
-
-
-def test_runs_have_the_papers_settings(paper_plans):
-    for (table, run), expected in SETTINGS.items():
-        config = paper_plans[table].configs[run]
-        assert {key: reduce(getattr, key.split("."), config) for key in expected} == expected, run
-    grid = set()
-    for name in ("bsl-table-6", "bsl-table-7", "bsl-table-8"):  # a run for each cell; rows of table 7 share one
-        plan = paper_plans[name]
-        for row in plan.table.rows:
-            for variant, place in plan.variants(row).items():
-                for column in plan.table.columns:
-                    bsl = (config := plan.configs[plan.run_of(row, column, place)]).bsl
-                    assert float(column) == (bsl.momentum if name == "bsl-table-6" else bsl.batch_size)
-                    assert name != "bsl-table-7" or config.contrastive.batch_size == int(column)
-                    if name == "bsl-table-8":
-                        assert bsl.learning_rate == float(row.label.split()[1])
-                        assert variant == f"weight decay {bsl.weight_decay}, expansion {bsl.expansion}"
-                        grid.add((bsl.batch_size, bsl.learning_rate, bsl.weight_decay, bsl.expansion))
-    rates, decays = (1e-4, 2e-4, 5e-4), (0.1, 0.01, 0.001)
-    assert grid == set(product((16, 32, 64, 128), rates, decays, (8, 4))), "BSL table 8"
-    assert len({config.run for config in paper_plans["bsl-table-8"].configs.values()}) == len(grid) == 72
-
-
-def test_papers_read_the_whole_of_their_data(paper_plans):
-    """All splits as one task for BERT-flow; train splits of NLI for SED; of arguments each topic alone."""
-    configs = {name: config for plan in paper_plans.values() for name, config in plan.configs.items()}
-    train = [Path(source.source).name for source in configs["sed-bert-large"].nli.train]
-    assert train == ["snli_1.0_train.jsonl", "multinli_1.0_train.jsonl"]
-    sts = configs["sed-roberta-large-sts"]
-    assert load_task("train", sts.sts.train[0]).pairs == 5749
-    assert load_task("test", sts.evaluation.tasks["stsb-test"]).pairs == 1379
-
-    target = paper_plans["bert-flow-table-3"].configs["nli-large-target"]
-    assert len(target.nli.train) == 4
-    for task, splits in (("stsb", [5749, 1500, 1379]), ("sickr", [4500, 500, 4927])):
-        subsets = load_task(task, target.evaluation.tasks[task]).subsets
-        assert [len(gold) for _, _, gold in subsets.values()] == splits and list(subsets)[-1] == "test"
-    lines = Path(configs["nli-base-qnli"].flow.fit_on).read_text().splitlines()
-    assert lines[:4] == ['Why "train?', "Because.", "How?", "Thus."] and len(lines) == 12
-    assert paper_plans["bert-flow-table-4"].further["qnli"].endswith("dev.tsv")
-
-    task = load_task("afs", configs["bsl-afs"].evaluation.tasks["afs"])
-    assert list(task.subsets) == ["DP", "GC", "GM"] and task.aggregation == "mean"
-    lines = Path(configs["bsl-afs"].corpus.source).read_text().splitlines()
-    assert lines[:2] == ["DP one, 0", "DP two 0"] and len(lines) == 30
-    nli = paper_plans["bsl-table-1"].configs["bsl-bert"].corpus.source
-    names = [Path(source.source).name for source in configs["bsl-books-and-nli"].views.files]
-    assert names == ["books-back-translations.parquet", "nli-back-translations.parquet"]
-    lines = ["In snli_1.0_train.", "Said so.", "In multinli_1.0_train.", "Said so."]
-    assert Path(nli).read_text().splitlines() == lines
-    names = [Path(source.source).stem for source in configs["bsl-mbert"].views.files]
-    assert names == ["en-ar", "en-es", "en-tr", "en-de", "en-fr"]
-
-
 def test_all_tables_resolve_at_the_scale_of_the_paper(paper_plans):
     """Each setting is known, each recipe can be read, nothing is missing, and what is exported is one model."""
     for name, plan in paper_plans.items():
@@ -265,18 +193,6 @@ def test_missing_data_at_the_small_scale_leaves_out_what_needs_it(small_data):
     assert plan.configs == {} and "nli" in plan.missing
     recipes = plan_of(small_data, "sed-table-8").configs["sed-bert-large"].recipes
     assert recipes == ["base", "base-flow", "ct", "ct-flow", "ct-sed", "ct-sed-flow"]
-
-
-def test_bundled_data_stands_in_at_the_small_scale_and_it_is_said(tmp_path):
-    """A recipe needs what its views are made of: rows that need labels are left out."""
-    plan = plan_of(tmp_path, "bert-flow-table-5")
-    subsets = load_task("stsb", plan.configs["flow-base-k6"].evaluation.tasks["stsb"]).subsets
-    assert set(subsets) == {"train", "dev", "test"}
-    assert "stsb-test: bundled:generated-test stands in for it." in plan.notes
-    plan = plan_of(tmp_path, "bsl-table-1")
-    assert {name: config.recipes for name, config in plan.configs.items()} == {"bsl-bert": ["base", "mlm", "bsl"]}
-    assert plan.configs["bsl-bert"].corpus.source == "bundled:generated-text"
-    assert set(plan.missing) >= {"nli", "sts12", "sickr-test"}
 
 
 def test_the_users_settings_go_over_all_others_and_are_not_looked_for(small_data):
@@ -476,17 +392,6 @@ def test_a_value_that_the_report_lacks_is_no_result_and_averages_are_of_models_t
     assert comparison.to_dict()["no_result"] == ["CT (a)", "CT-SED"] and NO_RESULT in comparison.to_markdown()
 
 
-def test_a_row_may_be_compared_in_several_ways():
-    plan, asked = toy()
-    plan.definition["variants"] = {"one layer": {"layers": 1}, "two layers": {"layers": 2}}
-    plan.definition["rows"] = {"CT-SED": {"layers": 2}}
-    comparison = compare(plan, asked, {"run": ("there", toy_report())})
-    assert comparison.cells["CT", "one layer"]["a"].values["spearman"] == {0: 1.0}
-    assert comparison.cells["CT", "two layers"]["a"].number("spearman") == pytest.approx(63.0)
-    assert [variant for label, variant in comparison.cells if label == "CT-SED"] == [""], "it fixes its layers"
-    assert "ours, one layer" in comparison.to_markdown() and "ours, mean of 3, two layers" in comparison.to_markdown()
-
-
 @pytest.mark.parametrize(("statistic", "of"), [("max", max), ("std", statistics.stdev)])
 def test_a_cell_may_ask_for_a_statistic(statistic, of):
     plan, asked = toy(statistic)
@@ -518,6 +423,7 @@ def test_measurements_of_all_models_come_from_a_run_to_their_cells(small_data):
         assert list(values) == [0, 1] and found["n"] == 2
         assert found["mean"] == pytest.approx(statistics.fmean(values.values()))
         assert found["std"] == pytest.approx(statistics.stdev(values.values())) and found["std"] > 0
+    assert SMALL_NOTE in (asked.output / "sed-table-7-small.md").read_text()
     (config,) = plan.configs.values()
     further = {"qnli": str(small_data / "data/QNLI/dev.tsv"), "edit_distance": None, "frequency": None}
     found = measure(config, further, small_data / "picture.png")

@@ -152,20 +152,6 @@ def test_tables_will_do(tmp_path):
     assert all(number_of(s) % 6 == y for s, y in zip(sts.splits["dev"].sides[0], sts.splits["dev"].labels))
 
 
-def test_drawn_splits_are_of_the_seed(tmp_path):
-    source = write(tmp_path, {"sick-all.tsv": sick_table(["train"] * 60)})
-
-    def drawn(seed: int) -> dict[str, Split]:
-        (task,) = load_tasks(source, ["SICKEntailment"], seed)
-        return task.splits
-
-    first, again, other = ([split.sides[0] for split in drawn(seed).values()] for seed in (1, 1, 2))
-    assert first == again and first != other and [len(side) for side in first] == [34, 6, 20]
-    assert len(set().union(*first)) == 60
-    for (sentences, _), labels in drawn(1).values():
-        assert labels.tolist() == [(1, 2, 0)[number_of(sentence) % 3] for sentence in sentences]
-
-
 # -- mistakes --------------------------------------------------------------------------------------------------------
 
 

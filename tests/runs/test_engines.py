@@ -12,14 +12,12 @@ import numpy as np
 import pytest
 import ray
 import ray.train
-import yaml
 from ray import tune
 from safetensors.torch import load_file
-from started_jobs import ALONE, artefact, manifest, threads_of_ray, tiny_settings
+from started_jobs import ALONE, artefact, threads_of_ray, tiny_settings
 
 import raysed.cluster.execute
 import raysed.pipeline
-from raysed import cli
 from raysed.config import make_config
 from raysed.store.checkpoints import Checkpoints
 from raysed.store.storage import Storage
@@ -137,19 +135,3 @@ def test_ray_train_has_the_metrics_of_a_learner_and_its_place(run_of_ray):
     assert result.metrics["step"] == result.metrics["total"] and result.metrics["loss"] > 0
     place = json.loads((Path(result.checkpoint.path) / "learner.json").read_text())["path"]
     assert place == result.metrics["path"] and Path(place) == artefact(run_of_ray, "ct-sed/learners/00")
-
-
-def test_without_ray_a_job_that_is_stopped_says_so(tmp_path, monkeypatch, capfd, undone):
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(tiny_settings(resources=ALONE, storage=str(tmp_path))))
-    save = Checkpoints.save
-
-    def stop(checkpoints, step, write):
-        save(checkpoints, step, write)
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(Checkpoints, "save", stop)
-    monkeypatch.setattr(sys, "argv", ["raysed", "run", "--config", str(tmp_path / "tiny.yaml")])
-    assert cli.main() == 128 + signal.SIGINT
-    assert capfd.readouterr().err.endswith("Stopped. Run the same command again to continue.\n")
-    assert json.loads((tmp_path / "tiny/status.json").read_text())["state"] == "stopped"
-    assert [name for name in manifest(tmp_path / "tiny") if name.startswith("checkpoints/ct/members/")]

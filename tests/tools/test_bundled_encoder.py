@@ -23,18 +23,6 @@ def test_the_same_sentences_in_any_order_give_the_same_pieces_with_the_same_numb
     assert all(trained(SENTENCES[::step]).get_vocab() == first for step in (1, -1))
 
 
-def test_pieces_spell_the_words_and_only_the_five_special_tokens_are_special():
-    tokenizer = trained(SENTENCES, 300)
-    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    assert tokenizer.convert_tokens_to_ids(specials) == [0, 1, 2, 3, 4] == sorted(tokenizer.all_special_ids)
-    assert tokenizer.get_added_vocab().keys() == set(specials)
-    assert tokenizer("AEI ete")["input_ids"][0] == 2 and tokenizer("AEI ete")["input_ids"][-1] == 3
-    for word in ("aei", "dhl", "and", "ete", "東", "京"):
-        pieces = tokenizer.tokenize(word)
-        assert "".join(piece.removeprefix("##") for piece in pieces) == word
-    assert trained(SENTENCES).tokenize("##e") == ["[UNK]", "[UNK]", "e"]
-
-
 def test_the_start_passes_what_is_said_of_tokens_through_all_layers(tmp_path):
     vectors_VD = np.random.default_rng(0).normal(size=(95, bundled_encoder.WIDTH)).astype(np.float32)
     bundled_encoder.write_start(trained(SENTENCES), vectors_VD, tmp_path)
