@@ -256,14 +256,3 @@ def test_masked_views_are_those_of_the_model_and_the_seed(tmp_path, capsys):
     make = masked.masked_views(EncoderConfig(path="bundled:raw"), "--model", 0.3, 16, seed)
     assert make(table["view1"], np.arange(20)).pairs == list(zip(table["view1"], table["view2"]))
     assert run("mlm", "--rate", "1", "--output", str(output)) == 2
-
-
-def test_synonyms_are_written_too(wordnet, undone, tmp_path, capsys):
-    (tmp_path / "text.txt").write_text("The dog walked to a happy cat.\n")
-    output = tmp_path / "views.parquet"
-    words = ["--set", f"corpus.source={tmp_path / 'text.txt'}", "--output", str(output)]
-    assert run("synonym", "--share", "0.9", *words) == 0
-    (row,) = pq.read_table(output).to_pylist()
-    assert re.fullmatch("The (hound|Canis familiaris) go on foot to a glad gossip.", row["view2"])
-    assert run("synonym", "--share", "1.5", *words) == 2
-    assert "--share must be between 0 and 1" in capsys.readouterr().err

@@ -1,7 +1,5 @@
 """Linear probes, compared with plain references."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
@@ -41,17 +39,6 @@ def accuracy(train: Labelled, test: Labelled, c: float) -> float:
 
 
 # -- classification --------------------------------------------------------------------------------------------------
-
-
-def test_memory_is_that_of_a_few_copies_however_many_folds(monkeypatch):
-    monkeypatch.setattr(probes, "_MAX_ITERATIONS", 3)
-    train, test = parted(classes(2200, 300, 2, noise=9.0, size=0.05), 2000, 200)
-    probes.classify(train, test.features, [1.0], train.folds(1, 10))  # what is imported or kept
-    tracemalloc.start()
-    probes.classify(train, test.features, [1.0, 2.0], train.folds(1, 10))
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 5 * train.features.nbytes
 
 
 @pytest.mark.parametrize("by", ["folds", "folds of sparse features", "dev"])

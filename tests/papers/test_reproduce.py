@@ -63,18 +63,6 @@ def test_the_list_has_every_table_and_loads_no_heavy_library():
     assert " yaml\n" in done.stderr and not re.search(r"\| +(torch|ray|transformers)\n", done.stderr)
 
 
-def test_the_page_names_every_table_and_all_rows_that_are_only_quoted():
-    page = (ROOT / "papers/README.md").read_text()
-    shown = page.partition("## What copies and what runs\n")[2].partition("\n## ")[0]
-    lines = [re.split(r" +\| +", line.strip("| ")) for line in shown.splitlines() if line.startswith("| `")]
-    cells = {name: about for first, *about in lines for name in re.findall(r"`([a-z-]+-\d+)`", first)}
-    assert set(cells) == {*PUBLISHED, *RUNS["no_scores"]} and all(len(about) == 4 for about in cells.values())
-    for name, (_, quoted, _, largest) in cells.items():
-        copied = [row.label for row in PUBLISHED[name].rows if row.copied] if name in PUBLISHED else []
-        assert quoted.split(", ") == (copied or ["-"]), name
-        assert (largest == "-") == (name in RUNS["no_scores"]), "each table that can run says how large it ran"
-
-
 # -- runs ------------------------------------------------------------------------------------------------------------
 
 
@@ -221,11 +209,6 @@ def test_views_that_are_missing_are_replaced_at_the_small_scale_and_it_is_said(s
     assert plan.same["bsl-synonym"] == plan.same["bsl-mlm"] == "bsl-bert"
     said = "Views by bundled:raw, a masked language model, stand in for {}."
     assert plan.notes.count(said.format("nli-back-translations")) == 1 and said.format("nli-synonyms") in plan.notes
-    write_all(small_data, {"data/views/nli-synonyms.parquet": []})
-    config = plan_of(small_data, "bsl-table-4").configs["bsl-synonym"]
-    assert config.bsl.views == ["files"] and [Path(s.source).name for s in config.views.files] == [
-        "nli-synonyms.parquet"
-    ]
 
 
 # -- data ------------------------------------------------------------------------------------------------------------
@@ -439,7 +422,6 @@ def test_measurements_of_all_models_come_from_a_run_to_their_cells(small_data):
     ("words", "sentence"),
     [
         (["sed-table-9"], "'sed-table-9' is no table; name one of sed-table-1"),
-        ([], "name a table; the tables are sed-table-1"),
         (["sed-table-1", "--encoder", "x"], "--encoder is for --scale small"),
         (["sed-table-1", "--output", "/proc/x"], "--output /proc/x: cannot create this directory: No such file"),
         (["bert-flow-table-7"], "bert-flow-table-7 lists the settings of the flow; it prints no score"),

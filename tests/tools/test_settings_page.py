@@ -2,10 +2,8 @@
 
 import re
 
-import pytest
-
 from raysed.config import Config
-from settings_page import PAGE, fill, settings
+from settings_page import PAGE, fill
 
 
 def leaves(block: dict, prefix: str = "") -> list[str]:
@@ -25,13 +23,3 @@ def test_the_page_is_that_of_the_code_and_has_every_setting_once():
     assert len(set(shown)) == len(shown)
     assert set(leaves(Config().model_dump())) <= set(shown)
     assert ("`ct.negatives`", "`7`", "Negative pairs for each positive pair.") in rows
-
-
-def test_mistakes_of_authors_are_named():
-    class Longer(Config):
-        further: int = 1
-
-    with pytest.raises(ValueError, match=r"^Longer\.further has no docstring; say below it what"):
-        settings(Longer)
-    with pytest.raises(ValueError, match=r"has a table for 'sde', which is no block of settings$"):
-        fill("<!-- settings -->\n<!-- /settings -->\n<!-- settings: sde -->\n<!-- /settings -->\n")
