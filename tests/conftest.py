@@ -51,7 +51,6 @@ hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=Tr
 hypothesis.settings.load_profile("repeatable")
 transformers.utils.logging.disable_progress_bar()
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDS = (
     "the a cat dog bird sat ran sang on under near old red big small house car tree river and of it he she they we was "
@@ -257,14 +256,6 @@ def blank_pictures() -> Iterator[None]:
         patch.setattr("raysed.report.charts.Chart.svg", lambda chart: "<svg></svg>")
         patch.setattr("raysed.report.charts.Chart.save", lambda chart, path: path.touch())
         yield
-
-
-@pytest.fixture(scope="session")
-def data_dir() -> Path:
-    """Real sentences and graded pairs, where the machine has them."""
-    if not DATA.is_dir():
-        pytest.skip(f"no development data at {DATA}")
-    return DATA
 
 
 @pytest.fixture

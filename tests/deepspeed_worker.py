@@ -4,7 +4,7 @@ import gc
 import os
 import traceback
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -74,7 +74,7 @@ def run(work: Work, rank: int, told: Connection) -> None:
 def _of_stage(work: Work, rank: int, stage: int) -> dict[str, Any] | None:
     """A training that goes on from its state, one from the start, and one with an infinite gradient."""
     states = Storage(str(work.directory), f"states-{stage}").checkpoints("learner", {})
-    result = _trained(work, rank, stage, checkpoints=states, on_metrics=_stopping(work.stop))
+    result = _trained(work, rank, stage, work.stop, checkpoints=states)
     if result is None:
         return None
     following = _trained(work, rank, stage)
@@ -131,30 +131,14 @@ def _fourteen_updates(
     return losses, state, sum(recorder.replays)
 
 
-class _Stop(Exception):
-    pass
-
-
-def _stopping(stop: int) -> Callable[[dict], None]:
-    def on_metrics(entry: dict) -> None:
-        if stop and entry["step"] == stop:
-            raise _Stop
-
-    return on_metrics
-
-
-def _trained(work: Work, rank: int, stage: int, **options: Any) -> TrainingResult | None:
-    """A training of 12 updates; None where it was stopped."""
+def _trained(work: Work, rank: int, stage: int, stop: int = 0, **options: Any) -> TrainingResult | None:
+    """A training of 12 updates; None where it is stopped after some."""
     with _engine(work, stage) as engine:
         sed = engine._sed
         rate = warmup_schedule(sed.learning_rate, 12, sed.warmup, sed.decay)
         plan = TrainingPlan(12, rate, seed=1 + rank, checkpoint_every=4, log_every=1, keep="learner")
-        try:
-            return TrainingLoop(
-                engine._objective, _batches(work, rank), plan, engine, is_writer=rank == 0, **options
-            ).train()
-        except _Stop:
-            return None
+        training = TrainingLoop(engine._objective, _batches(work, rank), plan, engine, is_writer=rank == 0, **options)
+        return stop_after(training, stop) if stop else training.train()
 
 
 def _resumes_exactly(work: Work, rank: int, stage: int) -> bool:

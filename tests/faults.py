@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -99,13 +98,6 @@ class Nodes:
         client = ray._raylet.GcsClient(address=self.address)
         accepted, why = client.drain_node(node.node_id, reason, "preempted", int(1000 * (time.time() + seconds)))
         assert accepted, why
-
-
-def free_port() -> int:
-    """Returns a port that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 def _parent(pid: int) -> int:

@@ -17,7 +17,6 @@ from raysed.errors import UserError
 from raysed.model.teacher import load_teacher
 from raysed.model.teachers.python import given_objects
 from raysed.plan.consistency import check_settings
-from raysed.ray import MeanOfTeachers
 from raysed.store.storage import Storage
 
 PAIRS = [("A cat.", "A pet.", 3.0), ("A cat.", "It rains.", 0.0)]
@@ -296,7 +295,6 @@ def test_paths_are_objects_or_text(distillation, tmp_path, arguments):
         (lambda: raysed.run(None), "a config is a mapping of settings, .* not of type NoneType"),
         (lambda: raysed.evaluate([], "bundled:generated-dev"), "models: none given"),
         (lambda: raysed.evaluate(by_words, {}), "tasks: none given; pass "),
-        (lambda: MeanOfTeachers(5), "models must be a list"),
     ],
 )
 def test_mistakes_in_arguments_are_sentences(tmp_path, monkeypatch, call, said):

@@ -82,20 +82,14 @@ def test_help_names_every_command_and_each_has_help_with_an_example(raysed):
 def test_a_terminal_may_lack_characters_and_a_command_its_output():
     """A question mark stands for what ASCII lacks; `raysed … >&-` has no output at all."""
     code = """
-import argparse, sys
+import argparse
 from raysed.cli import main_of
-from raysed.store.progress import Progress
 
-def job(arguments):
-    Progress("Süße", 10, every=0).update(0, "東京")
-    print("…")
-
-sys.exit(main_of(job, argparse.ArgumentParser(), arguments=[]))
+main_of(lambda arguments: print("…"), argparse.ArgumentParser(), arguments=[])
 """
-    asks_help = [sys.executable, "-m", "raysed", "--help"]
     for command, ending, said in (
-        (asks_help, "", "usage: raysed COMMAND ...\n"),
-        ([sys.executable, "-c", code], "", "S??e:   0 % ? ??\n?\n"),
+        ([sys.executable, "-m", "raysed", "--help"], "", "usage: raysed COMMAND ...\n"),
+        ([sys.executable, "-c", code], "", "?\n"),
         ([sys.executable, "-c", code], ">&-", ""),
     ):
         shell = ["sh", "-c", f'"$@" {ending}', "sh", *command]

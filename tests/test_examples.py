@@ -1,6 +1,5 @@
 """Examples that `make test-plain` cannot run: one asks a server, here on this machine, one needs the hub, one Ray."""
 
-import csv
 import importlib.util
 import io
 import json
@@ -17,8 +16,6 @@ from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import raysed
@@ -105,7 +102,7 @@ def server(monkeypatch, tmp_path):
             text = request["messages"][0]["content"].partition("The text: ")[2]
             server.asked.append((text, self.headers.get("Authorization"), self.path))
             status, said = server.answers(text)
-            if status == 200 and not said.startswith("<html"):
+            if status == 200:
                 said = json.dumps({"choices": [{"message": {"content": said}}]})
             self.send_response(status)
             for name, value in server.headers.items():
@@ -158,22 +155,12 @@ def write(server, monkeypatch, capsys):
 
 
 def save(path: Path, texts: list[str]) -> Path:
-    rows = [{"id": number, "body": text} for number, text in enumerate(texts)]
-    if path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    elif path.suffix == ".jsonl":
-        path.write_text("\n".join(map(json.dumps, rows)))
-    elif path.suffix == ".txt":
-        path.write_text("\n".join(texts))
-    else:
-        with open(path, "w", newline="") as file:
-            writer = csv.DictWriter(file, ["id", "body"], delimiter="\t" if path.suffix == ".tsv" else ",")
-            writer.writeheader()
-            writer.writerows(rows)
+    lines = texts if path.suffix == ".txt" else [json.dumps({"body": text}) for text in texts]
+    path.write_text("\n".join(lines))
     return path
 
 
-@pytest.mark.parametrize("ending", [".txt", ".jsonl", ".csv", ".tsv", ".parquet"])
+@pytest.mark.parametrize("ending", [".txt", ".jsonl"])
 def test_written_queries_are_a_file_that_a_run_reads(write, server, ending):
     texts = ["cats, and mats", "dogs", "", "dogs", "birds"]
     words = [] if ending == ".txt" else ["--column", "body"]
@@ -210,7 +197,6 @@ def test_what_may_pass_is_tried_again_and_the_key_goes_nowhere_else(write, serve
         ((401, f"wrong key\n{KEY}\x1b[2J"), 5, r"status 401, 'wrong key ***\x1b[2J'"),
         ((302, ""), 5, "status 302, ''"),  # to another address, which is not asked
         ((503, "over\nloaded"), 20, "status 503, 'over loaded'"),
-        ((200, "<html>no</html>"), 5, "status 200, '<html>no</html>'"),
         ((200, "<think>cut off\n1. cats"), 5, "status 200, "),
         (None, 0, "no answer, 'URLError: "),
     ],
@@ -230,17 +216,6 @@ def test_what_lasts_ends_the_job_and_keeps_what_is_there(write, server, capsys, 
     assert requests <= len(server.asked) and len(texts) < 27  # some were on their way, but not all that are left
     assert {path for *_, path in server.asked} <= {"/v1/chat/completions"}
     assert len(write.module.read_answers(Path("queries.answers"))) == 3
-
-
-def test_one_text_that_is_refused_does_not_end_the_job(write, server):
-    server.answers = lambda text: (400, "too long") if text == "dogs" else good(text)
-    assert "2 of 3 texts have queries" in write(save(Path("a.txt"), ["cats", "dogs", "birds"]))
-    assert "dogs" not in Path("queries.txt").read_text()
-    server.answers = good
-    assert "3 of 3 texts have queries" in write(Path("a.txt"))
-    assert Counter(text for text, *_ in server.asked) == {"cats": 1, "birds": 1, "dogs": 2}
-    server.answers = lambda text: (400, "too long")  # all that are left
-    assert "3 of 4 texts have queries" in write(save(Path("a.txt"), ["cats", "dogs", "birds", "long"]))
 
 
 def test_nothing_is_sent_before_somebody_agrees(write, server, monkeypatch, capsys):

@@ -91,10 +91,6 @@ def blocks_of(storage: Storage, name: str) -> BlockFiles:
     return resolve_input(Ref(name), storage)
 
 
-def block_names(storage: Storage, name: str) -> list[str]:
-    return [entry.name.rpartition("/")[2] for entry in storage.entries(name)]
-
-
 @pytest.mark.parametrize(("precision", "kind", "most"), [("fp32", pa.float32(), 1e-6), ("fp16", pa.float16(), 1e-3)])
 def test_the_streamed_mean_is_the_plain_mean(tmp_path, precision, kind, most):
     """Two ensembles in one pass: every id once, in order, and the mean to the precision that targets are kept in."""

@@ -72,8 +72,6 @@ def test_a_file_gives_its_own_embeddings(tmp_path, monkeypatch):
     )
     teacher.embed([sentences[i] for i in (98, 0, 19, 20)])
     assert groups == [0, 1, 4]
-    with pytest.raises(UserError, match=r"has no embedding for 1 of 2 sentences, such as 'a bird'"):
-        teacher.embed(["a bird", sentences[0]])
 
 
 def test_a_file_knows_the_lines_of_a_corpus_as_users_have_them(tmp_path, caplog):
@@ -89,12 +87,6 @@ def test_a_file_knows_the_lines_of_a_corpus_as_users_have_them(tmp_path, caplog)
     texts = [text for _, found in sentence_chunks(corpus, 0, CorpusReport()) for text in found]
     assert texts == ["It rains.", "A cat.", "Caf\xe9", "a dog", "x" * 1500 + " y"] and teacher.knows(texts)
     assert teacher.embed([*texts, *lines]).ravel().tolist() == [0, 1, 2, 3, 5, 0, 1, 2, 3, 0, 5]
-
-
-def test_a_file_in_the_home_directory_is_found(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    pq.write_table(pa.table({"text": ["a cat"], "embedding": [[1.0, 2.0]]}), tmp_path / "vectors.parquet")
-    assert checked(TeacherConfig(path="~/vectors.parquet")).embed(["a cat"]).tolist() == [[1.0, 2.0]]
 
 
 def test_a_row_group_is_never_held_whole(tmp_path):

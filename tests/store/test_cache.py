@@ -8,12 +8,10 @@ import tempfile
 from collections import namedtuple
 from pathlib import Path
 
-import pyarrow.fs as pafs
 import pytest
 
 from raysed.errors import UserError
-from raysed.store import cache, files
-from raysed.store.storage import Storage
+from raysed.store import cache
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -96,34 +94,3 @@ def test_of_two_that_finish_one_download_the_first_wins_unless_it_is_damaged(pla
             cache.install(filled, place / "copy", lambda: is_intact)
     assert (place / "copy/file").read_text() == ("first" if is_intact else "second")
     assert [path.name for path in place.glob("[!.]*")] == ["copy"]
-
-
-_FETCHER = """
-import sys, tempfile
-from collections import namedtuple
-tempfile.tempdir = sys.argv[1]
-import pyarrow.fs as pafs
-from raysed.store import cache, files
-cache.shutil.disk_usage = lambda path: namedtuple("Usage", "total used free")(1000, 1000, 0)
-fs = pafs.SubTreeFileSystem(sys.argv[2], pafs.LocalFileSystem())
-files.filesystem = lambda location: (fs, "runs")
-from raysed.store.storage import Storage
-storage = Storage("mock://bucket/runs", "run", "job")
-for name in 2 * sys.argv[3:]:
-    assert (storage.fetch(name) / "file").read_text() == name
-"""
-
-
-def test_processes_that_fetch_on_a_full_disk_lose_nothing_that_the_manifest_names(place, tmp_path, monkeypatch):
-    """Each removes what it can while the others download, rename and read the same."""
-    (tmp_path / "bucket").mkdir()
-    fs = pafs.SubTreeFileSystem(str(tmp_path / "bucket"), pafs.LocalFileSystem())
-    monkeypatch.setattr(files, "filesystem", lambda location: (fs, "runs"))
-    storage, names = Storage("mock://bucket/runs", "run"), [f"member-{index:02d}" for index in range(20)]
-    for name in names:
-        storage.commit(name, lambda path, name=name: (path / "file").write_text(name), {})
-    orders = [names, names[::-1], names[10:] + names[:10]]
-    arguments = [sys.executable, "-c", _FETCHER, str(tmp_path), str(tmp_path / "bucket")]
-    fetchers = [subprocess.Popen([*arguments, *order], cwd=ROOT, stderr=subprocess.PIPE, text=True) for order in orders]
-    assert [fetcher.communicate(timeout=120)[1] for fetcher in fetchers] == [""] * 3
-    assert [entry.name for entry in storage.entries()] == names

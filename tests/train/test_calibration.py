@@ -139,7 +139,3 @@ class TestChoosingK:
         steps = iter([0.1, 0.3, 0.3, 0.2])
         assert choose_natsv_k(["natsv"], embeddings(), lambda _: next(steps), most=4) == 2
         assert choose_natsv_k(["natsv"], embeddings(width=30), lambda c: tried.append(c) or len(tried)) == 20
-
-    def test_rows_without_a_direction_to_remove(self):
-        with pytest.raises(UserError, match="natsv_k is 1, but with 2 embeddings"):
-            choose_natsv_k(["sn", "natsv"], embeddings(2), lambda _: 0.0)
