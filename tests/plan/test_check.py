@@ -25,6 +25,8 @@ from raysed.model.shape import shape_of
 from raysed.model.teacher import default_learner
 from raysed.plan.check import check
 from raysed.plan.graph import Plan
+from raysed.store.files import Watched
+from raysed.store.hub import model_identity
 from raysed.store.storage import Storage
 
 PAIRS = "subset\tscore\tsentence1\tsentence2\nall\t1\ta cat\ta dog\nall\t2\ta\tb\nall\t4\ta bird\tthe bird\n"
@@ -118,6 +120,11 @@ def test_a_hub_model_is_known_by_its_commit(inputs):
     assert (found["id"], found["commit"]) == ("somebody/model", old)
     options["model_kwargs"]["revision"] = new
     assert check(config(encoder=options)).inputs["encoder"]["commit"] == new
+    watched = Watched("encoder.path", lambda: model_identity(config(encoder=options).encoder), found)
+    with pytest.raises(UserError, match=r"^encoder\.path changed while the run was using it"):  # as on another node
+        watched.check()
+    options["model_kwargs"]["cache_dir"] = str(inputs / "empty")
+    watched.check()  # on a node that has not read it
 
 
 @pytest.mark.parametrize(
