@@ -122,11 +122,15 @@ def number(value: float | None, style: str = ".2f") -> str:
 
 
 def times(speed: Mapping[str, float] | None) -> str:
-    """Return how many times as fast something is, with its range over rounds; "-" if unknown."""
+    """Return how many times as fast something is, with its range over rounds.
+
+    >>> times({"ratio": 0.5, "low": 0.496, "high": 0.52}), times({"ratio": 1.0, "low": 1.0, "high": 1.0}), times(None)
+    ('0.50x (0.50 to 0.52)', '1x', '-')
+    """
     if speed is None:
         return "-"
-    range_ = f" ({speed['low']:.2g} to {speed['high']:.2g})" if speed["low"] < speed["high"] else ""
-    return f"{speed['ratio']:.2g}x{range_}"
+    ratio, low, high = (number(speed[key], ".2f" if speed[key] < 10 else ".0f") for key in ("ratio", "low", "high"))
+    return f"{ratio}x ({low} to {high})" if speed["low"] < speed["high"] else f"{speed['ratio']:g}x"
 
 
 def size(count: float) -> str:

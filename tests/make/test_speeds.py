@@ -35,7 +35,7 @@ def test_the_median_of_rounds_with_their_range(monkeypatch):
     found = speeds.relative_speed(machine.model(0.002), machine.model(0.001), texts(900), "cpu")
     assert [found[name] for name in ("ratio", "low", "high")] == pytest.approx([2.0, 2 / 1.2, 2.4])
     assert set(machine.embedded[4:]) == {200} and len(machine.embedded) == 4 + 2 * 5
-    assert times(found) == "2x (1.7 to 2.4)"
+    assert times(found) == "2.00x (1.67 to 2.40)"
 
 
 def test_rounds_that_differ_too_much_say_nothing(monkeypatch):
