@@ -289,7 +289,7 @@ def block_name(name: str, number: int) -> str:
 def _block_files(storage: Storage, name: str, directory: Path | None, shape: Mapping[str, Any]) -> BlockFiles:
     names = [block_name(name, number) for number in range(shape["blocks"])]
     files = [partial(_block_file, storage, block) for block in names]
-    facts = [partial(_block_facts, storage, block) for block in names]
+    facts = partial(_facts_of_blocks, storage, name, names)
     return BlockFiles(directory, files, facts, shape["size"], shape["rows"])
 
 
@@ -299,8 +299,9 @@ def _block_file(storage: Storage, name: str) -> Iterator[Path]:
         yield directory / BLOCK_FILE
 
 
-def _block_facts(storage: Storage, name: str) -> Mapping[str, Any]:
-    return storage.entry(name).meta
+def _facts_of_blocks(storage: Storage, name: str, blocks: Sequence[str]) -> list[Mapping[str, Any]]:
+    facts = {entry.name: entry.meta for entry in storage.listed(name)}
+    return [facts[block] for block in blocks]
 
 
 # -- the graph ---------------------------------------------------------------------------------------------------------

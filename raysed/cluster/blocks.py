@@ -7,7 +7,7 @@ continues with the missing ones.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -16,11 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raysed.cluster.jobs import OnEvent
 from raysed.config import stable_hash
 from raysed.context import Context
 from raysed.data.parquet import ROWS_PER_GROUP, SentenceTable, matrix, roles_in
 from raysed.graph import BLOCK_FILE, Task, block_name
-from raysed.store.storage import Storage
+from raysed.store.storage import Entry, Storage
 
 log = logging.getLogger(__name__)
 
@@ -61,11 +62,10 @@ class BlockTables:
         """Return the places of blocks that may be missing; of a keyed one, that depends on its text."""
         starts = range(0, self.rows, self.size)
         if not self.is_keyed:
-            starts = [start for start in starts if not self._are_finished(storage, start)]
+            done = set().union(*(storage.finished_below(*table) for table in self.depends.items()))
+            names = {start: {block_name(name, start // self.size) for name in self.depends} for start in starts}
+            starts = [start for start in starts if names[start] - done]
         return [{"start": start, "stop": min(start + self.size, self.rows)} for start in starts]
-
-    def _are_finished(self, storage: Storage, start: int) -> bool:
-        return all(storage.finished(block_name(name, start // self.size), of) for name, of in self.depends.items())
 
     def read(self, storage: Storage, corpus: SentenceTable, place: Place) -> pa.Table:
         """Return the rows of a block that is to be made; none if it exists by now."""
@@ -74,15 +74,20 @@ class BlockTables:
             return rows.slice(0, 0)
         return rows
 
-    def commit(self, storage: Storage, rows: pa.Table) -> None:
-        """Publish a block: what the last stage has made of some rows."""
+    def commit(self, storage: Storage, rows: pa.Table) -> list[Entry]:
+        """Publish a block of each table: what the last stage has made of some rows."""
+        entries = []
         for index, table in enumerate(self.depends):
             name, depends = self._block(table, rows)
             block = _own_columns(rows, index).select(list(self.kept))
             meta = {"rows": len(block), "size": self.size}
             if "input_ids" in self.kept:  # targets, whose mean is asked for
                 meta["sum"] = matrix(block.column("target")).sum(axis=0, dtype=np.float64).tolist()
-            storage.commit(name, lambda path, block=block: pq.write_table(block, path / BLOCK_FILE), depends, meta)
+            entry = storage.commit(
+                name, lambda path, block=block: pq.write_table(block, path / BLOCK_FILE), depends, meta
+            )
+            entries.append(entry)
+        return entries
 
     def _block(self, table: str, rows: pa.Table) -> tuple[str, dict[str, Any]]:
         """Return the artefact of the block with these rows, and its dependencies."""
@@ -142,9 +147,8 @@ def chain_of(tasks: Sequence[Task], title: str, groups: int = 1) -> list[tuple[T
 def block_size(storage: Storage, tasks: Sequence[Task], rows: int, workers: int, is_keyed: bool = False) -> int:
     """Return the sentences per block: that of blocks that can be kept, or few enough to keep all workers busy."""
     for task in tasks:
-        for name in storage.names(task.name):
-            if entry := storage.entry(name) if is_keyed else storage.finished(name, task.depends):
-                return entry.meta.get("size", ROWS_PER_GROUP)
+        if entry := next(storage.listed(task.name, None if is_keyed else task.depends), None):
+            return entry.meta["size"]
     size = ROWS_PER_GROUP
     while size > _SMALLEST_BLOCK and rows < size * workers * _BLOCKS_PER_WORKER:
         size //= 2
@@ -167,11 +171,11 @@ class StreamStage:
         return self._task.checked(self._worker(rows))
 
 
-def make_blocks_here(stream: Stream, storage: Storage, on_block: Callable[[int, int], None]) -> None:
-    """Make the missing blocks in this process; `on_block` takes rows that are done, and that were made now."""
+def make_blocks_here(stream: Stream, storage: Storage, on_event: OnEvent) -> None:
+    """Make the missing blocks in this process."""
     tables, stage = stream.tables, StreamStage(stream, 0, storage)
     corpus = SentenceTable(storage.fetch(tables.corpus))
     for place in stream.places:
-        if len(rows := tables.read(storage, corpus, place)):
-            tables.commit(storage, stage(rows))
-        on_block(place["stop"] - place["start"], len(rows))
+        rows = tables.read(storage, corpus, place)
+        entries = tables.commit(storage, stage(rows)) if len(rows) else []
+        on_event(tables.title, {"rows": place["stop"] - place["start"], "made": len(rows), "entries": entries})

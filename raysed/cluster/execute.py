@@ -46,12 +46,14 @@ from raysed.resources import (
 )
 from raysed.store.progress import Progress, emit, listening
 from raysed.store.status import read_timings
-from raysed.store.storage import Storage
+from raysed.store.storage import Entry, Storage
 from raysed.train.memory import embedding_need
 
 log = logging.getLogger(__name__)
 
 Engine = Literal["ray", "local"]
+_PACKED = 1000
+"""Manifest entries of blocks per file that copies them."""
 
 
 class Backend(Protocol):
@@ -364,14 +366,23 @@ class Executor:
         left = tables.missing(self._storage)
         done = rows - sum(place["stop"] - place["start"] for place in left)
         progress, made = Progress(tables.title, rows, first=done), 0
+        unpacked: dict[str, list[Entry]] = {task.name: [] for task in tasks}
 
         def on_event(name: str, event: Mapping[str, Any]) -> None:
             nonlocal done, made
             done, made = done + event["rows"], made + event["made"]
             progress.update(done, f"{done:,} of {rows:,} sentences")
+            for entry in event["entries"]:
+                table = entry.name.rpartition("/")[0]
+                unpacked[table].append(entry)
+                if len(unpacked[table]) == _PACKED:
+                    self._storage.pack(table, unpacked[table])
+                    unpacked[table].clear()
 
         if left:
             self._backend.stream(Stream(tables, left, links, worker, self._context(share)), share, on_event)
+        for table, entries in unpacked.items():
+            self._storage.pack(table, entries)
         emit(sentences=made)
         progress.close(f"{rows:,} sentences")
         # All blocks exist: each artefact that consists of them is complete.
@@ -400,8 +411,7 @@ class Executor:
         for artefact in batch:
             entry = self.state.entry(artefact)
             if entry and "blocks" in entry.meta and any(map(self.state.is_wanted, self._graph.users(artefact))):
-                names = [block_name(artefact.name, number) for number in range(entry.meta["blocks"])]
-                blocks = map(self._storage.entry, names)
-                if not all(block and self._storage.finished(block.name, block.depends) for block in blocks):
+                names = {block_name(artefact.name, number) for number in range(entry.meta["blocks"])}
+                if names - self._storage.finished_below(artefact.name):
                     self._storage.forget(artefact.name)
                     self.state.forget(artefact)

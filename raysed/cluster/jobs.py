@@ -19,7 +19,8 @@ OnEvent = Callable[[str, Mapping[str, Any]], None]
 - a history entry of a training: `step`, `total`, `loss`, `dev` (None between evaluations); any number;
 - `outcome`, an `Outcome`: the end of a training, exactly once;
 - `failed`: the end of a short job; why some of its artefacts could not be made, by name;
-- `rows` and `made`: of a block that exists now, and how many of them were made for it; once per block.
+- `rows`, `made` and `entries`: of a block that exists now, how many rows were made for it, and the manifest entries
+  that were written; once per block.
 """
 
 

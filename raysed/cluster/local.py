@@ -62,11 +62,7 @@ class LocalBackend:
 
     def stream(self, stream: Stream, share: Share, on_event: OnEvent) -> None:
         """Make the missing blocks one after the other."""
-
-        def on_block(rows: int, made: int) -> None:
-            on_event(stream.tables.title, {"rows": rows, "made": made})
-
-        make_blocks_here(stream, self._storage, on_block)
+        make_blocks_here(stream, self._storage, on_event)
 
     def close(self) -> None:
         """Do nothing."""

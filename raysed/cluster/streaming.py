@@ -129,7 +129,7 @@ class ReadSentences:
         with _remembered():
             rows = self._tables.read(self._storage, self._corpus, place)
         if not len(rows):
-            self._events.put((self._tables.title, {"rows": place["stop"] - place["start"], "made": 0}))
+            self._events.put((self._tables.title, {"rows": place["stop"] - place["start"], "made": 0, "entries": []}))
         return rows
 
 
@@ -168,7 +168,7 @@ class BlockSink(Datasink):
             if not len(rows):
                 continue
             with _remembered():
-                self._tables.commit(self._storage, rows)
+                entries = self._tables.commit(self._storage, rows)
             written += len(rows)
-            self._events.put((self._tables.title, {"rows": len(rows), "made": len(rows)}))
+            self._events.put((self._tables.title, {"rows": len(rows), "made": len(rows), "entries": entries}))
         return written

@@ -64,14 +64,14 @@ class BlockFiles:
     Attributes:
         directory: small files about the whole table, such as its mean; None until they exist.
         files: functions that lend the blocks, in order.
-        facts: functions that return each block's record.
+        facts: returns the blocks' records, in order.
         size: a divisor of `ROWS_PER_GROUP`.
         rows: of the whole table.
     """
 
     directory: Path | None
     files: Sequence[Callable[[], AbstractContextManager[Path]]]
-    facts: Sequence[Callable[[], Mapping[str, Any]]]
+    facts: Callable[[], Sequence[Mapping[str, Any]]]
     size: int
     rows: int
 

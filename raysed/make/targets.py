@@ -144,7 +144,7 @@ class MeanOfMembers:
 def mean_targets(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Write the mean of all blocks' targets, and re-encode some rows to check their order."""
     blocks: BlockFiles = inputs["blocks"]
-    facts = [of_block() for of_block in blocks.facts]
+    facts = blocks.facts()
     if (rows := sum(of_block["rows"] for of_block in facts)) != blocks.rows:
         raise RuntimeError(f"{blocks.rows} sentences were embedded, but the blocks have {rows}")
     np.save(out / MEAN, sum(np.array(of_block["sum"]) for of_block in facts) / blocks.rows)

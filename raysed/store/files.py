@@ -70,7 +70,8 @@ class Files:
         def opened() -> bytes:
             if self.is_local and os.path.exists(path) and not os.path.isfile(path):  # reading a FIFO would block
                 raise FileNotFoundError(errno.ENOENT, "it is not a file", path)
-            with open(path, "rb") if self.is_local else self.fs.open_input_stream(path) as stream:
+            # A remote stream would make a request per 256 KB.
+            with open(path, "rb") if self.is_local else self.fs.open_input_file(path) as stream:
                 return stream.read()
 
         return _persistently(opened, path)

@@ -76,10 +76,9 @@ def storage(tmp_path) -> Storage:
     return storage
 
 
-def on_ray(stream: Stream, storage: Storage, on_block, gpus: float = 0.0) -> None:
+def on_ray(stream: Stream, storage: Storage, on_event, gpus: float = 0.0) -> None:
     """Makes blocks with Ray's actors, which hold all of its CPUs."""
     events = Queue(actor_options={"num_cpus": 0})
-    on_event = lambda name, event: on_block(event["rows"], event["made"])  # noqa: E731
     make_blocks(stream, storage, Share(2, 1, gpus, 1), events, on_event)
 
 
@@ -94,7 +93,7 @@ def make(tmp_path, storage):
         events: list[tuple[int, int]] = []
         stream = stream_of(storage, marks, tables_of(sentences, is_keyed))
         if stream.places:  # otherwise none is asked for
-            make_blocks_here(stream, storage, lambda rows, made: events.append((rows, made)))
+            make_blocks_here(stream, storage, lambda _, event: events.append((event["rows"], event["made"])))
         made = sorted(map(int, marks.read_text().split()))
         return made, sum(rows for rows, _ in events), sum(count for _, count in events)
 

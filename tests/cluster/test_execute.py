@@ -12,7 +12,7 @@ from raysed.cluster.jobs import ShortJob
 from raysed.cluster.local import LocalBackend
 from raysed.cluster.on_ray import RayBackend
 from raysed.config import ResourcesConfig, make_config
-from raysed.context import Context
+from raysed.context import Context, ignore
 from raysed.errors import UserError
 from raysed.graph import Blocks, block_name
 from raysed.plan import size
@@ -112,6 +112,29 @@ def test_a_table_that_lacks_a_block_is_no_longer_finished_if_it_is_to_be_read(tm
     executor.make([targets])
     is_forgotten = is_read and damage != "nothing"
     assert (storage.entry("targets") is None) == is_forgotten == (forgotten == [targets])
+
+
+def test_entries_of_new_blocks_are_copied_in_files_as_they_come(monkeypatch):
+    monkeypatch.setattr(execute, "_PACKED", 2)
+    entries = [SimpleNamespace(name=block_name(f"{table}/targets", number)) for number in range(5) for table in "ab"]
+    executor, packs = object.__new__(Executor), []
+    task = lambda artefact, **blocks: SimpleNamespace(name=artefact.name, depends={}, inputs={}, settings={})  # noqa: E731
+    storage = SimpleNamespace(forget=ignore, listed=lambda *of: iter(()), finished_below=lambda *of: set())
+    storage.pack = lambda below, entries: packs.append((below, [entry.name[-1] for entry in entries]))
+    executor._storage, executor._task = storage, task
+    executor.state = SimpleNamespace(entry=lambda corpus: SimpleNamespace(meta={"rows": 5 * 256}))
+    executor._plan_stream = lambda execution, tasks: (SimpleNamespace(workers=100), 1)
+    executor._context = executor._map_short = lambda *given, **named: None
+
+    def stream(stream, share, on_event) -> None:
+        for index in range(0, 10, 2):
+            on_event("average", {"rows": 256, "made": 256, "entries": entries[index : index + 2]})
+
+    executor._backend = SimpleNamespace(stream=stream)
+    worker = SimpleNamespace(columns=(), kept=())
+    blocks = Blocks(SimpleNamespace(name="corpus"), worker, "average")
+    executor._stream([SimpleNamespace(name=f"{table}/targets", execution=blocks) for table in "ab"])
+    assert packs == [(f"{table}/targets", pair) for pair in (["0", "1"], ["2", "3"], ["4"]) for table in "ab"]
 
 
 def test_without_ray_one_training_follows_the_other_and_is_tried_again_as_often_as_is_set(tmp_path):

@@ -113,8 +113,8 @@ def test_blocks_on_gpus_never_mix(gpus, tmp_path):
     test_blocks.make_blocks_here(replace(stream, places=stream.places[1:2]), storage, print)
     marks.unlink()
     options, reported = ray.data.DataContext.get_current().execution_options, []
-    on_block = lambda rows, made: reported.append((rows, made))  # noqa: E731
-    test_blocks.on_ray(replace(stream, chain=2 * stream.chain), storage, on_block, gpus=1.0)
+    on_event = lambda _, event: reported.append((event["rows"], event["made"]))  # noqa: E731
+    test_blocks.on_ray(replace(stream, chain=2 * stream.chain), storage, on_event, gpus=1.0)
     assert not options.preserve_order, "a notebook's own datasets"
     assert sorted(reported) == [(1, 1), (3, 0), (3, 3), (3, 3)]
     assert sorted(marks.read_text().split()) == ["0", "0", "6", "6", "9", "9"]

@@ -573,6 +573,34 @@ def test_a_second_process_is_refused_until_the_first_is_killed(disk, tmp_path):
         pass
 
 
+def test_many_entries_are_read_with_few_requests_and_none_that_is_out_of_date(remote, monkeypatch):
+    """Of 30 copies, one belongs to an artefact that is gone, one to another attempt, and one's files are damaged."""
+    names = [f"rows/{number:02d}" for number in range(32)]
+    for name in names:
+        commit(remote, OLD, name)
+    remote.pack("rows", [remote.entry(name) for name in names[:30]])
+    remote.remove(names[0])
+    commit(remote, NEW, names[1])
+    remote.plain.write(f"{remote.entry(names[2]).place}/model.bin", b"half")
+    read, requests = files.Files.read, []
+    monkeypatch.setattr(files.Files, "read", lambda self, name: requests.append(name) or read(self, name))
+    listed = {entry.name: entry.depends for entry in remote.listed("rows")}
+    assert listed == {**dict.fromkeys(names[2:], OLD), names[1]: NEW}
+    assert len(requests) == 4, "the copies, the newer entry, and two that were not copied"
+    assert remote.finished_below("rows") == {*names[1:]} - {names[2]}
+    assert remote.finished_below("rows", OLD) == {*names[3:]}
+
+
+def test_entries_are_read_where_their_copies_are_damaged(remote):
+    commit(remote, OLD)
+    remote.pack("ct", [remote.entry(NAME)])
+    (path,) = (path for path in remote.plain.sizes_below("ct") if "entries-" in path)
+    text = remote.read_text(path)
+    for harm in (text[:50], text.replace("steps", "stops"), "\n"):
+        remote.write_text(path, harm)
+        assert remote.finished_below("ct", OLD) == {NAME}
+
+
 def test_a_job_that_was_taken_over_commits_nothing_more_nor_do_its_workers(remote):
     with remote.lock():
         commit(remote, OLD)
