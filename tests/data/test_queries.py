@@ -5,8 +5,7 @@ import json
 import pytest
 
 from raysed.config import CorpusConfig
-from raysed.data.corpus import CorpusReport, check_corpus, query_chunks
-from raysed.errors import UserError
+from raysed.data.corpus import CorpusReport, query_chunks
 
 LONG = "Why does the Moon always show the same face? Tides have slowed its turning."
 
@@ -19,19 +18,3 @@ def test_queries_are_cleaned_like_sentences_but_neither_cut_nor_drawn(tmp_path, 
     report = CorpusReport()
     assert [query for chunk in query_chunks(config, report) for query in chunk] == ["far side", "why not", LONG]
     assert report.summary() == "5 lines: 1 empty, 0 too short, 0 too long, 1 duplicates, 3 usable, 3 kept"
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        ("asked.txt", "", "corpus.queries: no queries in .*asked.txt"),
-        ("asked.tsv", "title\tbody\na\tb\n", "asked.tsv, line 1: columns query or text are needed, found title, body"),
-        ("asked.md", "# Why?", "corpus.queries: .* is not a file of queries"),
-        ("absent.txt", None, "corpus.queries: .* does not exist; name an existing file"),
-    ],
-)
-def test_queries_that_cannot_be_read_are_one_sentence(tmp_path, name, text, said):
-    if text is not None:
-        (tmp_path / name).write_text(text)
-    with pytest.raises(UserError, match=said):
-        check_corpus(CorpusConfig(queries=str(tmp_path / name)))

@@ -328,24 +328,6 @@ def test_as_many_tokens_as_an_architecture_takes_are_allowed_and_no_more(tiny_to
                 function(settings.model_copy(update={"max_length": 41}))
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"keep_layers": [0, 7]}, r"encoder\.keep_layers has 7, but .* has 3 layers; use 0 to 2"),
-        ({"keep_layers": 4}, r"encoder\.keep_layers is 4, but .* has 3 layers"),
-    ],
-)
-def test_settings_beyond_the_encoder_are_refused(tiny_encoder_dir, settings, said):
-    with pytest.raises(UserError, match=said):
-        check_encoder(EncoderConfig(path=str(tiny_encoder_dir), max_length=20, **settings))
-
-
-def test_model_kwargs_that_do_not_fit_are_refused(tiny_encoder_dir):
-    kwargs = {"num_hidden_layers": "two"}
-    with pytest.raises(UserError, match=r"^encoder\.path: .*cannot be loaded: "):
-        load_encoder(EncoderConfig(path=str(tiny_encoder_dir), max_length=20, model_kwargs=kwargs))
-
-
 def test_a_saved_encoder_comes_back(make_encoder, tiny_tokenizer, make_table, tmp_path):
     encoder, table = make_encoder("bert"), make_table(12)
     description, history = {"member": "ct/members/00", "seed": 3}, [{"step": 1, "loss": 0.1}, {"step": 2, "loss": 0.05}]

@@ -278,23 +278,6 @@ def refusal(name: object, layers: Layers = 1, max_length: int = MAX_LENGTH) -> s
     return message
 
 
-MOST = "max_seq_length"
-
-
-@pytest.mark.parametrize("pooling", ["mean", "max"])
-@pytest.mark.parametrize(
-    ("file", "settings", "problem"),
-    [
-        ("sentence_bert_config.json", {MOST: "x"}, "its transformer has max_seq_length 'x'; write a number of tokens"),
-        ("tokenizer_config.json", {"pad_token": None, "sep_token": None, "unk_token": None}, "no token for padding"),
-    ],
-)
-def test_a_tokenizer_or_length_that_does_not_fit_is_refused(exports, tmp_path, pooling, file, settings, problem):
-    path = changed_copy(exports["1"], tmp_path, pooling)
-    change(path / file, **settings)
-    assert problem in refusal(path)
-
-
 def test_what_the_library_raises_names_the_text(exports, sentences, tmp_path):
     path = changed_copy(exports["1"], tmp_path, "max")
     model = load_model(str(path))
@@ -323,16 +306,6 @@ def test_code_of_a_model_and_modules_outside_of_it_are_refused(exports, tmp_path
     assert problem in refusal(path)
     with pytest.raises(UserError, match=re.escape(problem)):
         library.load(path, trust_remote_code=True)
-
-
-def test_directories_that_are_no_models_are_refused(tmp_path, exports):
-    assert "cannot be loaded" in refusal(tmp_path)
-    path = shutil.copytree(exports["1"], tmp_path / "model")
-    (path / "model.safetensors").unlink()
-    assert "cannot be loaded" in refusal(path)
-    for text in ("{", "{}", '[{"type": 5}]', "[]"):
-        (path / "modules.json").write_text(text)
-        refusal(path)
 
 
 @pytest.mark.parametrize(

@@ -141,20 +141,6 @@ def test_the_start_is_written_as_the_parts_say(tiny_encoder_dir, tmp_path, make_
         assert file.read_bytes() == (tmp_path / "again" / file.name).read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"recipes": ["ct-sed"], "teachers": []}, r"recipe 'ct-sed' trains members, which cannot be static"),
-        ({"evaluation": {"pool_layers": [1, 2]}}, r"evaluation\.pool_layers has 2, but encoder\.static has 1 layer$"),
-        ({"static": {"width": 17}}, r"encoder\.static\.width is 17, but .* has a width of 16; set at most that$"),
-    ],
-)
-def test_what_a_table_cannot_do_is_refused(tiny_encoder_dir, changes, message):
-    run = {key: changes.pop(key) for key in ("recipes", "teachers", "evaluation") if key in changes}
-    with pytest.raises(UserError, match=message):
-        check(make_config(settings(tiny_encoder_dir, **changes) | run))
-
-
 def test_another_corpus_or_width_makes_another_start(tiny_encoder_dir):
     plain, narrow = (settings(tiny_encoder_dir, static=static) for static in ({}, {"width": 3}))
     runs = plain, narrow, {**plain, "corpus": {"sentences": 50}}

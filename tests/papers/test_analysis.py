@@ -14,7 +14,6 @@ from papers.analysis import (
     frequency_table,
     load_qnli,
 )
-from raysed.errors import UserError
 
 
 def slow_edit_distance(a, b):
@@ -77,17 +76,6 @@ class TestQnli:
         assert found.questions == ["Who ran?", "Why?"]
         assert found.answers == ['He said "no.', "It\u2028rained."]
         assert found.labels.tolist() == [1, 0]
-
-    @pytest.mark.parametrize(
-        ("text", "message"),
-        [
-            (HEADER + "0\ta\tb\tyes\n", r"dev\.tsv, line 2: label 'yes' is neither"),
-            (HEADER + "0\ta\tb\tentailment\n", "must have both entailment and not_entailment"),
-        ],
-    )
-    def test_a_bad_file_is_refused_by_line(self, tmp_path, text, message):
-        with pytest.raises(UserError, match=message):
-            load_qnli(self.write(tmp_path, text))
 
     def test_hub_dataset_is_read_by_the_names_of_its_classes(self, hub):
         """The hub's QNLI has 0 for entailment, the other way round than here."""

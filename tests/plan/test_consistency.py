@@ -10,7 +10,7 @@ import pytest
 
 from raysed.config import Config, make_config
 from raysed.errors import UserError
-from raysed.plan.consistency import check_depths, check_settings, check_width
+from raysed.plan.consistency import check_settings, check_width
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {"transformers", "ray", "deepspeed", "datasets", "matplotlib"}
@@ -70,31 +70,11 @@ def test_settings_that_do_not_go_together(right, wrong, message):
         check_settings(config({**right, **wrong}))
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"evaluation.report": ["generated-test"] * 2}, "list each once"),
-        ({"sed.widths": [128, 64]}, "name each once and in ascending order"),
-        ({"sed.widths": [64, 64]}, "name each once and in ascending order"),
-    ],
-)
-def test_values_that_are_none(settings, message):
-    with pytest.raises(UserError, match=rf"(sed\.widths|evaluation\.report): {message}"):
-        config({**TAUGHT, **settings})
-
-
 def test_shorter_embeddings_are_shorter():
     shorter = config({**TAUGHT, "sed.widths": [64, 128]})
     check_width(shorter, 129)
     with pytest.raises(UserError, match=r"^sed\.widths has 128, but the learner's embeddings have 128 dimensions; "):
         check_width(shorter, 128)
-
-
-@pytest.mark.parametrize(("layers", "wrong"), [([1, 4], "4, but 'bundled:encoder' has 3 layers$"), ([0], "0, but ")])
-def test_depths_that_the_encoder_does_not_have(layers, wrong):
-    with pytest.raises(UserError, match=f"^evaluation.pool_layers has {wrong}"):
-        check_depths(config({"evaluation.pool_layers": layers}), 3)
-    check_depths(config({"evaluation.pool_layers": [1, "first_last"]}), 4)
 
 
 def test_a_mistake_in_the_settings_costs_no_heavy_import(tmp_path):
