@@ -196,14 +196,6 @@ def test_a_mistake_leaves_a_complete_run_as_it_is(copied, tmp_path):
         assert {name: (copied / name).read_text() for name in kept} == before
 
 
-def test_a_mistake_leaves_a_new_run_with_nothing_but_its_state(tmp_path):
-    with pytest.raises(UserError):
-        run(tmp_path, corpus={"source": "no/such/file.txt"})
-    assert {path.name for path in (tmp_path / "tiny").iterdir()} <= {"status.json", ".claim.json"}
-    status = json.loads((tmp_path / "tiny/status.json").read_text())
-    assert status["state"] == "failed" and "no/such/file.txt" in status["error"]
-
-
 def test_a_changed_setting_remakes_what_depends_on_it(copied, tmp_path, caplog):
     """Another learning rate of the learner: members and targets stay, and the log names the setting."""
     before = manifest(copied)

@@ -126,13 +126,6 @@ def test_on_a_gpu_tokens_are_added_in_their_order(monkeypatch):
     assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
 
 
-@needs_gpu
-def test_a_gpu_gives_the_same_embeddings_each_time(make_encoder, make_table):
-    encoder, table = make_encoder("bert").cuda(), make_table(2000)
-    first, *others = (encode(encoder, table)[0] for _ in range(5))
-    assert all(np.array_equal(first, other) for other in others)
-
-
 @pytest.mark.parametrize("is_packed", [True, False])
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_a_sentence_without_tokens_is_a_zero_vector(make_encoder, pooling, is_packed):

@@ -72,10 +72,3 @@ def test_a_fit_that_was_cut_says_so(monkeypatch):
     monkeypatch.setattr(probes, "_MAX_ITERATIONS", 1)
     train, dev, test = parted(classes(120, 4, 2, noise=5.0), 60, 30, 30)
     assert not probes.classify(train, test.features, SPLIT_GRID, [(train, dev)]).converged
-
-
-def test_folds_are_shuffled_by_the_seed():
-    labels_N = np.arange(60) % 2
-    first, again, other = (probes.stratified_folds(labels_N, seed, 10)[0][1] for seed in (1, 1, 2))
-    assert list(first) == list(again) != list(other)
-    assert list(first) != list(range(6))

@@ -29,12 +29,6 @@ def test_numbers_are_on_the_right_and_text_on_the_left():
     ]
 
 
-def test_columns_can_be_named_to_be_numbers():
-    """Whatever stands in them where there is none."""
-    table = Table(["row", "what", "sts12"], [["1", "2", "no data"]], text=2)
-    assert table.markdown().splitlines()[1:] == ["| --- | ---- | ------: |", "| 1   | 2    | no data |"]
-
-
 @pytest.mark.parametrize("show", [Table.plain, Table.markdown, lambda table: table.markdown(aligned=False)])
 def test_no_cell_ends_its_cell_or_its_line(show):
     lines = show(Table(["what"], [["died\ntwice | for  good"]])).splitlines()

@@ -136,12 +136,3 @@ def test_what_fails_is_tried_again(service, ray_command, tmp_path, monkeypatch):
     first, second = ray_command.read_text().splitlines()
     assert first == second and "AWS will stop" in first and first.endswith("|0|")
     assert lengths == [5.0] * 5
-
-
-def test_no_service_is_said_once(ray_command, monkeypatch, capsys):
-    """On a machine that is not of AWS it does no harm."""
-    pauses(monkeypatch, *[lambda: None] * 3)
-    with pytest.raises(StopIteration):
-        spot_watch.watch(spot_watch.Metadata("http://127.0.0.1:9"), 5.0)
-    assert capsys.readouterr().out.count("the metadata service gives no valid answer") == 1
-    assert ray_command.read_text() == ""

@@ -5,8 +5,6 @@ import pytest
 
 from raysed.config import make_config
 from raysed.data.tokens import FlatTokens, TokenTable
-from raysed.errors import UserError
-from raysed.plan.consistency import check_settings
 from raysed.plan.requirements import corpora
 from raysed.recipe import parse_recipes
 from raysed.registry import stages
@@ -66,9 +64,3 @@ def test_learners_read_a_draw_of_their_own(sed, recipes, expected):
     config = make_config({"sed": sed, "recipes": recipes, "corpus": {"sentences": 900}, **more})
     found = corpora(config, parse_recipes(recipes))
     assert {name: block.sentences for name, block in found.items()} == expected
-
-
-def test_learners_cannot_read_more_than_there_is():
-    config = make_config({"sed": {"sentences": 9}, "corpus": {"sentences": 8}})
-    with pytest.raises(UserError, match=r"^sed\.sentences is 9, but corpus\.sentences draws only 8; "):
-        check_settings(config)
