@@ -52,13 +52,10 @@ def received_signal() -> int | None:
 
 @contextmanager
 def errors_are_stops() -> Iterator[None]:
-    """Treat an error after a signal as a stop: the clean-up fails if Ray got the signal, too.
-
-    This includes SystemExit: while Ray starts, its own handlers are installed.
-    """
+    """Treat an error after a signal as a stop: the clean-up fails if Ray got the signal, too."""
     try:
         yield
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         if _received is None:
             raise
         raise KeyboardInterrupt(_received) from error

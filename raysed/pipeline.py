@@ -10,7 +10,7 @@ writes the report and the model.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,8 +51,15 @@ def run(
     if not (take_over or storage.is_local):
         storage.check_access()
         refuse_at_work(storage)
-    with storage.lock(), status_of(storage) as status, ExitStack() as modes:
-        prepare_process()
+    prepare_process()
+    engine, notes = _engine_of(config, starts_ray)
+    with (
+        storage.lock(),
+        status_of(storage) as status,
+        ExitStack() as modes,
+        # A new Ray starts while this process imports; a complete run may need none.
+        session(engine, is_early=not status.follows_a_complete_run) as connect,
+    ):
         import torch  # which takes seconds
 
         from raysed.plan.check import check
@@ -67,7 +74,11 @@ def run(
             done = f"nothing to do: {storage} is complete, and no setting or input has changed"
             say("\n".join(filter(None, [done, report.meta["refusal"]])))
             return report.meta["refusal"]
-        _make(job, storage, status, starts_ray, say)
+        if storage.is_local and interrupts.listening():  # a command, not a program that calls `run`
+            modes.enter_context(native_output_to(Path(storage.uri("logs/native.log"))))
+        for line in [f"run: {storage}", *notes, *load_lines(), *connect()]:
+            say(line)
+        _make(job, storage, status, engine, say)
         return refusal(storage)
 
 
@@ -83,37 +94,28 @@ def _engine_of(config: Config, starts_ray: bool) -> tuple[Engine, list[str]]:
     return "ray", []
 
 
-def _make(job: Job, storage: Storage, status: Status, starts_ray: bool, say: Callable[[str], None]) -> None:
+def _make(job: Job, storage: Storage, status: Status, engine: Engine, say: Callable[[str], None]) -> None:
     from raysed.cluster.execute import ExecutionOptions, execute
     from raysed.plan.artefacts import facts_of, scored_models
     from raysed.plan.graph import Plan
     from raysed.plan.size import check_room
     from raysed.report.publish import publish, publish_failure
 
-    engine, notes = _engine_of(job.config, starts_ray)
-    logs = Path(storage.uri("logs")) if storage.is_local else None
-    is_quiet = logs and interrupts.listening()  # a command, not a program that calls `run`
-    with (
-        native_output_to(logs / "native.log") if is_quiet else nullcontext(),
-        session(engine) as where,
-    ):
-        for line in [f"run: {storage}", *notes, *load_lines(), *where]:
-            say(line)
-        try:
-            with interrupts.errors_are_stops():
-                plan = Plan(job)
-                emit(totals=plan.totals())
-                options = ExecutionOptions(
-                    job.config.resources,
-                    engine,
-                    members=job.config.members.count,
-                    learner_workers=job.config.sed.workers,
-                    check_room=partial(check_room, job, storage),
-                    settings=dump_config(job.config),
-                )
-                state, cluster = execute(plan.graph, storage, options, say)
-                publish(job, storage, scored_models(plan, state), facts_of(plan, state, cluster), say)
-        except Exception as error:
-            if not status.follows_a_complete_run:
-                publish_failure(job.config.model_dump(mode="json"), storage, error)
-            raise
+    try:
+        with interrupts.errors_are_stops():
+            plan = Plan(job)
+            emit(totals=plan.totals())
+            options = ExecutionOptions(
+                job.config.resources,
+                engine,
+                members=job.config.members.count,
+                learner_workers=job.config.sed.workers,
+                check_room=partial(check_room, job, storage),
+                settings=dump_config(job.config),
+            )
+            state, cluster = execute(plan.graph, storage, options, say)
+            publish(job, storage, scored_models(plan, state), facts_of(plan, state, cluster), say)
+    except Exception as error:
+        if not status.follows_a_complete_run:
+            publish_failure(job.config.model_dump(mode="json"), storage, error)
+        raise

@@ -143,21 +143,22 @@ def test_a_report_that_is_not_whole_is_written_again(copied, tmp_path):
 
 def test_the_output_of_a_program_that_calls_raysed_is_its_own(tmp_path, monkeypatch, capfd):
     """Its log is not redirected, and `sys.stderr` stays what it was."""
-    stderr, job = sys.stderr, SimpleNamespace(config=make_config({"resources": {"engine": "local"}}))
+    stderr = sys.stderr
 
-    def session(engine: str) -> None:
+    def connect() -> None:
         os.write(2, b"the caller's\n")
         assert sys.stderr is stderr
         raise ZeroDivisionError
 
-    monkeypatch.setattr(raysed.pipeline, "session", session)
+    monkeypatch.setattr(raysed.pipeline, "session", lambda engine, is_early: nullcontext(connect))
+    monkeypatch.setattr("raysed.plan.check.check", lambda config: SimpleNamespace(depends={}))
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # not that of a command, whose test came before
     try:
         with pytest.raises(ZeroDivisionError):
-            raysed.pipeline._make(job, Storage(str(tmp_path), "run"), None, False, print)
+            raysed.pipeline.run(make_config({"storage": str(tmp_path), "run": "run"}))
     finally:
         signal.signal(signal.SIGINT, handler)
-    assert capfd.readouterr().err == "the caller's\n" and not list(tmp_path.iterdir())
+    assert capfd.readouterr().err == "the caller's\n" and not (tmp_path / "run/logs").exists()
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad(), torch.inference_mode(), nullcontext()])

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import re
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from raysed import interrupts
-from raysed.errors import UserError
+from raysed.errors import RunFailed, UserError
+from raysed.store import systems
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +49,8 @@ _OWN = "local"
 _START_OPTIONS = {"include_dashboard": None, "dashboard_host": "127.0.0.1"}
 _LONGEST_TMPDIR = 30
 """Bytes; the names of Ray's sockets below it are up to 76 longer, and may have 107."""
+_SILENT_S, _START_S = 30.0, 300.0
+"""Seconds until a start of Ray is said to be waited for, and until it is given up."""
 
 
 def is_ray_given() -> bool:
@@ -52,29 +60,31 @@ def is_ray_given() -> bool:
 
 
 @contextmanager
-def session(engine: str) -> Iterator[list[str]]:
+def session(engine: str, is_early: bool = False) -> Iterator[Callable[[], list[str]]]:
     """Join a Ray or start one, unless `engine` is `local`; where is decided as by `ray.init`.
 
     That is the cluster at RAY_ADDRESS (`ray job submit` sets it), else the one that runs on this machine, else a new
     one.
 
-    Yields what to tell the user: which Ray is used, why another one is not, and where its dashboard and logs are.
+    Args:
+        is_early: whether a command starts a new Ray at once, while its caller does something else.
+
+    Yields a function that connects, and returns what to tell the user: which Ray is used, why another one is not, and
+    where its dashboard and logs are.
     """
     if engine == "local":
         with _noticing():
-            yield []
+            yield list
         return
     if len(os.fsencode(os.environ.get("TMPDIR", ""))) > _LONGEST_TMPDIR:
         os.environ.setdefault("RAY_TMPDIR", "/tmp")
     _set_defaults(VARIABLES)
     try:
         if (ray := sys.modules.get("ray")) and ray.is_initialized():
-            yield ["Ray: the one that this process has started"]
+            yield lambda: ["Ray: the one that this process has started"]
         else:
-            address, lines = _find_ray()
-            _set_defaults(_STARTED_VARIABLES if address == _OWN else _JOINED_VARIABLES)
-            with _connection(address) as (dashboard, *logs):
-                yield [*lines[:-1], f"{lines[-1]}, {dashboard}", *logs]
+            with _connection(is_early) as connect:
+                yield connect
     except Exception as error:  # such as objects that fit neither in memory nor on a node's disk
         if (ray := sys.modules.get("ray")) and isinstance(error, ray.exceptions.OutOfDiskError):
             what = "no disk space left for objects that Ray spills from memory"
@@ -140,6 +150,7 @@ def _answers(address: str) -> bool:
 
 def _connect(address: str) -> Any:
     """Start or join Ray; raise UserError if the one at the address cannot be used, for example without a token."""
+    _set_defaults(_STARTED_VARIABLES if address == _OWN else _JOINED_VARIABLES)
     if address == _OWN:
         _require_token()
         import ray  # takes a second, which a run with nothing to do saves
@@ -206,31 +217,74 @@ def _require_token() -> None:
 
 
 @contextmanager
-def _connection(address: str) -> Iterator[list[str]]:
-    """Connect to Ray, and end the connection; yield where its dashboard and the logs of a new Ray are."""
-    listening = interrupts.listening()
+def _connection(is_early: bool) -> Iterator[Callable[[], list[str]]]:
+    """Yield a function that connects to Ray and returns what to tell the user; end the connection."""
+    is_command, found, start = interrupts.listening(), None, None
+    if is_early and is_command and (found := _find_ray())[0] == _OWN:
+        start = _start(_OWN)
+
+    def connect() -> list[str]:
+        nonlocal start
+        address, lines = found or _find_ray()
+        if is_command:
+            start = start or _start(address)
+            context = _wait_for(start)
+        else:
+            context = _connect(address)
+        logs = [f"Ray's logs: {context.address_info['session_dir']}/logs"] if address == _OWN else []
+        return [*lines[:-1], f"{lines[-1]}, {_describe_dashboard(context.dashboard_url)}", *logs]
+
     try:
-        with _noticing():
-            context = _connect_deafly(address) if listening else _connect(address)
-            logs = [f"Ray's logs: {context.address_info['session_dir']}/logs"] if address == _OWN else []
-            with interrupts.errors_are_stops():
-                yield [_describe_dashboard(context.dashboard_url), *logs]
+        with _noticing(), interrupts.errors_are_stops():
+            yield connect
     finally:
-        if ray := sys.modules.get("ray"):
+        # Nothing stops a start of Ray, but this process ends before it, and its servers with this process.
+        if (ray := sys.modules.get("ray")) and (start is None or start.done()):
             ray.shutdown()
-            if listening:  # Ray has put the system's own handlers in place
+            if is_command:  # Ray has put the system's own handlers in place
                 interrupts.listen_again()
 
 
-def _connect_deafly(address: str) -> Any:
-    """Connect with our own handlers of signals, also afterwards."""
+def _start(address: str) -> Future[Any]:
+    """Connect in a thread, so that signals find our own handlers, and this process goes on meanwhile."""
+    start: Future[Any] = Future()
+    threading.Thread(target=_live, args=(address, start), name=systems.WAITING, daemon=True).start()
+    return start
+
+
+def _live(address: str, start: Future[Any]) -> None:
+    """Connect, and stay until the raylet has ended: Ray's servers end with the thread that started them.
+
+    `ray.shutdown` ends the raylet first, and would wait a second for each of the others: they are deaf to a closed
+    terminal and to a SIGTERM for all of a job. Once the raylet, which owns the shared memory, is gone, Ray silently
+    ends any process that touches this memory, with exit code 1.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})
+    sys.setswitchinterval(sys.getswitchinterval() / 10)  # or each short wait costs 5 ms while torch is imported
+    libc, handler = ctypes.CDLL(None), ctypes.create_string_buffer(1024)  # longer than any `struct sigaction`
     try:
-        with _deaf_children():
-            context = _connect(address)
-            interrupts.listen_again()
-            return context
-    except SystemExit:  # raised by the handler of SIGTERM that `ray.init` installs first
-        raise KeyboardInterrupt(signal.SIGTERM) from None
+        libc.sigaction(signal.SIGTERM, None, handler)
+        context = _connect(address)
+        libc.sigaction(signal.SIGTERM, handler, None)  # Ray's own would end the process after 3 s
+        ours = {"name": "raylet", "ppid": os.getpid()}
+        raylets = [process for process in psutil.process_iter(list(ours)) if process.info == ours]
+        threading.current_thread().name = "Ray"
+    except BaseException as error:
+        start.set_exception(error)
+        return
+    finally:
+        sys.setswitchinterval(sys.getswitchinterval() * 10)
+    start.set_result(context)
+    psutil.wait_procs(raylets)
+
+
+def _wait_for(start: Future[Any]) -> Any:
+    """Return what `ray.init` returns in its thread, or raise its error."""
+    if not wait([start], _SILENT_S).done:
+        log.warning("waiting for Ray to start, up to %g s", _START_S)
+    if not wait([start], _START_S - _SILENT_S).done:
+        raise RunFailed(f"Ray does not start within {_START_S:g} s; see its logs, usually in /tmp/ray/session_latest")
+    return start.result()
 
 
 def _describe_dashboard(address: str | None) -> str:
@@ -238,19 +292,3 @@ def _describe_dashboard(address: str | None) -> str:
     is_closed = os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
     log_in = " (the page asks for a token; `ray get-auth-token` prints it)" if is_closed else ""
     return f"dashboard http://{address}{log_in}" if address else "without a dashboard"
-
-
-@contextmanager
-def _deaf_children() -> Iterator[None]:
-    """Make processes that start in the block deaf to a closed terminal and to a SIGTERM for all of a job.
-
-    `ray.shutdown` ends them. Once the raylet, which owns the shared memory, is gone, Ray silently ends any process that
-    touches this memory, with exit code 1.
-    """
-    hangup = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        signal.signal(signal.SIGHUP, hangup)

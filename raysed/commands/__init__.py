@@ -63,7 +63,8 @@ def print_plan(config: Config) -> None:
 
     cluster = this_machine()
     if config.resources.engine != "local" and is_ray_given():
-        with session("ray"):
+        with session("ray") as connect:
+            connect()
             from raysed.cluster.machines import current_cluster
 
             cluster = current_cluster()

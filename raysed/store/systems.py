@@ -14,7 +14,8 @@ log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 _SILENT_S, _ANSWER_S = 5.0, 30.0
 """Seconds until a first access is said to wait, and until it is given up."""
-_TITLE = "first access to a file system"
+WAITING = "waiting for a system"
+"""Name of a thread that a system may keep waiting."""
 _UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOLCK)
 """What Lustre, EFS, CIFS or FUSE answer to a call that they do not have."""
 
@@ -29,7 +30,7 @@ def answer(access: Callable[[], _Result], where: str) -> _Result:
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=ask, name=_TITLE, daemon=True).start()
+    threading.Thread(target=ask, name=WAITING, daemon=True).start()
     if not wait([future], _SILENT_S).done:
         log.warning("waiting for %s, up to %g s", where, _ANSWER_S)
     if not wait([future], _ANSWER_S - _SILENT_S).done:
@@ -39,7 +40,7 @@ def answer(access: Callable[[], _Result], where: str) -> _Result:
 
 def are_unanswered() -> bool:
     """Return whether a library still waits, which would keep this process from ending."""
-    return any(thread.name == _TITLE for thread in threading.enumerate())
+    return any(thread.name == WAITING for thread in threading.enumerate())
 
 
 def lock(file: Any, how: int) -> None:

@@ -2,9 +2,12 @@
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,11 +15,13 @@ from types import SimpleNamespace
 
 import pytest
 import ray
+from started_jobs import processes_of
 
-from raysed import pipeline, process
+from raysed import interrupts, pipeline, process
 from raysed.cluster import session
 from raysed.config import make_config
-from raysed.errors import UserError
+from raysed.errors import RunFailed, UserError
+from raysed.store import systems
 
 
 def test_a_ray_that_runs_already_gets_the_same_variables(monkeypatch):
@@ -25,7 +30,8 @@ def test_a_ray_that_runs_already_gets_the_same_variables(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "1")  # a user's own choice stays
     monkeypatch.setattr("ray.is_initialized", lambda: True)
-    with session.session("ray") as said:
+    with session.session("ray") as connect:
+        said = connect()
         found = {name: os.environ.get(name) for name in session.VARIABLES}
     assert said == ["Ray: the one that this process has started"]
     assert found == {**session.VARIABLES, "RAY_AIR_NEW_OUTPUT": "1"}
@@ -98,8 +104,8 @@ def running(directory: Path) -> Iterator[str]:
 
 
 def said_by_session() -> list[str]:
-    with session.session("ray") as said:
-        return said
+    with session.session("ray") as connect:
+        return connect()
 
 
 def test_a_ray_that_runs_on_this_machine_is_joined_as_by_ray_init(started, monkeypatch, tmp_path):
@@ -179,10 +185,11 @@ from raysed import interrupts
 from raysed.cluster.session import session
 
 interrupts.listen()
-with session("ray") as said:
+with session("ray") as connect:
+    said = connect()
     import ray
 
-    enter = "from raysed.cluster.session import session; session('ray').__enter__(); print('in')"
+    enter = "from raysed.cluster.session import session\nwith session('ray') as connect: connect(), print('in')"
     stranger = {name: value for name, value in os.environ.items() if "AUTH" not in name}
     stranger |= {"HOME": sys.argv[1], "RAY_NUM_REDIS_GET_RETRIES": "1"}  # one try to connect, not twenty
     stranger |= {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
@@ -214,6 +221,110 @@ def test_who_has_no_token_gets_into_no_ray_that_starts_here_and_a_signal_is_hear
     command = [sys.executable, "-c", ON_RAY, str(tmp_path)]
     done = subprocess.run(command, env=own, capture_output=True, text=True, timeout=300)
     assert (done.stdout, done.returncode) == ("True\n401\nTrue\n600\nheard\n", 0), done.stderr
+
+
+@pytest.fixture
+def command() -> Iterator[None]:
+    """This process has the handlers of a command."""
+    before = {number: signal.getsignal(number) for number in interrupts.NUMBERS}
+    interrupts.listen()
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_a_command_starts_ray_while_it_does_something_else_and_hears_of_an_error_when_it_connects(
+    started, command, monkeypatch
+):
+    called, may_fail = threading.Event(), threading.Event()
+
+    def fails(*address: str, **options: object) -> None:
+        called.set()
+        assert may_fail.wait(60)
+        raise OSError("no space left")
+
+    monkeypatch.setattr("ray.init", fails)
+    with session.session("ray", is_early=True) as connect:
+        assert called.wait(60)
+        may_fail.set()
+        with pytest.raises(UserError, match=r"^Ray cannot start here: no space left; set RAY_TMPDIR to"):
+            connect()
+
+
+def test_a_start_of_ray_that_does_not_end_is_given_up(started, command, monkeypatch):
+    """Nothing can end it then, except the end of the process, which waits for nothing."""
+    may_end, ended = threading.Event(), []
+    monkeypatch.setattr("ray.init", lambda *address, **options: may_end.wait(60))
+    monkeypatch.setattr("ray.shutdown", lambda: ended.append("in between"))
+    monkeypatch.setattr(session, "_START_S", 0.1)
+    monkeypatch.setattr(session, "_SILENT_S", 0.05)
+    try:
+        with pytest.raises(RunFailed, match=r"^Ray does not start within 0\.1 s; see its logs"):
+            with session.session("ray", is_early=True) as connect:
+                connect()
+        assert systems.are_unanswered() and not ended
+    finally:
+        may_end.set()
+
+
+STARTS = r"""
+import argparse, os, signal, sys, time
+import psutil
+from raysed import interrupts
+from raysed.cli import main_of
+from raysed.cluster.session import session
+from raysed.errors import UserError
+
+def job(arguments):
+    with session("ray", is_early=True) as connect:
+        {work}
+
+sys.exit(main_of(job, argparse.ArgumentParser()))
+"""
+HEARS = """
+        connect()
+        import ray
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            try:
+                os.killpg(0, number)
+                time.sleep(30)
+            except KeyboardInterrupt as error:
+                interrupts.acknowledge()
+                print(error, ray.get(ray.remote(lambda: "answers").remote()), flush=True)
+                interrupts.listen()
+"""
+MISTAKE = ("raise UserError('no such corpus')", 2, "", "error: no such corpus\n")
+STOPPED = "\nStopped. Run the same command again to continue.\n"
+SOON = "time.sleep(1), os.killpg(0, signal.SIGTERM), time.sleep(60)"
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("work", "code", "said", "complained"),
+    [
+        (HEARS, 0, "15 answers\n1 answers\n", ""),
+        MISTAKE,
+        (SOON, 143, "", STOPPED),
+        (SOON.replace("TERM", "INT"), 130, "", STOPPED),
+    ],
+    ids=["hears", "mistake", "stopped", "interrupted"],
+)
+def test_ray_that_starts_in_a_command_lives_until_the_end_of_its_session(
+    short_path, monkeypatch, work, code, said, complained
+):
+    """A signal to all processes of the job ends none of Ray's; they end soon after the session, however it ends.
+
+    A command that is refused or stopped while Ray starts does not wait for that.
+    """
+    monkeypatch.setenv("RAY_TMPDIR", str(short_path))
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    program = [sys.executable, "-c", STARTS.format(work=work)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=200, start_new_session=True)
+    assert (done.returncode, done.stdout, done.stderr) == (code, said, complained)
+    deadline = time.monotonic() + 20
+    while (left := processes_of(short_path)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not left
 
 
 @pytest.mark.parametrize(

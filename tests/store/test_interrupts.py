@@ -65,7 +65,7 @@ def started(directory: Path, job: str = JOB, *, before: Sequence[str] = (), **wo
         (signal.SIGHUP, {"cleaning_up": "sys.stdout = None"}),
         # a library that hangs when the process ends, as the log of Ray Tune does where its experiment was cut off
         (signal.SIGINT, {"cleaning_up": "import atexit; atexit.register(time.sleep, 600); raise KeyboardInterrupt"}),
-        *((signal.SIGTERM, {"cleaning_up": f"raise {error}"}) for error in ("RuntimeError('no Ray')", "SystemExit(1)")),
+        (signal.SIGTERM, {"cleaning_up": "raise RuntimeError('no Ray')"}),
         # `timeout` sends two signals, and the job says how it ended in between
         (signal.SIGTERM, {"before_writing": PLANT}),
     ],
