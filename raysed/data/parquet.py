@@ -174,4 +174,4 @@ def matrix(column: pa.ChunkedArray) -> np.ndarray:
 
 def list_rows(column: pa.ChunkedArray) -> np.ndarray:
     """Return a column of fixed-size lists as a matrix, in its stored precision."""
-    return pc.list_flatten(column).to_numpy().reshape(len(column), -1)
+    return pc.list_flatten(column).to_numpy().reshape(len(column), column.type.list_size)

@@ -13,7 +13,7 @@ import torch
 
 from raysed.config import TargetPrecision
 from raysed.data.batches import Batches
-from raysed.data.parquet import ROWS_PER_GROUP, SentenceTable, Source, list_rows, matrix, with_column
+from raysed.data.parquet import ROWS_PER_GROUP, BlockFiles, SentenceTable, Source, list_rows, matrix, with_column
 from raysed.data.tokens import PackedTokens, TokenTable, pack
 from raysed.errors import UserError
 
@@ -24,6 +24,8 @@ MEAN = "mean.npy"
 """Mean embedding of an ensemble over the corpus."""
 _GROUPS_PER_FILE = 64
 """262,144 rows per file: some hundred megabytes, which can be copied in parallel."""
+_GROUPS_AT_ONCE = 8
+"""Blocks wait for the object store, not for a core."""
 _HELD_OUT, MOST_HELD_OUT = 0.05, 2000
 """Share of rows to hold out, and their maximum number."""
 TARGET_TYPES = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16)}
@@ -48,18 +50,18 @@ class TargetBatch:
 
 
 class _Window(NamedTuple):
-    """Some row groups of a target table; `order` permutes their rows."""
+    """One worker's rows of some row groups of a target table; `rows`: which is at each place of the shuffled window."""
 
     tokens: TokenTable
     targets: np.ndarray
-    order: np.ndarray
+    rows: np.ndarray
 
 
 class TargetBatches(Batches):
     """Batches of a target table.
 
-    Row groups are shuffled over the epoch, and rows within a window of row groups. Memory holds one window (with
-    `reads_ahead`, two), and any step can be read directly.
+    Row groups are shuffled over the epoch, and rows within a window of row groups. Memory holds this worker's rows of
+    one window (with `reads_ahead`, of two), and any step can be read directly.
 
     Args:
         offset: subtracted from every target, [D] (`sed.target: centred_mean`).
@@ -89,23 +91,24 @@ class TargetBatches(Batches):
         self._loaded: tuple[tuple[int, int], _Window] | None = None
         self._ahead: tuple[tuple[int, int], Future[_Window]] | None = None
         self._reader = ThreadPoolExecutor(1, "targets")
+        # Blocks are fetched and decoded side by side; the readers of a directory's files must not be shared.
+        self._groups = ThreadPoolExecutor(_GROUPS_AT_ONCE if isinstance(source, BlockFiles) else 1, "row groups")
 
     def __call__(self, step: int) -> TargetBatch:
         epoch, index = divmod(step, self.per_epoch)
-        wanted = np.arange(index * self.batch_size, (index + 1) * self.batch_size)
+        wanted = np.arange(index * self.batch_size, (index + 1) * self.batch_size)[self._part]
         start, pieces = 0, []
         for window, groups in enumerate(self._groups_of(epoch)):
             stop = start + self._group_rows[groups].sum()
             inside = wanted[(wanted >= start) & (wanted < stop)] - start
             if len(inside):
                 loaded = self._window_at(epoch, window)
-                rows = loaded.order[inside]
+                rows = loaded.rows[inside]
                 pieces.append((loaded.tokens.take(rows), loaded.targets[rows].astype(np.float32, copy=False)))
             start = stop
         tokens, targets = zip(*pieces)
-        targets_GD = torch.from_numpy(np.concatenate(targets) - self._offset)
-        own = TokenTable.concatenate(tokens).take(np.arange(self.batch_size)[self._part])
-        return TargetBatch(pack(own, few_shapes=self.few_shapes), targets_GD[self._part], self._weight)
+        targets_BD = torch.from_numpy(np.concatenate(targets) - self._offset)
+        return TargetBatch(pack(TokenTable.concatenate(tokens), few_shapes=self.few_shapes), targets_BD, self._weight)
 
     def held_out(self) -> list[TargetBatch]:
         return held_out_batches(self._source, self.batch_size, self._offset)
@@ -125,10 +128,24 @@ class TargetBatches(Batches):
         return self._loaded[1]
 
     def _load(self, epoch: int, window: int) -> _Window:
-        groups = self._groups_of(epoch)[window]
-        table = pa.concat_tables(self._table.row_group(g, _COLUMNS).slice(0, self._group_rows[g]) for g in groups)
-        order = np.random.default_rng([self.seed, epoch, window + 1]).permutation(len(table))
-        return _Window(TokenTable.from_arrow(table), list_rows(table.column("target")), order)
+        *before, groups = self._groups_of(epoch)[: window + 1]
+        starts = np.cumsum(self._group_rows[groups]) - self._group_rows[groups]
+        order = np.random.default_rng([self.seed, epoch, window + 1]).permutation(self._group_rows[groups].sum())
+        first = sum(self._group_rows[earlier].sum() for earlier in before)
+        place_in_batch = (first + np.arange(len(order))) % self.batch_size
+        own = np.flatnonzero((place_in_batch >= self._part.start) & (place_in_batch < self._part.stop))
+        group_of_own = np.searchsorted(starts, order[own], side="right") - 1
+
+        def read(group: int) -> tuple[np.ndarray, pa.Table]:
+            places = own[group_of_own == group]
+            return places, self._table.row_group(groups[group], _COLUMNS).take(order[places] - starts[group])
+
+        # Workers of one machine begin with different blocks, and find those that others have fetched meanwhile.
+        shift = self._part.start * len(groups) // self.batch_size
+        places, tables = zip(*self._groups.map(read, np.roll(np.arange(len(groups)), -shift)))
+        table, rows = pa.concat_tables(tables), np.full(len(order), -1)
+        rows[np.concatenate(places)] = np.arange(len(table))
+        return _Window(TokenTable.from_arrow(table), list_rows(table.column("target")), rows)
 
 
 def held_out_batches(source: Source, batch_size: int, offset: np.ndarray | float = 0.0) -> list[TargetBatch]:

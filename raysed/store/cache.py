@@ -12,7 +12,7 @@ import stat
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from raysed.errors import UserError
@@ -75,6 +75,11 @@ def half_written() -> Iterator[Path]:
         release(path)
 
 
+def alone(path: Path) -> AbstractContextManager[None]:
+    """Let one thread of this machine at a time fetch a copy; a few unrelated ones may wait, too."""
+    return _locked(path.parent, f"-{path.name[:2]}")
+
+
 def install(filled: Path, path: Path, is_intact: Callable[[], bool]) -> None:
     """Move a directory from `half_written` into place, unless another process has put an intact copy there."""
     with _locked(path.parent):
@@ -105,7 +110,7 @@ def make_room() -> None:
 
 
 @contextmanager
-def _locked(place: Path) -> Iterator[None]:
-    with open(place / ".lock", "w") as file:
+def _locked(place: Path, part: str = "") -> Iterator[None]:
+    with open(place / f".lock{part}", "w") as file:
         lock(file, fcntl.LOCK_EX)
         yield

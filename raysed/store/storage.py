@@ -308,14 +308,15 @@ class Storage:
         place = cache.directory()
         with disk_errors(str(place), remedy="set TMPDIR to a directory with more space"):
             path = cache.lease(stable_hash([str(self), entry.place, entry.files]))
-            if is_intact(path):
-                return path
-            with cache.half_written() as filled, suppress(FileNotFoundError):
-                self.plain.download(entry.place, filled)
-                if matches(filled, entry.files):
-                    cache.install(filled, path, lambda: matches(path, entry.files))
-                    cache.make_room()
+            with cache.alone(path):
+                if is_intact(path):
                     return path
+                with cache.half_written() as filled, suppress(FileNotFoundError):
+                    self.plain.download(entry.place, filled)
+                    if matches(filled, entry.files):
+                        cache.install(filled, path, lambda: matches(path, entry.files))
+                        cache.make_room()
+                        return path
         return None
 
     # -- plain files -------------------------------------------------------------------------------------------------

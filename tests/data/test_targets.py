@@ -52,6 +52,21 @@ def test_batches_are_a_function_of_the_step(tmp_path):
             assert torch.equal(torch.cat([part.targets for part in parts]), whole[step].targets)
 
 
+def test_batches_have_the_plain_order_for_any_number_of_workers(tmp_path):
+    """Row groups in a random order, then the rows of two groups at a time; workers share a batch about equally."""
+    write_targets(tmp_path, 96, 20)
+    groups = [np.arange(start, min(start + 20, 96)) for start in range(0, 96, 20)]
+    order = np.random.default_rng([3, 1]).permutation(5)
+    windows = [np.concatenate([groups[group] for group in order[at : at + 2]]) for at in (0, 2, 4)]
+    plain = [rows[np.random.default_rng([3, 1, at + 1]).permutation(len(rows))] for at, rows in enumerate(windows)]
+    steps, parts = np.concatenate(plain)[:91].reshape(13, 7), {1: [7], 2: [3, 4], 3: [2, 2, 3], 4: [1, 2, 2, 2]}
+    for world, sizes in parts.items():
+        for rank, own in enumerate(np.split(steps, np.cumsum(sizes)[:-1], axis=1)):
+            batches = TargetBatches(tmp_path, 7, 3, rank, world, window=2)
+            assert [list(batches(step).ids) for step in range(13, 26)] == own.tolist()
+            assert len(batches._loaded[1].tokens) <= 40 * sizes[rank] / 7 + 7, "others' rows are not kept"
+
+
 def test_windows_that_are_read_ahead_are_those_that_are_not(tmp_path):
     """Over windows that cut batches, into the next epoch, and after a jump; each window is read once."""
     write_targets(tmp_path, 96, 20)

@@ -10,8 +10,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -720,6 +722,22 @@ def test_a_copy_that_is_damaged_or_gone_is_fetched_again(remote, tmp_path):
     shutil.rmtree(remote.fetch(NAME))
     assert content(remote.fetch(NAME)) == files_of(OLD)
     assert len(list((tmp_path / "tmp").glob("raysed-cache-*/[!.]*"))) == 1
+
+
+def test_workers_of_one_machine_fetch_an_artefact_once(remote, monkeypatch):
+    commit(remote, OLD)
+    download, fetched = files.Files.download, []
+
+    def slow(*arguments) -> None:
+        fetched.append(arguments)
+        time.sleep(0.2)
+        download(*arguments)
+
+    monkeypatch.setattr(files.Files, "download", slow)
+    workers = [pickle.loads(pickle.dumps(remote)) for _ in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        paths = list(threads.map(lambda worker: worker.fetch(NAME), workers))
+    assert len(set(paths)) == len(fetched) == 1 and content(paths[0]) == files_of(OLD)
 
 
 def test_a_disk_that_is_full_while_something_is_fetched_is_a_sentence(remote, tmp_path, monkeypatch):
