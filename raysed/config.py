@@ -222,8 +222,8 @@ class EncoderConfig(Block):
     def _has_layers(self) -> "EncoderConfig":
         if self.keep_layers == []:
             raise ValueError("encoder.keep_layers is empty; name at least one layer")
-        if self.model_kwargs.get("num_hidden_layers") == 0:
-            raise ValueError("encoder.model_kwargs.num_hidden_layers is 0; keep at least one layer")
+        if type(layers := self.model_kwargs.get("num_hidden_layers", 1)) is not int or layers < 1:
+            raise ValueError(f"encoder.model_kwargs.num_hidden_layers is {layers!r}; it must be 1 or more")
         if self.static and self.pool_layers != 1:
             problem = "but encoder.static has no layers to choose from; set it to 1"
             raise ValueError(f"encoder.pool_layers is {self.pool_layers}, {problem}")
