@@ -20,7 +20,7 @@ from raysed import interrupts
 from raysed.cluster.session import is_ray_given, session
 from raysed.config import dump_config
 from raysed.errors import UserError, install_command
-from raysed.process import load_lines, prepare_process
+from raysed.process import heed_others, prepare_process
 from raysed.recipe import parse_recipes
 from raysed.store.metrics import native_output_to
 from raysed.store.progress import emit, print_text
@@ -53,6 +53,7 @@ def run(
         refuse_at_work(storage)
     prepare_process()
     engine, notes = _engine_of(config, starts_ray)
+    notes += heed_others()
     with (
         storage.lock(),
         status_of(storage) as status,
@@ -76,7 +77,7 @@ def run(
             return report.meta["refusal"]
         if storage.is_local and interrupts.listening():  # a command, not a program that calls `run`
             modes.enter_context(native_output_to(Path(storage.uri("logs/native.log"))))
-        for line in [f"run: {storage}", *notes, *load_lines(), *connect()]:
+        for line in [f"run: {storage}", *notes, *connect()]:
             say(line)
         _make(job, storage, status, engine, say)
         return refusal(storage)

@@ -10,6 +10,8 @@ import os
 import sys
 import time
 
+import psutil
+
 log = logging.getLogger(__name__)
 
 PROGRAM_LIMITS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
@@ -20,6 +22,11 @@ that recur are among the last 128."""
 _OBJECTS = 20_000  # new objects between garbage collections; Python's default of 700 slows down imports
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _KEPT_BYTES = -1, -3, 2**30
 """From glibc's malloc.h: take blocks of up to a gigabyte from the heap, and keep up to a gigabyte of it free."""
+
+
+_WAITING = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}
+_LOOK_S, _BUSY = 0.2, 25.0
+"""Seconds to look at other programs, and the percentage of all cores from which they matter."""
 
 
 class StallTimer:
@@ -57,8 +64,15 @@ def prepare_process() -> None:
     quiet_libraries()
 
 
-def load_lines() -> list[str]:
-    """Return a line for the user if programs want more cores than this machine has."""
+def heed_others() -> list[str]:
+    """Return a line for the user if programs want more cores than this machine has; best before torch is imported.
+
+    OpenMP's threads spin while they wait for each other, and lose all cores when one is taken. If others are at work,
+    they sleep instead, unless the environment says how to wait (docs/performance.md#settings).
+    """
+    is_set = not _WAITING.isdisjoint(os.environ) or "torch" in sys.modules
+    if not is_set and psutil.cpu_percent(interval=_LOOK_S) > _BUSY:
+        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     return [f"load: {load:.1f} on {cores} cores; other programs slow this run down"] if load > cores else []
 
