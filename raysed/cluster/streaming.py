@@ -7,6 +7,7 @@ is lost. Both unpickle this file, so it imports no torch: that would cost each o
 
 from __future__ import annotations
 
+import gc
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -92,18 +93,27 @@ def _write(stream: Stream, storage: Storage, share: Share, events: Queue) -> Non
             **share.remote_options,
         )
     rows.set_name(tables.title.replace("/", "-"))  # also the name of a log file
+    failure: UserError | RunFailed | None = None
     try:
         rows.write_datasink(BlockSink(tables, storage, events), ray_remote_args={"num_cpus": 0})
     except ray.exceptions.RayError as error:
-        cause = getattr(error, "cause", None)
-        if isinstance(cause, UserError):
-            raise cause from None
-        if isinstance(cause, RunFailed):
-            raise RunFailed(cause.said) from None
-        raise RunFailed(f"{tables.title}: {getattr(cause, 'said', last_line(error))}") from error
+        failure = _failure_of(error, tables.title)
     finally:
         storage.remove(f"checkpoints/{tries}")
+    if failure:
+        del rows
+        gc.collect()  # Ray's error and its frames refer to each other, and hold actors with their CPUs and GPUs
+        raise failure
     storage.write_text(f"logs/data/{first.replace('/', '-')}.txt", rows.stats())
+
+
+def _failure_of(error: Exception, title: str) -> UserError | RunFailed:
+    """Return what ended a stream: what its actors or the sink said, or Ray's own error."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, UserError):
+        return cause
+    said = cause.said if isinstance(cause, RunFailed) else f"{title}: {getattr(cause, 'said', last_line(error))}"
+    return RunFailed(said)
 
 
 @contextmanager

@@ -133,8 +133,14 @@ def test_a_block_that_exists_is_not_made_again(make, storage):
 def test_a_lost_actor_is_replaced_and_an_error_ends_the_stream_with_what_it_says(ray_cluster, tmp_path, storage):
     marks, tables = tmp_path / "marks", tables_of(TEXT)
     context, before = ray.data.DataContext.get_current(), ray.data.DataContext.get_current().copy()
-    with pytest.raises(UserError, match=r"^teachers: sentence 3 cannot be embedded$"):
+    with pytest.raises(UserError, match=r"^teachers: sentence 3 cannot be embedded$") as caught:
         on_ray(stream_of(storage, marks, tables, **{"3": "wrong"}), storage, print)
+    for _ in range(100):
+        if ray.available_resources().get("CPU") == 2:
+            break
+        time.sleep(0.2)
+    else:
+        pytest.fail(f"actors still hold CPUs while {caught.value} is handled")
     assert context.target_max_block_size == before.target_max_block_size is not None, "a notebook's own datasets"
     marks.write_text("")
     on_ray(stream_of(storage, marks, tables, **{"3": "lost"}), storage, print)
