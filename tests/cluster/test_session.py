@@ -279,6 +279,7 @@ def job(arguments):
     with session("ray", is_early=True) as connect:
         {work}
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it would be ignored
 sys.exit(main_of(job, argparse.ArgumentParser()))
 """
 HEARS = """

@@ -118,7 +118,7 @@ def test_the_table_names_every_model_that_a_user_has_and_what_was_scored():
     ]
     assert head == ["model", "mean", "gain", "95 %", "sts12 (20 pairs)", "sts13 (20 pairs)", "parameters", "speed"]
     assert own[-2:] == ["17.4 M", "-"]
-    assert best == ["B", "77.00", "+3.0", "-1.0 to +7.0", "76.00", "78.00", "-", "0.5x (0.4 to 0.6)"]
+    assert best == ["B", "77.00", "+3.0", "-1.0 to +7.0", "76.00", "78.00", "-", "0.50x (0.40 to 0.60)"]
 
 
 def test_a_gain_and_its_interval_equal_those_of_scipy_and_plain_resampling(finished_run):
