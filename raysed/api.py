@@ -330,8 +330,9 @@ def distillation(*arguments: Any, **named: Any) -> Config:
     encoder = _learner(options.learner, options.keep_layers, options.static, paths)
     settings: dict[str, Any] = {"storage": options.storage, "teachers": blocks, "encoder": encoder}
     known = defaults.model_dump(mode="json", exclude_unset=True)
-    named = make_config(merge(merge(known, settings, Config), own, Config))
-    settings["run"] = options.run or own.get("run") or run_name(_corpus_sources(options.corpus, named), named)
+    config = make_config(merge(merge(known, settings, Config), own, Config))
+    corpus = config.corpus.source if options.corpus is None else options.corpus
+    settings["run"] = options.run or own.get("run") or run_name(_paths(corpus), config)
     make_config({"run": settings["run"]})  # before writing into its directory
     if any(path.startswith(PYTHON) for path in paths) and not os.environ.get("RAY_ADDRESS"):
         settings["resources"] = {"engine": "local"}
@@ -352,11 +353,10 @@ def distillation(*arguments: Any, **named: Any) -> Config:
     return _with_lengths(make_config(merge(merge(known, settings, Config), own, Config)))
 
 
-def _corpus_sources(corpus: Any, config: Config) -> list[str]:
-    """Return the corpus' sources as they are given; none for text."""
+def _paths(given: Any) -> list[str]:
+    """Return the paths of a corpus; none for text."""
     from raysed.data.given import are_sources, is_path
 
-    given = config.corpus.source if corpus is None else corpus
     if is_path(given):
         return [os.fspath(given)]
     return [os.fspath(path) for path in given] if isinstance(given, list | tuple) and are_sources(given) else []
