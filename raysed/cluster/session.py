@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -49,6 +49,8 @@ _OWN = "local"
 _START_OPTIONS = {"include_dashboard": None, "dashboard_host": "127.0.0.1"}
 _LONGEST_TMPDIR = 30
 """Bytes; the names of Ray's sockets below it are up to 76 longer, and may have 107."""
+_END_S = 3.0
+"""Seconds in which Ray's processes may end by themselves after their raylet."""
 _SILENT_S, _START_S = 30.0, 300.0
 """Seconds until a start of Ray is said to be waited for, and until it is given up."""
 
@@ -240,9 +242,11 @@ def _connection(is_early: bool) -> Iterator[Callable[[], list[str]]]:
     finally:
         # Nothing stops a start of Ray, but this process ends before it, and its servers with this process.
         if (ray := sys.modules.get("ray")) and (start is None or start.done()):
+            servers = psutil.Process().children(recursive=True) if is_command else []
             ray.shutdown()
             if is_command:  # Ray has put the system's own handlers in place
                 interrupts.listen_again()
+            _end(servers)
 
 
 def _start(address: str) -> Future[Any]:
@@ -276,6 +280,16 @@ def _live(address: str, start: Future[Any]) -> None:
         sys.setswitchinterval(sys.getswitchinterval() * 10)
     start.set_result(context)
     psutil.wait_procs(raylets)
+
+
+def _end(servers: Sequence[psutil.Process]) -> None:
+    """Wait for processes of an ended Ray; end those that would notice only after a minute, as agents do."""
+    _, left = psutil.wait_procs(servers, _END_S)
+    for process in left:
+        with suppress(psutil.Error):
+            if "ray" in " ".join(process.cmdline()):
+                process.kill()
+    psutil.wait_procs(left, _END_S)
 
 
 def _wait_for(start: Future[Any]) -> Any:
