@@ -29,8 +29,9 @@ def is_path(given: Any) -> bool:
 
 
 def are_sources(items: Sequence[Any]) -> bool:
-    """Return whether `items` are paths, of which at least half look like paths or exist."""
-    return bool(items) and all(map(is_path, items)) and 2 * sum(map(_names_source, items)) >= len(items)
+    """Return whether the first `items` are paths, of which at least half look like paths or exist."""
+    first = items[:_ROWS]
+    return bool(first) and all(map(is_path, first)) and 2 * sum(map(_names_source, first)) >= len(first)
 
 
 def is_row(item: Any) -> bool:
