@@ -159,6 +159,7 @@ class StoredStatus(BaseModel):
     stage: str | None = None
     stage_since: _Number | None = None
     line: str | None = None
+    share: _Number | None = None
     left: _Number | None = None
     error: str | None = None
     totals: dict[str, int] = {}
@@ -197,11 +198,27 @@ def read_timings(storage: Storage) -> dict[str, dict[str, Any]]:
     return {k: v for k, v in found if isinstance(v, dict) and isinstance(v.get("seconds"), int | float)}
 
 
-def describe(storage: Storage) -> tuple[list[str], int]:
-    """Return lines for people (state, stage, finished artefacts, checkpoints) and the state's exit code."""
+def _read(storage: Storage) -> tuple[list[str], StoredStatus | None, int]:
+    """Return the names of a run's artefacts, its status, and the exit code of its state."""
     names, status = storage.names(), read_status(storage)
     if not names and not storage.has_files(FILE):
         raise UserError(f"there is no run at {storage}; omit the name to list all runs")
+    return names, status, _GONE if not status or status.is_gone else CODES[status.state]
+
+
+def status_json(storage: Storage) -> tuple[dict[str, Any], int]:
+    """Return a run's state and progress for programs, see docs/files.md, and the state's exit code."""
+    _, status, code = _read(storage)
+    if status is None:
+        return {"run": storage.run, "state": "unknown"}, code
+    why = refusal(storage) if status.state == "complete" else None
+    state = "gone" if status.is_gone else status.state
+    return {"run": storage.run, **status.model_dump(), "state": state, "refusal": why}, code
+
+
+def describe(storage: Storage) -> tuple[list[str], int]:
+    """Return lines for people (state, stage, finished artefacts, checkpoints) and the state's exit code."""
+    names, status, code = _read(storage)
     state = status.state if status else ""
     lines = [f"{storage.run}: {status or _UNKNOWN}"]
     if state == "running" and status.stage is not None:
@@ -222,7 +239,7 @@ def describe(storage: Storage) -> tuple[list[str], int]:
         written = storage.plain.modified_at(f"manifest/checkpoints/{training}/step-{step:09d}.json")
         age = f", {duration(time.time() - written)} ago" if written else ""
         lines.append(f"checkpoint: {training} after {step} updates{age}")
-    return list(map(printable, lines)), _GONE if not status or status.is_gone else CODES[state]
+    return list(map(printable, lines)), code
 
 
 def describe_all(location: str) -> list[str]:

@@ -28,6 +28,7 @@ from raysed.store.status import (
     read_timings,
     refusal,
     refuse_at_work,
+    status_json,
     status_of,
 )
 from raysed.store.storage import Storage
@@ -167,6 +168,7 @@ def test_a_status_that_is_damaged_is_unknown_also_in_the_list_of_all_runs(storag
         ["mine: state unknown (no readable status.json)", "finished: corpus"],
         4,
     )
+    assert status_json(storage) == ({"run": "mine", "state": "unknown"}, 4)
     assert describe_all(str(tmp_path)) == ["mine  state unknown (no readable status.json)"]
     assert read_timings(storage) == {"ct-sed": {"seconds": 1.5}}
     with status_of(storage):
@@ -294,7 +296,22 @@ def test_the_exit_code_is_the_state(tmp_path):
     for (state, code), age in itertools.product(codes.items(), (0, 500)):
         tell_of(tmp_path, "mine", state, age)
         is_gone = code == 5 and age
-        assert describe(Storage(str(tmp_path), "mine"))[1] == (4 if is_gone else code)
+        storage = Storage(str(tmp_path), "mine")
+        facts, code_of_facts = status_json(storage)
+        assert facts["state"] == ("gone" if is_gone else state) and age <= facts["silent"] < age + 60
+        assert describe(storage)[1] == code_of_facts == (4 if is_gone else code)
+
+
+def test_the_keys_of_status_are_documented(storage):
+    """Of a run whose model was refused; `status.json` has no others."""
+    complete(storage, "no model is exported")
+    with status_of(storage):
+        emit(stage="ct")
+    facts, code = status_json(storage)
+    assert (facts["refusal"], code) == ("no model is exported", 0) and status(storage).keys() <= facts.keys()
+    page = (Path(__file__).parents[2] / "docs/files.md").read_text()
+    keys = re.findall(r"^\| (`.*?) \|", page.partition("## status.json")[2].partition("\n## ")[0], flags=re.M)
+    assert set(re.findall(r"\w+", " ".join(keys))) == set(facts)
 
 
 def test_all_runs_of_a_place_are_listed(tmp_path):
