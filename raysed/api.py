@@ -271,7 +271,8 @@ def distill(
             make the run work in this process. On a cluster (RAY_ADDRESS) they are refused unless `resources.engine` is
             `local`.
         corpus: a file, pattern, URI or hub dataset; a list of these; or the sentences themselves: a list, an
-            iterator, a `datasets.Dataset` or a data frame. None: `corpus` of `settings`, else `bundled:generated-text`.
+            iterator, a `datasets.Dataset`, or a series or table of any library that streams Arrow's format, such as
+            polars, pandas or DuckDB. None: `corpus` of `settings`, else `bundled:generated-text`.
         learner: encoder to train. None: half of the layers of the first transformer among `teachers`, or all of them if
             `static`. Without a transformer: `bundled:encoder`.
         keep_layers: layers of the learner to keep, counted from 0, or how many. A number spreads them evenly if the
@@ -283,7 +284,7 @@ def distill(
         dev: task that chooses the learner's checkpoint and refuses a worse model, passed like one of `tasks`. None:
             held-out sentences choose the checkpoint, and raysed only warns of a worse model.
         tasks: tasks to report: files, directories, lists of (sentence, sentence, score) or (text, label), datasets,
-            data frames, or a mapping of these by name. Empty: `dev`, else generated pairs of the package.
+            tables, or a mapping of these by name. Empty: `dev`, else generated pairs of the package.
         run: name of the run; the same call continues a stopped run. None: the names of corpus, teachers and learner,
             such as `tickets-all-MiniLM-L6-v2-half`, whatever the files contain.
         storage: directory or URI that holds the run directories.
@@ -339,9 +340,11 @@ def distillation(*arguments: Any, **named: Any) -> Config:
     settings["sed"] = {"checkpoint": "best_on_dev"} if has_dev else {}
     directory = f"{os.path.expanduser(options.storage)}/{settings['run']}/given"
     if options.corpus is not None:
-        settings["corpus"] = {"source": source_of(options.corpus, f"{directory}/sentences.parquet", "corpus", True)}
+        settings["corpus"] = {
+            "source": source_of(options.corpus, f"{directory}/sentences.parquet", "corpus", "sentence")
+        }
     if options.queries is not None:
-        sources = source_of(options.queries, f"{directory}/queries.parquet", "queries", True)
+        sources = source_of(options.queries, f"{directory}/queries.parquet", "queries", "query")
         if len(sources) != 1:
             raise UserError("queries: pass one file of queries, or the queries themselves")
         settings.setdefault("corpus", {})["queries"] = sources[0]
@@ -472,14 +475,14 @@ def _as_list(teachers: Any) -> list[Any]:
 
 def _sources(dev: Any, tasks: Any, directory: str) -> dict[str, str]:
     """Return the sources of the tasks, and of the dev task if any, by name."""
-    from raysed.data.given import is_path, is_row, source_of
+    from raysed.data.given import is_path, is_row, is_table, source_of
     from raysed.score.tasks import has_splits, task_name
 
     given: list[tuple[str, Any, bool]] = [] if dev is None else [("dev", dev, False)]
     if isinstance(tasks, Mapping):
         given += [(name, task, True) for name, task in tasks.items()]
     elif tasks is not None:
-        is_one = is_path(tasks) or hasattr(tasks, "to_parquet") or not isinstance(tasks, Iterable)
+        is_one = is_path(tasks) or is_table(tasks) or not isinstance(tasks, Iterable)
         listed = [tasks] if is_one else list(tasks)
         listed = [listed] if listed and is_row(listed[0]) else listed
         for place, task in enumerate(listed, 1):

@@ -13,6 +13,7 @@ import raysed
 from raysed import api, bundled
 from raysed.cli import code_of
 from raysed.config import find_config, load_config, make_config
+from raysed.data.corpus import CorpusReport, query_chunks
 from raysed.errors import UserError
 from raysed.model.teacher import load_teacher
 from raysed.model.teachers.python import given_objects
@@ -237,9 +238,10 @@ def test_objects_are_as_good_as_files(distillation):
 
 
 def test_queries_of_your_own(distillation):
-    config = distillation("A", "c.txt", queries=["why?", "how?"])
+    config = distillation("A", "c.txt", queries=["why is it?", "how is it?"])
     check_settings(config)
     assert Path(config.corpus.queries).match("runs/c-A-half/given/*/queries.parquet")
+    assert list(query_chunks(config.corpus, CorpusReport())) == [["why is it?", "how is it?"]]
     assert config.corpus.source == ["c.txt"] and distillation("A", "c.txt").corpus.queries is None
     with pytest.raises(UserError, match="queries: pass one file"):
         distillation("A", "c.txt", queries=[Path("mine.tsv"), Path("mine.tsv")])

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from raysed.api import _sources
 from raysed.data.given import source_of
 from raysed.errors import UserError
 
@@ -42,7 +43,72 @@ def test_rows_of_each_kind_get_the_names_that_readers_know(tmp_path):
 def test_a_corpus_of_tuples_is_refused(tmp_path, rows):
     """All but the first text would be dropped."""
     with pytest.raises(UserError, match=r"^corpus: item . is .*; each must be a sentence, or a mapping by column$"):
-        source_of(rows, str(tmp_path / "x.parquet"), "corpus", is_text=True)
+        source_of(rows, str(tmp_path / "x.parquet"), "corpus", column="sentence")
+
+
+FRAME = {"text": ["It rains.", "A cat."], "label": ["a", "b"]}
+
+
+class Stream:
+    """What has the method of Arrow's protocol and nothing else, like a relation of DuckDB."""
+
+    def __init__(self, table):
+        self.table = table
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pytest.param(lambda: pa.table(FRAME), id="arrow"),
+        pytest.param(lambda: Stream(pa.table(FRAME)), id="protocol"),
+        pytest.param(lambda: pa.table(FRAME).to_reader(1), id="batches"),
+        pytest.param(lambda: pytest.importorskip("pandas").DataFrame(FRAME, dtype="category"), id="pandas"),
+        pytest.param(lambda: pytest.importorskip("polars").DataFrame(FRAME), id="polars"),
+        pytest.param(
+            lambda: (pl := pytest.importorskip("polars")).DataFrame(FRAME).cast({"label": pl.Categorical}),
+            id="polars categories",
+        ),
+    ],
+)
+def test_whatever_streams_arrow_is_a_table(tmp_path, frame):
+    assert read(frame(), tmp_path / "x.parquet") == FRAME
+    sources = _sources(None, frame(), str(tmp_path / "tasks"))
+    assert {name: pq.read_table(source).to_pydict() for name, source in sources.items()} == {"task-1": FRAME}
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        lambda texts: pa.chunked_array([texts]),
+        lambda texts: pytest.importorskip("pandas").Series(texts, name="body"),
+        lambda texts: pytest.importorskip("polars").Series("body", texts),
+        lambda texts: (pl := pytest.importorskip("polars")).Series("body", texts, pl.Categorical),
+    ],
+    ids=["arrow", "pandas", "polars", "polars categories"],
+)
+def test_a_series_counts_as_the_list_of_its_values(tmp_path, series):
+    path = tmp_path / "x.parquet"
+    assert read(series(["It rains.", "A cat."]), path) == {"sentence": ["It rains.", "A cat."]}
+    assert source_of(series(["a.txt", "b.txt"]), str(path), "s") == ["a.txt", "b.txt"]
+    for bad, message in (([], "s: it is empty"), (["It rains.", None], "s: item 1 is 'None'; each must be a sentence")):
+        with pytest.raises(UserError, match=f"^{message}"):
+            source_of(series(bad), str(path), "s")
+
+
+def test_an_arrow_table_of_the_hub_keeps_the_names_of_its_classes(tmp_path):
+    names = {b"huggingface": b'{"info": {"features": {"label": {"names": ["no", "yes"]}}}}'}
+    table = pa.table({"text": ["It rains.", "A cat."], "label": [1, 0]}).replace_schema_metadata(names)
+    (source,) = source_of(table, str(tmp_path / "x.parquet"), "s")
+    assert pq.read_schema(source).metadata == names
+
+
+def test_a_frame_that_is_not_computed_yet_is_refused(tmp_path):
+    frame = pytest.importorskip("polars").LazyFrame(FRAME)
+    with pytest.raises(UserError, match=r"^s: a LazyFrame has no rows yet; pass the result of its \.collect\(\)$"):
+        source_of(frame, str(tmp_path / "x.parquet"), "s")
 
 
 def test_an_iterator_is_written_in_blocks(tmp_path):
@@ -123,6 +189,7 @@ def test_a_file_that_is_not_what_its_name_says_is_written_again(tmp_path, damage
         ({}, "sentences: it is a mapping"),
         ([np.array(["It rains."])], "sentences: item 0 is .*; each must be a sentence, "),
         ([], "sentences: it is empty; pass at least one row"),
+        (pa.table({"text": []}), "sentences: it is empty; pass at least one row"),
         (["It rains.", 7], "sentences: item 1 is '7'; each must be a sentence, .*"),
         ([("a", "b", "c")], "sentences: item 0 is .*"),
         (["It rains.", "b\ud800"], r"sentences: 'b\\ud800': it contains half a surrogate pair"),
