@@ -30,6 +30,7 @@ COMMANDS = {
     "distill": "distil one or more models into one small model",
     "evaluate": "score any models side by side, alone and together",
     "status": "show the progress of runs",
+    "table": "print the scores of several runs as one table",
 }
 """Help by command, whose name is also that of its module in `raysed.commands`."""
 _AFTER_STOP = "Run the same command again to continue."

@@ -115,7 +115,7 @@ def test_a_run_without_ray_is_planned_for_this_machine(raysed, monkeypatch):
 
 
 def test_an_unknown_command_is_a_users_mistake(raysed):
-    known = "run, distill, evaluate, status"
+    known = "run, distill, evaluate, status, table"
     assert raysed("train") == (2, "", f"error: 'train' is not a command; the commands are {known}\n")
     assert raysed()[0] == 2
 

@@ -90,6 +90,25 @@ class Table:
         rule = ["-" * (width - right) + ":" * right for width, right in zip(widths, self.right())]
         return "\n".join(f"| {' | '.join(line)} |" for line in (first, rule, *rest))
 
+    def latex(self) -> str:
+        r"""Return the table as LaTeX's `tabular`, which needs no package.
+
+        >>> print(Table(["a_b", "c"], [["d & e", "70.00 ± 0.50"]], text=1).latex())
+        \begin{tabular}{lr}
+        \hline
+        a\_b & c \\
+        \hline
+        d \& e & $70.00 \pm 0.50$ \\
+        \hline
+        \end{tabular}
+        """
+        marks = {mark: rf"\{mark}" for mark in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}"}
+        escaped = [[cell.translate(str.maketrans(marks)) for cell in line] for line in self._cells()]
+        cells = [[re.sub(r"^(\S+) ± (\S+)$", r"$\1 \\pm \2$", cell) for cell in line] for line in escaped]
+        first, *rest = [f"{' & '.join(line)} \\\\" for line in cells]
+        begin = rf"\begin{{tabular}}{{{''.join('lr'[right] for right in self.right())}}}"
+        return "\n".join([begin, r"\hline", first, r"\hline", *rest, r"\hline", r"\end{tabular}"])
+
     def right(self) -> list[bool]:
         """Return which columns are numeric and so aligned to the right."""
         if self.text is not None:
