@@ -566,6 +566,10 @@ class ExportConfig(Block):
     allow_worse: bool = False
     """Export a model that is 0.1 or more worse on the dev task than the original encoder or TF-IDF. `false`: only if
     `export.recipe` names it; otherwise the run ends without a model, with exit code 3."""
+    license: str | None = Field(None, pattern=r"^[a-z0-9.-]+$")
+    """License in the model card, as the hub writes it, such as `apache-2.0`. `null`: none."""
+    language: str | list[str] | None = None
+    """Language of the model in its card, or several, such as `[en, de]`. `null`: none."""
 
 
 class ResourcesConfig(Block):

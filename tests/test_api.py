@@ -3,11 +3,11 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from hub_server import hub_server
 
 import raysed
 from raysed import api, bundled
@@ -353,16 +353,10 @@ def test_a_distillation_from_objects_to_a_model(tmp_path, capfd, monkeypatch):
     evaluated = raysed.evaluate(result.model, {"mine": pairs[100:200]})
     assert evaluated["models"][0]["metrics"]["mine"]["spearman"] == pytest.approx(learner["mine"], abs=0.05)
 
-    uploaded = {}
-
-    def upload(repo_id: str, folder_path: str, **options: object) -> SimpleNamespace:
-        uploaded.update({path.name: path.read_bytes() for path in Path(folder_path).iterdir() if path.is_file()})
-        return SimpleNamespace(commit_url="https://hub/commit/1", pr_url=None)
-
-    hub = SimpleNamespace(create_repo=lambda repo_id, **options: SimpleNamespace(repo_id=repo_id), upload_folder=upload)
-    monkeypatch.setattr("sentence_transformers.base.model.HfApi", lambda token=None: hub)
-    assert result.push_to_hub("me/mine") == "https://hub/commit/1"
-    assert {"model.safetensors", "modules.json"} <= uploaded.keys() and b"spearman_cosine" in uploaded["README.md"]
+    with hub_server() as hub:
+        assert result.push_to_hub("me/mine", private=True) == f"{hub.url}/me/mine/commit/1"
+    assert hub.repositories == {"me/mine": {"private": True}}
+    assert {"model.safetensors", "modules.json"} <= hub.files.keys() and b"spearman_cosine" in hub.files["README.md"]
 
     again = raysed.distill(**options | {"corpus": bundled.corpus()[:300]}, verbose=True)
     assert "nothing to do" in capfd.readouterr().out and again.scores == result.scores

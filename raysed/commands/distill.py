@@ -14,6 +14,7 @@ from typing import Any
 
 from raysed.cli import code_of
 from raysed.commands import add_names, add_shared, add_tasks, parser_of, print_plan
+from raysed.errors import RunFailed, UserError
 
 
 def parser() -> argparse.ArgumentParser:
@@ -35,6 +36,9 @@ def parser() -> argparse.ArgumentParser:
     group.add_argument("--dev", metavar="TASK", help="choose the checkpoint and check the export on this task")
     add_tasks(group, "report this task, too")
     add_shared(group, "--allow-worse")
+    group = result.add_argument_group("hub")
+    group.add_argument("--push", metavar="REPO", help="upload the exported model and its card to the Hugging Face hub")
+    group.add_argument("--public", action="store_true", help="let everybody read it; default: a private repository")
     group = result.add_argument_group("run")
     group.add_argument("--run", help="name of the run; default: the names of corpus, teachers and learner")
     add_shared(group, "--storage", "--set", "--plan", "--verbose")
@@ -51,9 +55,13 @@ def job(arguments: argparse.Namespace) -> int:
     """Distil, or show the plan; return the exit code."""
     from raysed.api import distill, distillation
     from raysed.config_text import apply_override
+    from raysed.store.hub import hub_problem
+    from raysed.store.push import check_push
 
     options = vars(arguments)
-    plan = options.pop("plan")
+    plan, repo, public = options.pop("plan"), options.pop("push"), options.pop("public")
+    if public and not repo:
+        raise UserError("--public is for --push REPO; add it")
     settings: dict[str, Any] = {"corpus": {"source": options.pop("corpus")}}
     del options["address"]  # `main_of` has used it
     allow_worse = ["export.allow_worse=true"] if options.pop("allow_worse") else []
@@ -63,4 +71,14 @@ def job(arguments: argparse.Namespace) -> int:
     if plan:
         print_plan(distillation(**options))
         return 0
-    return code_of(distill(**options))
+    if repo:
+        check_push(repo, public)
+    result = distill(**options)
+    if repo and result.path:
+        try:
+            url = result.push_to_hub(repo, private=not public, exist_ok=True)
+        except Exception as error:  # the hub's libraries raise a dozen unrelated types
+            problem = f"the model in {result.path} is complete, but cannot be pushed to {repo}: {hub_problem(error)}"
+            raise RunFailed(f"{problem}; the same command tries again") from None
+        print(f"pushed: {url}")
+    return code_of(result)

@@ -13,6 +13,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from raysed.config import Config
 from raysed.model.calibration import Flow
 from raysed.model.prompts import read_settings
+from raysed.model.teacher import kind_of
 from raysed.plan.requirements import reads_corpus
 from raysed.recipe import SED, TEACHERS, Recipe, parse_recipe
 from raysed.registry import calibrations, stages
@@ -64,7 +65,7 @@ def write_card(run: RunResults, path: Path) -> None:
         recipe=recipe,
         start=start,
         name=name,
-        metadata=metadata(config.encoder.path, name, correlations),
+        metadata=metadata(config, recipe, name, correlations),
         members=members,
         teachers=teachers,
         corpus=corpus,
@@ -94,9 +95,11 @@ def has_own_code(path: Path) -> bool:
     return "auto_map" in read_settings(path / "config.json")
 
 
-def metadata(base: str, name: str, scores: Mapping[str, float]) -> str:
-    """Return YAML for model hubs: the base, if its path is a hub id, and Spearman's correlation by task."""
-    is_hub_id = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", base) and not Path(base).exists()
+def metadata(config: Config, recipe: Recipe, name: str, scores: Mapping[str, float]) -> str:
+    """Return YAML for model hubs: the models of a hub that it was made of, and Spearman's correlation by task."""
+    teachers = [teacher.path for teacher in config.teachers if kind_of(teacher.path).is_model]
+    paths = [config.encoder.path, *(teachers if recipe.ensemble == TEACHERS else ())]
+    bases = [path for path in dict.fromkeys(paths) if _is_hub_id(path)]
     results = [
         EvalResult(
             task_type="semantic-similarity",
@@ -109,13 +112,20 @@ def metadata(base: str, name: str, scores: Mapping[str, float]) -> str:
         for task, score in scores.items()
     ]
     return ModelCardData(
-        base_model=base if is_hub_id else None,
+        base_model=bases or None,
+        base_model_relation="finetune" if len(bases) > 1 else None,  # a hub would take several for a merge
+        license=config.export.license,
+        language=config.export.language or None,
         library_name="sentence-transformers",
         pipeline_tag="sentence-similarity",
         tags=["sentence-transformers", "sentence-similarity", "feature-extraction", "raysed"],
         model_name=name,
         eval_results=results or None,
     ).to_yaml()
+
+
+def _is_hub_id(path: str) -> bool:
+    return re.fullmatch(r"[\w.-]+(/[\w.-]+)?", path) is not None and not Path(path).exists()
 
 
 def story(recipe: Recipe, base: str, members: int, teachers: str = "", is_static: bool = False) -> str:

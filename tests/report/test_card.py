@@ -11,6 +11,7 @@ from made_up import full_run, scored
 from raysed.config import Config, make_config
 from raysed.model.calibration import Flow
 from raysed.plan.artefacts import Facts, ScoredModel
+from raysed.recipe import parse_recipe
 from raysed.report.card import metadata, write_card
 from raysed.report.choice import Choice
 from raysed.store.text import markdown
@@ -146,13 +147,31 @@ def test_names_are_shown_as_they_are(tmp_path):
     assert "A static model (one vector per token), which started from " in text
 
 
+@pytest.mark.parametrize(
+    ("recipe", "encoder", "teachers", "bases"),
+    [
+        ("teachers-sed", "me/small", ["me/small", "you/large", "/models/mine", ".", "members", "x.parquet"], 2),
+        ("teachers-sed", "/models/mine", ["me/small"], 1),
+        ("ct-sed", "me/small", [], 1),
+        ("base-whiten", "bundled:encoder", ["you/large"], 0),
+    ],
+)
+def test_hubs_read_which_of_their_models_it_was_made_of(recipe, encoder, teachers, bases):
+    export = {"license": "apache-2.0", "language": ["en", "de"]}
+    config = make_config({"encoder": {"path": encoder}, "teachers": teachers, "export": export})
+    read = yaml.safe_load(metadata(config, parse_recipe(recipe), "demo", {}))
+    assert read.get("base_model", []) == ["me/small", "you/large"][:bases]
+    assert read.get("base_model_relation") == ("finetune" if bases > 1 else None)
+    assert (read["license"], read["language"]) == ("apache-2.0", ["en", "de"])
+    bare = yaml.safe_load(metadata(Config(), parse_recipe("ct-sed"), "demo", {}))
+    assert not bare.keys() & {"license", "language", "base_model"}
+
+
 def test_hubs_read_the_scores(tmp_path):
     """Those of the exported model, by the library that a hub reads cards with."""
     from huggingface_hub import ModelCard
 
     card(tmp_path)
-    assert yaml.safe_load(metadata("prajjwal1/bert-tiny", "demo", {}))["base_model"] == "prajjwal1/bert-tiny"
-    assert not any("base_model" in yaml.safe_load(metadata(path, "demo", {})) for path in ("/models/mine", "."))
     data = ModelCard.load(tmp_path / "README.md").data
     assert data.base_model is None, "the bundled encoder is on no hub"
     assert (data.library_name, data.pipeline_tag) == ("sentence-transformers", "sentence-similarity")
