@@ -62,12 +62,14 @@ class CellValues:
         values: by metric, the models' values by index.
         statistic: the cell's statistic; None: show all models, and compare their mean.
         partial: missing parts of a mean.
+        different: tasks whose pairs are not the paper's.
         reason: why the cell is empty.
     """
 
     values: dict[str, dict[int, float]] = field(default_factory=dict)
     statistic: str | None = None
     partial: list[str] = field(default_factory=list)
+    different: list[str] = field(default_factory=list)
     reason: str = ""
 
     def number(self, metric: str, statistic: str | None = None) -> float | None:
@@ -98,6 +100,8 @@ def _cell_values(plan: Plan, row: Row, places: Sequence[Place], reports: Reports
         if reason:
             reasons.append(reason)
             cell.partial.append(str(place.get("task", place["value"])))
+        elif place.get("task") in plan.different:
+            cell.different.append(place["task"])
         for metric, values in found.items():
             parts[metric].append(values)
     if len(reasons) == len(places):
@@ -173,6 +177,7 @@ class Comparison:
         if cell.reason:
             return {"reason": cell.reason}
         result: dict[str, Any] = {"missing": cell.partial} if cell.partial else {}
+        result |= {"different": cell.different} if cell.different else {}
         for metric, values in cell.values.items():
             result[metric] = {name: cell.number(metric, name) for name in _STATISTICS}
             result[metric] |= {"n": len(values), "compared": cell.statistic or "mean"}
@@ -220,7 +225,9 @@ class Comparison:
         metrics = self.plan.table.metrics
         return [
             cell.reason
-            or _joined({m: number_of(cell, m) for m in cell.values}, metrics) + " (part)" * bool(cell.partial)
+            or _joined({m: number_of(cell, m) for m in cell.values}, metrics)
+            + " (part)" * bool(cell.partial)
+            + " (other pairs)" * bool(cell.different)
             for cell in cells.values()
         ]
 
@@ -241,6 +248,9 @@ class Comparison:
             )
         without = dict.fromkeys(part for cell in cells for part in cell.partial)
         notes += [f"(part): an average without {', '.join(without)}; not compared."] if without else []
+        if self.plan.different:
+            found = "; ".join(f"{name}: {how}" for name, how in self.plan.different.items())
+            notes.append(f"(other pairs): the data are not the paper's ({found}); not compared.")
         if any(row.label.endswith(_COPIED) for row in table.rows):
             notes.append(f"{_COPIED} as printed: the paper took the row from elsewhere; it is not run here.")
         notes += [*table.notes, *(f"{row.label}: {row.note}" for row in table.rows if row.note), *self.plan.notes]
@@ -264,7 +274,7 @@ class Comparison:
 
 def _difference(row: Row, column: str, cell: CellValues, metric: str) -> float | None:
     ours, published = cell.number(metric), row.cells[column][metric]
-    if ours is None or published is None or cell.partial:
+    if ours is None or published is None or cell.partial or cell.different:
         return None
     return round(ours - published, 6) + 0.0  # avoids -0.0
 

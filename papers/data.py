@@ -60,10 +60,12 @@ class Finder:
 
     Attributes:
         missing: places searched, by name of missing data.
+        different: how graded pairs differ from the paper's, by name.
     """
 
     def __init__(self, entries: Mapping[str, Any], pairs: int, request: Request):
         self.missing: dict[str, str] = {}
+        self.different: dict[str, str] = {}
         self.notes: list[str] = []
         self._entries, self._pairs, self._request = entries, pairs, request
         self._found: dict[str, Any] = {}
@@ -72,7 +74,7 @@ class Finder:
         """Return a path or a list of paths for a setting; None if missing.
 
         Raises:
-            UserError: a file cannot be read or, at the scale `paper`, differs in size from the paper's.
+            UserError: a file cannot be read.
         """
         if name not in self._found:
             self._found[name] = self._find(name, self._entries[name])
@@ -114,12 +116,9 @@ class Finder:
         count = sum(len(gold) for _, _, gold in subsets.values())
         lacking = [subset for subset in entry.get("subsets", []) if subset not in subsets]
         if lacking:
-            raise UserError(f"{path} has no pairs of {', '.join(lacking)}, which the paper's {name} has; add them")
-        if count != entry.get("pairs", count):
-            raise UserError(
-                f"{path} has {count:,} scored pairs, the paper's {name} has {entry['pairs']:,}; get the whole file, or "
-                "use --scale small"
-            )
+            self.different[name] = f"no pairs of {', '.join(lacking)}"
+        elif count != entry.get("pairs", count):
+            self.different[name] = f"{count:,} scored pairs instead of {entry['pairs']:,}"
         return path if _is_readable(path) else self._write(name, subsets)
 
     def _splits(self, name: str, entry: Mapping[str, Any]) -> str | None:
@@ -130,6 +129,8 @@ class Finder:
             if task:
                 subsets = read_pairs(part, TaskConfig(**task)).values()
                 joined[split] = tuple([value for columns in subsets for value in columns[i]] for i in range(3))
+                if part in self.different:
+                    self.different[name] = f"{split}: {self.different[part]}"
         return self._write(name, joined) if "test" in joined else None
 
     def _each(self, name: str, entry: Mapping[str, Any]) -> list[str] | None:

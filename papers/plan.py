@@ -28,6 +28,7 @@ class Plan:
         same: by run, the run whose report it uses: itself or an equal one.
         missing: missing data, with the places searched.
         missing_tasks: tasks of the table that no run scores.
+        different: how graded pairs differ from the paper's, by name of the data.
         masked: files of views to write by a masked language model, each with the config of its corpus and the model.
         further: measurements besides the report, with the data they need, if any.
         notes: substitutes for data and encoders.
@@ -39,6 +40,7 @@ class Plan:
     same: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     missing_tasks: set[str] = field(default_factory=set)
+    different: dict[str, str] = field(default_factory=dict)
     masked: dict[str, tuple[Config, str]] = field(default_factory=dict)
     further: dict[str, str | None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -90,7 +92,7 @@ def make_plan(request: Request) -> Plan:
     """Resolve the settings of every run of a table, and look for its data.
 
     Raises:
-        UserError: for example, at the scale `paper`, data is missing or differs in size.
+        UserError: for example, at the scale `paper`, data is missing.
     """
     definitions = load_yaml(TABLES / "runs.yaml")
     if request.table in definitions["no_scores"]:
@@ -109,6 +111,7 @@ def make_plan(request: Request) -> Plan:
         if config := builder.config(recipes):
             plan.configs[name] = config
     plan.missing, plan.notes = finder.missing, list(dict.fromkeys(finder.notes))
+    plan.different = finder.different
     if plan.missing and not request.small:
         wanted = "; ".join(f"{name} ({places})" for name, places in plan.missing.items())
         raise UserError(

@@ -156,18 +156,19 @@ def test_all_tables_resolve_at_the_scale_of_the_paper(paper_plans):
             assert not config.flow.per_task or not parse_recipe(config.export.recipe).calibration
 
 
-def test_what_is_missing_or_a_part_is_refused_at_the_scale_of_the_paper(small_data, paper_data):
-    with pytest.raises(UserError, match=r"sts12\.tsv has 400 scored pairs, the paper's sts12 has 3,108"):
-        plan_of(small_data, "sed-table-1", "paper")
+def test_other_pairs_are_noted_and_what_is_missing_is_refused_at_the_scale_of_the_paper(small_data, paper_data):
+    for topic in ("DP", "GC"):
+        lines = (paper_data / f"data/AFS/ArgPairs_{topic}.csv").read_text().splitlines()
+        write_all(small_data / "data/AFS", {f"ArgPairs_{topic}.csv": lines})
+    finder = Finder(
+        RUNS["data"] | {"afs": {**RUNS["data"]["afs"], "at": ["AFS"]}}, 150, request(small_data, "any", "paper")
+    )
+    assert finder.task("afs") and finder.task("sts14") is None and finder.task("sts12")["source"].endswith("sts12.tsv")
+    assert finder.different == {"afs": "no pairs of GM", "sts12": "400 scored pairs instead of 3,108"}
     for name in ("sts12", "sts13", "sts15", "stsb-dev"):
         (small_data / f"data/sts/{name}.tsv").unlink()
     with pytest.raises(UserError, match=r"sed-table-1 needs data .*wikipedia-sentences\.txt.*STS14-en-test"):
         plan_of(small_data, "sed-table-1", "paper")
-    for topic in ("DP", "GC"):
-        lines = (paper_data / f"data/AFS/ArgPairs_{topic}.csv").read_text().splitlines()
-        write_all(small_data / "data/AFS", {f"ArgPairs_{topic}.csv": lines})
-    with pytest.raises(UserError, match=r"AFS has no pairs of GM, which the paper's afs has"):
-        Finder({"afs": {**RUNS["data"]["afs"], "at": ["AFS"]}}, 150, request(small_data, "any", "paper")).task("afs")
 
 
 def test_missing_data_at_the_small_scale_leaves_out_what_needs_it(small_data):
@@ -348,6 +349,20 @@ def test_what_is_not_there_is_said_and_not_compared():
     assert "64.00 (part)" in text and "- (part): an average without b; not compared." in text
     assert "No data: b (looked for: b.tsv)." in text
     assert "- * as printed: the paper took the row from elsewhere; it is not run here." in text
+
+
+def test_other_pairs_than_the_papers_mark_their_cells_and_are_not_compared():
+    plan, asked = toy()
+    plan.different = {"b": "400 scored pairs instead of 3,108"}
+    comparison = compare(plan, asked, {"run": ("there", toy_report())})
+    cells = {row["label"]: row["ours"] for row in comparison.to_dict()["rows"]}["CT-SED"][0]["columns"]
+    assert cells["a"]["spearman"]["difference"] == 4.0 and "different" not in cells["a"]
+    for column in ("b", "avg"):
+        assert cells[column]["different"] == ["b"] and cells[column]["spearman"]["difference"] is None
+    lines = lines_of(comparison)
+    start = next(i for i, line in enumerate(lines) if line[0] == "CT-SED")
+    assert lines[start + 1] == ["", "ours", "64.00", "75.00 (other pairs)", "69.50 (other pairs)"]
+    assert "(b: 400 scored pairs instead of 3,108); not compared." in comparison.to_markdown()
 
 
 def test_rows_of_another_encoder_than_the_published_one_say_which():
