@@ -281,8 +281,8 @@ class TaskConfig(Block):
     source: Source
     """Pairs: a file ([formats](#file-formats)), hub dataset, SentEval directory or one of its `STS.input.*.txt`, or the
     generated `bundled:generated-train`, `bundled:generated-dev` or `bundled:generated-test`. Retrieval: a BEIR
-    directory (`corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`) or the documents' file. Labelled texts: a
-    file of texts and labels."""
+    directory (`corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`), a hub dataset or its clone with configurations
+    `corpus`, `queries`, and `qrels` or `default`, or the documents' file. Labelled texts: a file with labels."""
     kind: str | None = None
     """`pairs`, `retrieval` or `neighbours` (five nearest texts). `null`: `retrieval` for BEIR or with `queries`,
     `neighbours` for labelled texts, else `pairs`."""
@@ -299,9 +299,9 @@ class TaskConfig(Block):
     split: str | None = None
     """Split of a hub dataset, or value of a column `split`. `null`: test; in `sts.train`: train; of the dev task: dev
     or validation. Without these, all rows of a file count, and a hub's dev task is test.
-    Or file in BEIR's `qrels` (`null`: test, or the only one)."""
+    Or file in BEIR's `qrels`, or split of a hub's (`null`: test, or the only one)."""
     config_name: str | None = None
-    """Configuration of a hub dataset."""
+    """Configuration of a hub dataset; for retrieval, the part before `-corpus`, such as `de`."""
     score_range: tuple[float, float] | None = (0.0, 5.0)
     """Lowest and highest possible score. Rejects scores outside it, and 20 or more that span less than a third of it.
     `null` (not in `sts.train`): any."""

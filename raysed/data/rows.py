@@ -457,7 +457,8 @@ def _read_hub(source: Hub, schema: Schema) -> Iterator[_Record]:
         split = source.split
         if "|" in split:
             known = datasets.get_dataset_split_names(source.id, source.config)
-            split = next((name for name in split.split("|") if name in known), split)
+            only = known if split.endswith("|*") and len(known) == 1 else [split.removesuffix("|*")]
+            split = next((name for name in split.split("|") if name in known), only[0])
         table, first = datasets.load_dataset(source.id, source.config, split=split, **options), 1
         columns = schema.columns(table.column_names or next(iter(table), {}), source.name)
         kinds = table.features or {}
@@ -471,7 +472,7 @@ def _read_hub(source: Hub, schema: Schema) -> Iterator[_Record]:
     except Exception as error:  # the hub's libraries raise a dozen unrelated types
         raise UserError(
             f"there is no file {source.id!r}, and it cannot be read as a hub dataset (name {source.config!r}, split "
-            f"{source.split!r}): {first_line(error)}",
+            f"{source.split.removesuffix('|*')!r}): {first_line(error)}",
             setting=schema.setting,
         ) from None
 

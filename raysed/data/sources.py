@@ -58,7 +58,10 @@ class File:
 
 @dataclass(frozen=True)
 class Hub:
-    """A split of a hub dataset; `streaming` reads it without a copy on disk."""
+    """A split of a hub dataset; `streaming` reads it without a copy on disk.
+
+    `split` may name several, of which the first that exists counts: `dev|validation`. At the end, `*` is the only one.
+    """
 
     id: str
     config: str | None

@@ -7,6 +7,7 @@ Ranking is exact, in blocks of queries that bound memory. Measures are those of 
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ _ID = [("_id",), ("id",)]
 _QUERY = [("query-id",), ("query_id",), ("query",)]
 _DOCUMENT = [("corpus-id",), ("corpus_id",), ("document-id",), ("document_id",), ("document",)]
 _TREC = ("query", "iteration", "document", "score")
+_CONFIGURATIONS = {"source": ("corpus",), "queries": ("queries",), "qrels": ("qrels", "default")}
+"""Of a dataset in the hub's layout, by setting: those of MTEB and NanoBEIR."""
 _COLUMNS = {
     "source": ("documents", {("id",): _ID, ("text",): [("text",)]}, {"title": "title"}, ("text", "title"), ()),
     "queries": ("queries", {("id",): _ID, ("text",): [("text",), ("query",)]}, {}, ("text",), ()),
@@ -44,9 +47,29 @@ def _file(folder: Path, name: str) -> Path | None:
     return next((path for path in (folder / name, folder / f"{name}.gz") if os.path.isfile(path)), None)
 
 
-def _places(config: TaskConfig, setting: str) -> dict[str, str]:
+def _configurations(source: str) -> list[str]:
+    """Return those of a dataset of the hub, or of a local clone, whose README.md lists them; else an empty list."""
+    readme = Path(os.path.expanduser(source), "README.md")
+    with suppress(Exception):  # the hub's libraries raise a dozen unrelated types; reading the task says why
+        is_clone = readme.is_file() and "\nconfigs:" in readme.read_text("utf-8")
+        if is_clone or ("://" not in source and isinstance(find(source, "", "", Hub(source, None, ""))[0], Hub)):
+            import datasets  # heavy, and needed only here
+
+            return datasets.get_dataset_config_names(source)
+    return []
+
+
+def _places(config: TaskConfig, setting: str) -> dict[str, str | Hub]:
     places: dict[str, Any] = {"source": config.source, "queries": config.queries, "qrels": config.qrels}
-    folder = Path(os.path.expanduser(config.source))
+    folder, prefix = Path(os.path.expanduser(config.source)), f"{config.config_name}-" if config.config_name else ""
+    if names := _configurations(config.source):
+        for key in [key for key, place in places.items() if key == "source" or place is None]:
+            wanted = [prefix + name for name in _CONFIGURATIONS[key]]
+            if not (found := [name for name in wanted if name in names]):
+                lacks = f"{config.source} has no configuration {' or '.join(wanted)}; it has {', '.join(names)}"
+                raise UserError(f"{setting}.{key}: {lacks}; or set {key} to another dataset or file")
+            is_asked = key == "qrels" and config.split  # texts are often one split for all judgements
+            places[key] = Hub(config.source, found[0], config.split if is_asked else f"{config.split or 'test'}|*")
     if documents := _file(folder, "corpus.jsonl"):
         places["source"], places["queries"] = documents, config.queries or _file(folder, "queries.jsonl")
         if places["queries"] is None:
@@ -62,13 +85,15 @@ def _places(config: TaskConfig, setting: str) -> dict[str, str]:
     for key, place in places.items():
         if place is None:
             raise UserError(f"{setting}.{key} is missing; a retrieval task needs documents, queries and qrels")
-    return {key: str(place) for key, place in places.items()}
+    return {key: place if isinstance(place, Hub) else str(place) for key, place in places.items()}
 
 
-def _read(key: str, place: str, config: TaskConfig, setting: str) -> Rows:
+def _read(key: str, place: str | Hub, config: TaskConfig, setting: str) -> Rows:
     (kind, wanted, optional, text, bare), name = _COLUMNS[key], setting if key == "source" else f"{setting}.{key}"
     needed = " and ".join(choices[0][0] for choices in wanted.values())
-    (source,) = find(place, name, kind, Hub(place, config.config_name, config.split or "test"))
+    source = place
+    if not isinstance(place, Hub):
+        (source,) = find(place, name, kind, Hub(place, config.config_name, config.split or "test"))
     layout = {"bare": bare, "loose": bool(bare), "blanks": bool(bare)}
     return read(source, Schema(name, kind, wanted, needed, optional, text, **layout))
 
@@ -131,11 +156,14 @@ class Retrieval(EvaluationTask):
     @classmethod
     def recognises(cls, config: TaskConfig, setting: str) -> bool:
         documents = _file(Path(os.path.expanduser(config.source)), "corpus.jsonl")
-        return bool(config.queries or config.qrels or documents)
+        if config.queries or config.qrels or documents:
+            return True
+        prefix = f"{config.config_name}-" if config.config_name else ""
+        return {f"{prefix}corpus", f"{prefix}queries"} <= {*_configurations(config.source)}
 
     @classmethod
     def load(cls, name: str, config: TaskConfig, split: str, aggregation: str) -> "Retrieval":
-        """Read a directory in BEIR's layout, or three files.
+        """Read a directory in BEIR's layout, a dataset in the hub's, or three files.
 
         A document's title is prepended to its text. A judgement of 0 or less means not relevant. Queries without a
         relevant document are left out and counted. A document with the id of a query is the query itself, unless it is
