@@ -9,7 +9,9 @@ import csv
 import hashlib
 import io
 import json
+import math
 import re
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -19,6 +21,10 @@ import yaml
 from huggingface_hub import snapshot_download
 
 Source = Mapping[str, Any]
+ALIKE = 0.8
+"""Share of common words from which two texts are near copies."""
+BRACKETS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
+"""How the Penn Treebank, and TREC-QA with it, writes brackets."""
 WEIGHTS = ["*.json", "*.safetensors", "*.txt"]
 """Files of a published model that are downloaded: no code and no pickles."""
 
@@ -79,8 +85,44 @@ def key(text: str) -> str:
 
     >>> key("What is Crips ' gang color ?") == key("What is Crips' gang color?")
     True
+    >>> key("He -LRB- a cook -RRB- won .") == key("He (a cook) won.")
+    True
     """
-    return re.sub(r"[\W_]+", "", text.casefold())
+    return re.sub(r"[\W_]+", "", untokenised(text).casefold())
+
+
+def near_copies(pool: Iterable[str], scored: Iterable[str]) -> set[str]:
+    """Returns the texts of a pool whose set of words is nearly that of a scored text.
+
+    Two sets are alike if their common words are at least ALIKE of all their words (Jaccard). Then their sizes are
+    similar, and they share one of the rarest words of each. Only such pairs are compared (Bayardo et al., "Scaling Up
+    All Pairs Similarity Search", 2007).
+
+    >>> near_copies(["The cat sat on a mat .", "It rains ."], ["the cat sat on a mat today", "it pours"])
+    {'The cat sat on a mat .'}
+    """
+    known, own = {_words(text) for text in scored}, {text: _words(text) for text in pool}
+    frequency = Counter(word for words in (*known, *own.values()) for word in words)
+
+    def rarest(words: frozenset[str]) -> list[str]:
+        ordered = sorted(words, key=lambda word: (frequency[word], word))
+        return ordered[: len(ordered) - math.ceil(ALIKE * len(ordered) - 1e-9) + 1]
+
+    alike = defaultdict(list)
+    for words in known:
+        for word in rarest(words):
+            alike[word, len(words)].append(words)
+
+    def is_near(words: frozenset[str]) -> bool:
+        sizes = range(math.ceil(ALIKE * len(words) - 1e-9), int(len(words) / ALIKE + 1e-9) + 1)
+        others = (other for word in rarest(words) for size in sizes for other in alike.get((word, size), ()))
+        return any(len(words & other) >= ALIKE * len(words | other) for other in others)
+
+    return {text for text, words in own.items() if is_near(words)}
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", untokenised(text).casefold()))
 
 
 def one_line(text: str) -> str:
@@ -94,7 +136,7 @@ def untokenised(text: str) -> str:
     >>> print(untokenised("He said `` no '' ( twice ) , did n't he ?"))
     He said " no " (twice), didn't he?
     """
-    for old, new in (("``", '"'), ("''", '"'), ("-LRB-", "("), ("-RRB-", ")")):
+    for old, new in {"``": '"', "''": '"', **BRACKETS}.items():
         text = text.replace(old, new)
     text = re.sub(r" ([.,:;?!%)']|n't\b)", r"\1", one_line(text))
     return text.replace("( ", "(")
