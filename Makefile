@@ -59,7 +59,7 @@ test-cluster: .venv/installed-tests  ## clusters of several nodes, and what they
 bench: .venv/installed-bench  ## measure every figure of speed, a bit over an hour on 2 cores
 	$(BIN)/python benchmarks/run_all.py $(BENCH)
 
-headline: .venv/installed  ## the README's table from public models and data, 90 minutes on 2 cores (HEADLINE="--local DIR": data that are there)
+headline: .venv/installed  ## the README's table from public models and data, about 4 hours on 2 cores (HEADLINE="--local DIR": data that are there)
 	$(BIN)/python benchmarks/headline.py $(HEADLINE)
 
 gpu-check: .venv/installed  ## check and measure a GPU in 15 minutes (GPU_CHECK="--parts 0 1": some parts; "--device cpu": the check itself)
