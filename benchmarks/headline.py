@@ -380,14 +380,14 @@ def write_config(settings: Mapping[str, Any], data: Path, learner: Path, results
     return to
 
 
-def train(config: Path, overrides: Sequence[str], storage: Path, to: Path) -> None:
-    """Runs one seed of a row, and keeps its learner."""
+def train(config: Path, overrides: Sequence[str], storage: Path, to: Path, made: str = "teachers-sed/learners") -> None:
+    """Runs one seed of a row, and keeps the first model that it made."""
     run = yaml.safe_load(config.read_text())["run"]
     report_of(config, run, storage, overrides)
     shutil.rmtree(to, ignore_errors=True)
     outcomes_file([to]).unlink(missing_ok=True)  # what an earlier learner made of the tasks
     stored = Storage(str(storage), run)
-    shutil.copytree(stored.fetch(min(stored.names("teachers-sed/learners"))), to)
+    shutil.copytree(stored.fetch(min(stored.names(made))), to)
 
 
 class Scores(NamedTuple):

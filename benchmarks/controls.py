@@ -1,0 +1,116 @@
+"""What an ensemble of teachers is worth beyond an anchor: learners of other teachers, with equal text and steps.
+
+    python benchmarks/controls.py --local ../shared/data
+
+All arms start from MiniLM and read the first inductive draw of headline.py, with its tasks and settings. They take 703
+steps, a third of the headline's, so compare them with each other only. Three seeds are three orders of the batches.
+CONTRAST was fixed before the first run: what three teachers give beyond the best teacher and the learner's own model,
+the anchor. It is read on the mean of the kinds of tasks.
+
+Two controls have no teacher: MiniLM whitened on the same text, and MiniLM trained on by SimCSE, in which a sentence
+finds itself under other dropout.
+
+The same command continues what was stopped. The page is `controls.md` beside the headline's.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from raysed.config import load_config
+from raysed.process import prepare_process
+from raysed.score.tasks import Evaluation
+from raysed.train.calibrations.whiten import CALIBRATION
+
+from harness import where
+from headline import ALL, ALONE, MINILM, NOTES, SIX, Arm, Bench, Scores, loaded, options, outcomes_file, train
+from headline_data import texts
+from vectors import embed_once
+
+UPDATES = 703
+SUFFIX, SEEDS = f", {UPDATES} steps", 3
+ARMS = [
+    Arm(SIX, ALL),
+    Arm(SIX, "mpnet and MiniLM"),
+    Arm(SIX, ALONE),
+    Arm(SIX, "paraphrase and MiniLM"),
+    Arm(SIX, "mpnet and paraphrase"),
+]
+THREE, ANCHORED, *_ = NAMES = [f"{arm.name}{SUFFIX}" for arm in ARMS]
+SIMCSE, WHITENED = f"MiniLM trained by SimCSE{SUFFIX}", "MiniLM whitened on the text"
+CONTRAST = (THREE, ANCHORED)
+
+
+def main() -> None:
+    """Trains what is missing, scores all, and writes the page."""
+    parser = options(__doc__)
+    parser.add_argument("--only", nargs="+", choices=[*NAMES, SIMCSE], help="train these learners alone")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="orders of the batches")
+    parser.add_argument("--unscored", action="store_true", help="only train")
+    arguments = parser.parse_args()
+    prepare_process()
+    bench = Bench.of(arguments)
+    wanted = arguments.only or [*NAMES, SIMCSE]
+    drawn = bench.drawn(ARMS[0], 0)
+    config = load_config(bench.config("controls"), bench.more)
+    bench.more = [*bench.more, f"sed.epochs={UPDATES / (config.corpus.sentences // config.sed.batch_size)}"]
+    for seed in range(arguments.seeds):
+        for arm in ARMS:
+            if f"{arm.name}{SUFFIX}" in wanted:
+                print(f"{arm.name}, seed {seed}", flush=True)
+                bench.learn(arm, seed, f"controls-{seed}", drawn, SUFFIX)
+        if SIMCSE in wanted:
+            train_by_simcse(bench, seed, drawn)
+    if arguments.unscored:
+        return
+    models = {MINILM: [bench.teachers[MINILM]], **bench.learners([*NAMES, SIMCSE])}
+    evaluation = loaded(bench.data, bench.sample)
+    models[WHITENED] = [whitened(bench, evaluation, drawn)]
+    scores = Scores.of(models, evaluation, bench.results)
+    pairs = [CONTRAST, *((THREE, name) for name in NAMES[2:]), *((name, MINILM) for name in [*NAMES, SIMCSE, WHITENED])]
+    page = [
+        "# What the ensemble is worth beyond an anchor",
+        f"{where()}.",
+        f"{NOTES}\n\nThe contrast, fixed before the first run, is the first row.",
+        scores.differences(pairs).markdown(),
+        "## All scores",
+        scores.all().markdown(),
+    ]
+    (bench.results / "controls.md").write_text("\n\n".join(page) + "\n", encoding="utf-8")
+    print("\n\n".join(page), flush=True)
+
+
+def train_by_simcse(bench: Bench, seed: int, drawn: Path) -> None:
+    """Trains MiniLM on by contrastive learning, unless that was done."""
+    overrides = [
+        *bench.more,
+        "recipes=[contrastive]",
+        "teachers=[]",
+        f"corpus.source={drawn / 'text.txt'}",
+        f"contrastive.steps={UPDATES}",
+        "members.count=1",
+        f"seed={seed}",
+    ]
+    done = bench.found["rows"].setdefault(SIMCSE, {})
+    if done.get(str(seed)) != overrides:
+        to = bench.results / "models" / SIMCSE / str(seed)
+        train(bench.config(f"simcse-{seed}"), overrides, bench.storage, to, "contrastive/members")
+        done[str(seed)] = overrides
+        bench.save()
+
+
+def whitened(bench: Bench, evaluation: Evaluation, drawn: Path) -> Path:
+    """Scores MiniLM whitened on the text; returns a path that names it."""
+    name = bench.results / "models" / WHITENED / "0"
+    file = bench.results / "outcomes" / outcomes_file([name])
+    if not file.exists():
+        file.parent.mkdir(exist_ok=True)
+        vectors, model = bench.results / "vectors", bench.teachers[MINILM]
+        whitening = CALIBRATION.fit(embed_once(model, texts(drawn / "text.txt"), vectors))
+        x_UD = whitening.transform(embed_once(model, evaluation.sentences, vectors))
+        np.savez(file, **evaluation.score(x_UD).outcomes)
+    return name
+
+
+if __name__ == "__main__":
+    main()
