@@ -45,6 +45,7 @@ from unittest import mock
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from torch.nn import functional as F
 from transformers import AutoTokenizer, BertModel
@@ -52,7 +53,8 @@ from transformers import AutoTokenizer, BertModel
 from raysed.bundled import ENCODER
 from raysed.config import make_config
 from raysed.data.pairs import PairRows, write_pairs
-from raysed.data.targets import with_column, write_targets
+from raysed.data.parquet import ROWS_PER_GROUP, with_column
+from raysed.data.targets import TARGET_FILE
 from raysed.data.tokens import FlatTokens, Tokenizer, TokenTable, pack, tokenize
 from raysed.model.encoder import Encoder
 from raysed.model.shape import shape_of_model
@@ -173,7 +175,7 @@ class Check:
         targets = np.random.default_rng(0).standard_normal((len(tokens), width), np.float32)
         lists = pa.LargeListArray.from_arrays(tokens.offsets, tokens.input_ids)
         rows = pa.table({"id": tokens.ids, "input_ids": lists.cast(pa.list_(pa.int32()))})
-        write_targets(directory, [with_column(rows, "target", targets)])
+        pq.write_table(with_column(rows, "target", targets), directory / TARGET_FILE, row_group_size=ROWS_PER_GROUP)
         return directory
 
     def _tables(self) -> dict[str, Path]:

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
@@ -25,18 +25,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from raysed.cluster.execute import ExecutionOptions, Executor, backend_of
 from raysed.config import Precision, make_config
 from raysed.context import ignore
 from raysed.data.parquet import BlockFiles, matrix
 from raysed.data.tokens import tokenize
-from raysed.graph import LISTS, Ref, Training, resolve_input
+from raysed.made import resolve_input
 from raysed.make.targets import teacher_sum
 from raysed.model.precision import uses_bf16
 from raysed.model.pretrained import load_encoder, save_encoder
+from raysed.pipeline import ensemble_then_distill
 from raysed.plan.check import check
-from raysed.plan.graph import Plan
+from raysed.plan.size import rehearsed
 from raysed.process import prepare_process
+from raysed.runner import Run, backend_of
 from raysed.store.storage import Storage
 
 import peers
@@ -189,25 +190,21 @@ def make_targets(
         location, write_lines(Path(location, "corpus.txt"), texts), options.dev, options.teachers, 1, is_gpu
     )
     made["resources"] |= {"encode_precision": precision}
-    plan = Plan(check(make_config(made)))
-    members = [name for name, artefact in plan.graph.artefacts.items() if isinstance(artefact.execution, Training)]
-    storage = Storage(location, f"{precision}-{number}")
-    execution = ExecutionOptions(plan.config.resources, options.engine, members=len(members))
+    job, storage = check(make_config(made)), Storage(location, f"{precision}-{number}")
+    *members, learner = rehearsed(ensemble_then_distill, job)
+    corpus, targets, resources = learner.how.tables["corpus"], learner.step.inputs["targets"], job.config.resources
     with ray_session(options.threads) if options.engine == "ray" else nullcontext():
-        with closing(backend_of(storage, execution, ignore)) as backend:
-            executor = Executor(plan.graph, storage, execution, backend, ignore)
-            _, tokenizer = load_encoder(ENCODER)
-            with timed() as tokenising:
-                write = partial(write_sentence_table, texts, tokenizer)
-                storage.commit("corpus", write, executor.state.task("corpus").depends, {"rows": len(texts)})
-            for name, teacher in zip(members, teachers, strict=True):
-                copy = partial(shutil.copytree, teacher, dirs_exist_ok=True)
-                storage.commit(name, copy, executor.state.task(name).depends)
-            lists = {kind: [(name, "none") for name in members] for kind in ("all", "healthy")}
-            storage.commit("ct/ensemble", lambda path: None, executor.state.task("ct/ensemble").depends, {LISTS: lists})
-            with timed() as averaging:
-                executor.make([plan.graph.artefacts[TARGETS]])
-            return tokenising[0] + averaging[0], tokenising[0], resolve_input(Ref(TARGETS), storage)
+        backend = backend_of(options.engine, storage, resources, ignore)
+        run = Run(storage, backend, resources, ignore, members, len(members))
+        _, tokenizer = load_encoder(ENCODER)
+        with timed() as tokenising:
+            write = partial(write_sentence_table, texts, tokenizer)
+            storage.commit(corpus.name, write, corpus.step.depends, {"rows": len(texts)})
+        for member, teacher in zip(members, teachers, strict=True):
+            storage.commit(member.name, partial(shutil.copytree, teacher, dirs_exist_ok=True), member.step.depends)
+        with timed() as averaging:
+            run.ensure(targets)
+        return tokenising[0] + averaging[0], tokenising[0], resolve_input(targets, storage)
 
 
 @torch.no_grad()

@@ -32,16 +32,17 @@ import pyarrow.parquet as pq
 import ray
 import torch
 
-from raysed.cluster.execute import ExecutionOptions, Executor, backend_of
 from raysed.config import make_config
 from raysed.context import ignore
-from raysed.data.targets import TARGET_FILE, write_targets
-from raysed.graph import LISTS, Graph, Training
+from raysed.data.parquet import ROWS_PER_GROUP
+from raysed.data.targets import TARGET_FILE
+from raysed.made import Made
 from raysed.model.pretrained import load_encoder
-from raysed.pipeline import run
+from raysed.pipeline import ensemble_then_distill, run
 from raysed.plan.check import check
-from raysed.plan.graph import Plan
+from raysed.plan.size import rehearsed
 from raysed.process import prepare_process
+from raysed.runner import Run, backend_of
 from raysed.store.storage import Storage
 
 from harness import ENCODER, Figure, Sample, alternate, arguments, prepare, publish, timed
@@ -121,38 +122,43 @@ class Work:
     def members(self, side: str, count: int, number: int) -> Sample:
         """Trains so many members as one experiment."""
         storage = Storage(str(self.directory), f"{side}-{number}")
-        executor, graph = self._executor(storage, members={"count": count})
-        write = partial(write_sentence_table, self.texts, self._tokenizer)
-        storage.commit("corpus", write, executor.state.task("corpus").depends, {"rows": len(self.texts)})
-        members = [artefact for artefact in graph.artefacts.values() if isinstance(artefact.execution, Training)]
+        run, trainings = self._run(storage, members={"count": count})
+        members = [made for made in trainings if not made.how.is_gang]
+        corpus, write = members[0].how.tables["corpus"], partial(write_sentence_table, self.texts, self._tokenizer)
+        storage.commit(corpus.name, write, corpus.step.depends, {"rows": len(self.texts)})
         with timed() as seconds:
-            executor.make(members)
-        if executor.state.failures:
-            sys.exit(f"members failed: {executor.state.failures}")
-        self.busy[side].append(sum(storage.entry(artefact.name).meta["seconds"] for artefact in members))
+            trained = run.train(members)
+        if failures := [each.failure for each in trained if each.failure]:
+            sys.exit(f"members failed: {failures}")
+        self.busy[side].append(sum(storage.entry(made.name).meta["seconds"] for made in members))
         return Sample(seconds[0], count * self.options.updates)
 
     def learner(self, side: str, workers: int, number: int) -> Sample:
         """Trains one learner on targets that mean nothing."""
         storage = Storage(str(self.directory), f"{side}-{number}")
-        executor, graph = self._executor(storage, sed={"workers": workers})
-        lists = {name: [("ct/members/00", "none")] for name in ("all", "healthy")}
-        storage.commit("ct/ensemble", lambda path: None, executor.state.task("ct/ensemble").depends, {LISTS: lists})
-        storage.commit("ct-sed/targets", self._write_targets, executor.state.task("ct-sed/targets").depends)
+        run, (*_, learner) = self._run(storage, sed={"workers": workers})
+        corpus, targets = learner.how.tables["corpus"], learner.step.inputs["targets"]
+        rows = {"rows": BATCH * self.options.learner_updates}
+        storage.commit(corpus.name, lambda path: None, corpus.step.depends, rows)
+        storage.commit(targets.name, self._write_targets, targets.step.depends)
         with timed() as seconds:
-            executor.make([graph.artefacts["ct-sed/learners/00"]])
-        self.busy[side].append(workers * storage.entry("ct-sed/learners/00").meta["seconds"])
+            run.train([learner])
+        self.busy[side].append(workers * storage.entry(learner.name).meta["seconds"])
         return Sample(seconds[0], self.options.learner_updates)
 
-    def _executor(self, storage: Storage, **blocks: Any) -> tuple[Executor, Graph]:
-        made = settings(self.directory, self._corpus, self._task, 1, self.options.updates, self.gpu)
+    def _run(self, storage: Storage, **blocks: Any) -> tuple[Run, list[Made]]:
+        """Returns a run and its trainings."""
+        content = settings(self.directory, self._corpus, self._task, 1, self.options.updates, self.gpu)
         for name, block in blocks.items():
-            made[name] |= block
-        plan = Plan(check(make_config(made)))
-        sed, members = plan.config.sed, plan.config.members.count
-        options = ExecutionOptions(plan.config.resources, members=members, learner_workers=sed.workers)
-        backend = backend_of(storage, options, ignore)
-        return Executor(plan.graph, storage, options, backend, ignore), plan.graph
+            content[name] |= block
+        job = check(make_config(content))
+        trainings, resources, workers = (
+            rehearsed(ensemble_then_distill, job),
+            job.config.resources,
+            job.config.sed.workers,
+        )
+        backend = backend_of("ray", storage, resources, ignore)
+        return Run(storage, backend, resources, ignore, trainings, job.config.members.count, workers), trainings
 
     def _write_targets(self, directory: Path) -> None:
         """Writes as many rows as the updates need."""
@@ -162,7 +168,7 @@ class Work:
         table = pq.read_table(directory / TARGET_FILE).drop_columns(["sentence"])
         targets = np.random.default_rng(0).normal(size=count * WIDTH).astype(np.float32)
         column = pa.FixedSizeListArray.from_arrays(pa.array(targets), WIDTH)
-        write_targets(directory, [table.append_column("target", column)])
+        pq.write_table(table.append_column("target", column), directory / TARGET_FILE, row_group_size=ROWS_PER_GROUP)
 
 
 def efficiency(work: Work, samples: dict[str, list[Sample]], many: str, one: str) -> str:

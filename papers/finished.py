@@ -7,25 +7,26 @@ import numpy as np
 import torch
 
 from raysed.config import Config
+from raysed.context import ignore
 from raysed.errors import UserError
-from raysed.graph import State
 from raysed.model.load import LibraryModel, NativeModel
-from raysed.plan.artefacts import facts_of, scored_models
+from raysed.pipeline import ensemble_then_distill
 from raysed.plan.check import check
-from raysed.plan.graph import Plan
 from raysed.recipe import TEACHERS, parse_recipe
 from raysed.report.results import RunResults
+from raysed.runner import Run, backend_of
 from raysed.store.status import finished_report
 from raysed.store.storage import Storage
 
 
 def finished(config: Config) -> RunResults:
     """Return the finished run of a config; raise `UserError` if it is not complete with exactly these settings."""
-    plan, storage = Plan(check(config)), Storage(config.storage, config.run)
-    if not finished_report(storage, plan.job.depends):
+    job, storage = check(config), Storage(config.storage, config.run)
+    if not finished_report(storage, job.depends):
         raise UserError(f"{storage} is not complete with these settings; complete it with raysed run first")
-    state = State(plan.graph, storage)
-    return RunResults(plan.job, state.storage, scored_models(plan, state), facts_of(plan, state, ""))
+    backend = backend_of("local", storage, config.resources, ignore)  # it has nothing left to do
+    run = Run(storage, backend, config.resources, ignore)
+    return RunResults(job, storage, ensemble_then_distill(run, job), ensure=run.ensure)
 
 
 def models_of(run: RunResults) -> Iterator[tuple[dict[str, Any], NativeModel]]:

@@ -10,7 +10,7 @@ from papers.published import TABLES, Row, Table, load_published, load_yaml
 from raysed.config import Config, dump_config, find_config, load_config, stable_hash
 from raysed.data.corpus import corpus_fingerprint
 from raysed.errors import UserError
-from raysed.plan.requirements import reads_corpus, view_kinds
+from raysed.plan.tables import reads_corpus, view_kinds
 from raysed.recipe import BASE, Recipe, parse_recipe
 
 Place = dict[str, Any]

@@ -333,7 +333,7 @@ def distillation(*arguments: Any, **named: Any) -> Config:
     known = defaults.model_dump(mode="json", exclude_unset=True)
     config = make_config(merge(merge(known, settings, Config), own, Config))
     corpus = config.corpus.source if options.corpus is None else options.corpus
-    settings["run"] = options.run or own.get("run") or run_name(_paths(corpus), config)
+    settings["run"] = options.run or own.get("run") or run_name(_paths(corpus), config.teachers, config.encoder)
     make_config({"run": settings["run"]})  # before writing into its directory
     if any(path.startswith(PYTHON) for path in paths) and not os.environ.get("RAY_ADDRESS"):
         settings["resources"] = {"engine": "local"}

@@ -13,7 +13,7 @@ from raysed.errors import RunFailed, UserError
 from raysed.store.metrics import MetricsLog
 
 if TYPE_CHECKING:
-    from raysed.graph import Task
+    from raysed.made import Step
     from raysed.store.checkpoints import Checkpoints
     from raysed.store.storage import Storage
 
@@ -47,7 +47,7 @@ class Context:
         stall_seconds: end this process if a training makes no step for this long; None: never.
         warned: whether this machine is about to be preempted.
         broadcast: returns rank 0's value to all workers.
-        task, checkpoints, log: of the training in progress, see `training`.
+        step, checkpoints, log: of the training in progress, see `training`.
     """
 
     device: str = "cpu"
@@ -59,15 +59,15 @@ class Context:
     stall_seconds: float | None = None
     warned: Callable[[], bool] = never
     broadcast: Callable[[Any], Any] = identity
-    task: Task | None = None
+    step: Step | None = None
     checkpoints: Checkpoints | None = None
     log: MetricsLog | None = None
 
     @contextmanager
-    def training(self, task: Task, storage: Storage) -> Iterator[Context]:
+    def training(self, step: Step, storage: Storage) -> Iterator[Context]:
         """Yield the context for training an artefact; on rank 0, its log is open in the block."""
-        with nullcontext() if self.rank else MetricsLog(storage, task.name) as log:
-            yield replace(self, task=task, checkpoints=task.checkpoints(storage), log=log)
+        with nullcontext() if self.rank else MetricsLog(storage, step.name) as log:
+            yield replace(self, step=step, checkpoints=step.checkpoints(storage), log=log)
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterable
 from hashlib import blake2b
 
-from raysed.config import Config, EncoderConfig, TeacherConfig
+from raysed.config import EncoderConfig, TeacherConfig
 
 _MOST = 60
 
 
-def run_name(sources: Iterable[str], config: Config) -> str:
+def run_name(sources: Iterable[str], teachers: Iterable[TeacherConfig], encoder: EncoderConfig) -> str:
     """Return `<corpus>-<teachers>-<learner>`, at most 60 characters; what the files contain has no say.
 
     A digest of the whole ends a name that is too long or has characters that a run's name may not have.
@@ -17,15 +17,14 @@ def run_name(sources: Iterable[str], config: Config) -> str:
     Args:
         sources: of the corpus: paths, URIs or hub ids; empty for text that was passed as objects.
 
-    >>> config = Config(teachers=["org/large"], encoder={"path": "org/large", "keep_layers": "half"})
-    >>> run_name(["mail/tickets.txt"], config)
+    >>> learner = EncoderConfig(path="org/large", keep_layers="half")
+    >>> run_name(["mail/tickets.txt"], [TeacherConfig(path="org/large")], learner)
     'tickets-large-half'
     """
-    teachers = [teacher.title for teacher in config.teachers]
-    learner = TeacherConfig(path=config.encoder.path).title
-    shape = _shape(config.encoder)
-    own = [learner] if learner not in teachers[:1] or not shape else []
-    whole = "-".join([*([_end(source) for source in sources] or ["given"]), *teachers, *own, *shape])
+    titles = [teacher.title for teacher in teachers]
+    learner, shape = TeacherConfig(path=encoder.path).title, _shape(encoder)
+    own = [learner] if learner not in titles[:1] or not shape else []
+    whole = "-".join([*([_end(source) for source in sources] or ["given"]), *titles, *own, *shape])
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", whole).strip("-._")
     if name == whole and len(name) <= _MOST:
         return name

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,14 @@ import pytest
 import torch
 
 from raysed.bundled import pairs_file
-from raysed.cluster.execute import ExecutionOptions, Executor, backend_of
-from raysed.config import make_config
+from raysed.config import Config, make_config
+from raysed.context import ignore
+from raysed.made import Made, Step, Trained
 from raysed.make.models import train
-from raysed.plan.graph import Plan
+from raysed.pipeline import ensemble_then_distill
+from raysed.plan.check import Job, check
+from raysed.plan.size import Rehearsal
+from raysed.runner import Run, backend_of
 from raysed.score.tasks import Evaluation
 from raysed.store.storage import Storage
 
@@ -38,11 +42,11 @@ def threads_of_ray() -> Iterator[None]:
     """Runs in this process train as Ray does in tests, members with one thread: sums over several round differently."""
     with pytest.MonkeyPatch.context() as patch:
 
-        def trained(task: Any, *arguments: Any) -> Any:
+        def trained(step: Step, *arguments: Any) -> Any:
             threads = torch.get_num_threads()
-            torch.set_num_threads(1 if "/members/" in task.name else threads)
+            torch.set_num_threads(1 if "/members/" in step.name else threads)
             try:
-                return train(task, *arguments)
+                return train(step, *arguments)
             finally:
                 torch.set_num_threads(threads)
 
@@ -95,10 +99,35 @@ def tiny_evaluation() -> Evaluation:
     return Evaluation.load(make_config(tiny_settings()).evaluation)
 
 
-def executor_of(plan: Plan, storage: Storage, say: Callable[[str], None] = lambda line: None) -> Executor:
-    """Returns what makes a run's artefacts in this process, batch by batch."""
-    options = ExecutionOptions(plan.config.resources, "local")
-    return Executor(plan.graph, storage, options, backend_of(storage, options, say), say)
+class Noted(Rehearsal):
+    """Knows all that a script asks for, and what that needs, by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.found: dict[str, Made] = {}
+
+    def ensure(self, *asked: Made | None) -> None:
+        for made in filter(None, asked):
+            if made.name not in self.found:
+                self.ensure(*made.needs)
+                self.found[made.name] = made
+
+    def train(self, models: Sequence[Made]) -> list[Trained]:
+        self.ensure(*models)
+        return super().train(models)
+
+
+def described(config: Config) -> dict[str, Made]:
+    """Returns all that a run of these settings makes if no training fails, by name."""
+    noted = Noted()
+    ensemble_then_distill(noted, check(config))
+    return noted.found
+
+
+def run_here(job: Job, storage: Storage, say: Callable[[str], None] = ignore, kind: type[Run] = Run) -> Run:
+    """Returns a run in this process."""
+    resources = job.config.resources
+    return kind(storage, backend_of("local", storage, resources, say), resources, say)
 
 
 def start_job(config: Path, storage: str, place: Path) -> subprocess.Popen:

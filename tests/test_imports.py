@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = ("torch", "ray", "transformers", "deepspeed", "matplotlib", "datasets", "scipy")
 LIGHT = "config plan.consistency store.storage store.metrics store.status cli data.corpus bundled pipeline"
-CLUSTER = "cluster.tuning cluster.distilling cluster.streaming cluster.execute"
+CLUSTER = "cluster.tuning cluster.distilling cluster.streaming runner"
 
 
 @pytest.mark.parametrize(
@@ -66,3 +66,24 @@ def test_scripts_beside_the_package_import_what_is_there():
                 for name in (alias.name for alias in node.names):
                     if not hasattr(module, name):
                         importlib.import_module(f"{node.module}.{name}")  # a module, or a mistake
+
+
+def test_only_the_script_and_its_plan_see_all_settings():
+    """Elsewhere a function takes the block of settings that it needs; below plan/, nobody sees the whole."""
+    sees = ("pipeline.py", "side_by_side.py", "api.py", "config.py", "plan/", "commands/")  # of a run, a comparison
+    for path in sorted((ROOT / "raysed").rglob("*.py")):
+        if path.relative_to(ROOT / "raysed").as_posix().startswith(sees):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                given = [ast.unparse(each.annotation) for each in ast.walk(node.args) if getattr(each, "annotation", 0)]
+                assert "Config" not in given, f"{path}: {node.name}"
+
+
+def test_the_script_of_a_run_can_be_read_in_one_place():
+    """It asks a run for things, and knows no engine, rank or device."""
+    tree = ast.parse((ROOT / "raysed/pipeline.py").read_text())
+    (script,) = [node for node in tree.body if getattr(node, "name", "") == "ensemble_then_distill"]
+    assert script.end_lineno - script.lineno < 120
+    words = {each.attr for each in ast.walk(script) if isinstance(each, ast.Attribute)}
+    assert not words & {"engine", "rank", "world", "device", "gpu", "resources"}

@@ -213,8 +213,10 @@ def test_a_changed_setting_remakes_what_depends_on_it(copied, tmp_path, caplog):
 
 
 def test_a_damaged_member_is_trained_again_and_comes_out_the_same(finished_run, copied, tmp_path):
+    """Where something reads it: here, its embeddings are damaged, too."""
     weights = artefact(copied, "ct/members/01") / "model.safetensors"
     expected = digest(weights.parent)
+    (artefact(copied, "ct/embeddings/01") / "layers-1.npy").write_bytes(b"")
     weights.write_bytes(weights.read_bytes()[:1000])
     (copied / "report.json").unlink()  # as if the run had ended before it
     before = manifest(copied)

@@ -20,7 +20,7 @@ from raysed.cluster.jobs import OnEvent
 from raysed.config import stable_hash
 from raysed.context import Context
 from raysed.data.parquet import ROWS_PER_GROUP, SentenceTable, matrix, roles_in
-from raysed.graph import BLOCK_FILE, Task, block_name
+from raysed.made import BLOCK_FILE, Step, block_name
 from raysed.store.storage import Entry, Storage
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class BlockTables:
         depends: by name of each table, all that it depends on.
         columns, kept: of the corpus, that blocks are made from, and of a block.
         rows, size: of the corpus, and of a block.
-        is_keyed: see `raysed.graph.Blocks`.
+        is_keyed: see `raysed.made.Blocks`.
     """
 
     title: str
@@ -115,7 +115,7 @@ class Stream:
     """How tables of blocks are made.
 
     Attributes:
-        chain: for each stage of actors, its task, and a label for people.
+        chain: for each stage of actors, its step, and a label for people.
         places: of the blocks that may be missing.
         worker: class that makes a block, as a stage of the chain: `worker(inputs, settings, context)` is called with
             rows of the corpus; of the last stage's result, some columns are the block.
@@ -123,31 +123,31 @@ class Stream:
 
     tables: BlockTables
     places: Sequence[Place]
-    chain: Sequence[tuple[Task, str]]
+    chain: Sequence[tuple[Step, str]]
     worker: Any
     context: Context
 
 
-def chain_of(tasks: Sequence[Task], title: str, groups: int = 1) -> list[tuple[Task, str]]:
+def chain_of(steps: Sequence[Step], title: str, groups: int = 1) -> list[tuple[Step, str]]:
     """Return the stages that make some artefacts; averaged teachers that do not fit into one actor form `groups`."""
-    first = tasks[0]
+    first = steps[0]
     if "teachers" not in first.inputs:
         return [(first, title)]
-    of_tables, chain = [task.inputs["teachers"] for task in tasks], []
+    of_tables, chain = [step.inputs["teachers"] for step in steps], []
     teachers = [[index, teacher] for index, of_table in enumerate(of_tables) for teacher in of_table]
     inputs = {role: value for role, value in first.inputs.items() if role != "teachers"}
     for start, stop in pairwise(len(teachers) * group // groups for group in range(groups + 1)):
         part, counts = teachers[start:stop], [len(of) for of in of_tables] if stop == len(teachers) else []
-        task = replace(first, inputs={**inputs, "part": part, "counts": counts})
+        step = replace(first, inputs={**inputs, "part": part, "counts": counts})
         who = " to ".join(dict.fromkeys([part[0][1].name, part[-1][1].name]))
-        chain.append((task, f"the teachers {who}"))
+        chain.append((step, f"the teachers {who}"))
     return chain
 
 
-def block_size(storage: Storage, tasks: Sequence[Task], rows: int, workers: int, is_keyed: bool = False) -> int:
+def block_size(storage: Storage, steps: Sequence[Step], rows: int, workers: int, is_keyed: bool = False) -> int:
     """Return the sentences per block: that of blocks that can be kept, or few enough to keep all workers busy."""
-    for task in tasks:
-        if entry := next(storage.listed(task.name, None if is_keyed else task.depends), None):
+    for step in steps:
+        if entry := next(storage.listed(step.name, None if is_keyed else step.depends), None):
             return entry.meta["size"]
     size = ROWS_PER_GROUP
     while size > _SMALLEST_BLOCK and rows < size * workers * _BLOCKS_PER_WORKER:
@@ -160,15 +160,15 @@ class StreamStage:
 
     def __init__(self, stream: Stream, number: int, storage: Storage):
         self._stream, self._storage = stream, storage
-        self._task, self.label = stream.chain[number]
+        self._step, self.label = stream.chain[number]
         self._worker: Any = None
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """Return the rows of a block with what the model adds."""
         if self._worker is None:
-            inputs, settings = self._task.resolve_inputs(self._storage), self._task.settings
+            inputs, settings = self._step.resolve_inputs(self._storage), self._step.settings
             self._worker = self._stream.worker(inputs, settings, self._stream.context)
-        return self._task.checked(self._worker(rows))
+        return self._step.checked(self._worker(rows))
 
 
 def make_blocks_here(stream: Stream, storage: Storage, on_event: OnEvent) -> None:

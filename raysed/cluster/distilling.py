@@ -109,7 +109,7 @@ def _trainer(job: TrainingJob, run: str, share: Share, prepared: Prepared, event
     name = job.name.replace("/", "-")
     return TorchTrainer(
         partial(distill_loop, prepared=prepared),
-        train_loop_config={"run": run, **job.config, "sed": job.task.settings["sed"].model_dump(mode="json")},
+        train_loop_config={"run": run, **job.config, "sed": job.step.settings["sed"].model_dump(mode="json")},
         scaling_config=ScalingConfig(
             # Fewer than planned after nodes are lost, and all again when others join.
             num_workers=(1, share.gang) if share.gang > 1 else 1,
@@ -164,7 +164,7 @@ def distill_loop(config: dict[str, Any], prepared: Prepared) -> None:
         warned=_is_warned,
         broadcast=broadcast_from_rank_zero,
     )
-    outcome = train(job.task, job.worker, storage, context)
+    outcome = train(job.step, job.worker, storage, context)
     if outcome.failure:
         ray.train.report({"failure": outcome.failure, "mistake": outcome.is_mistake})
         return

@@ -1,4 +1,4 @@
-"""Jobs: what the executor hands to a backend, and what it hears of them."""
+"""Jobs: what a run hands to a backend, and what it hears of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from raysed.context import Context
 from raysed.errors import UserError
-from raysed.graph import Task
+from raysed.made import Step
 from raysed.process import prepare_worker
 from raysed.store.progress import Progress
 from raysed.store.storage import Storage
@@ -18,7 +18,7 @@ OnEvent = Callable[[str, Mapping[str, Any]], None]
 
 - a history entry of a training: `step`, `total`, `loss`, `dev` (None between evaluations); any number;
 - `outcome`, an `Outcome`: the end of a training, exactly once;
-- `failed`: the end of a short job; why some of its artefacts could not be made, by name;
+- `failed`: the end of a short job; why some of it could not be made, by name;
 - `rows`, `made` and `entries`: of a block that exists now, how many rows were made for it, and the manifest entries
   that were written; once per block.
 """
@@ -26,21 +26,21 @@ OnEvent = Callable[[str, Mapping[str, Any]], None]
 
 @dataclass(frozen=True)
 class ShortJob:
-    """Artefacts that one worker makes one after the other."""
+    """What one worker makes one after the other."""
 
     name: str
-    tasks: Sequence[Task]
+    steps: Sequence[Step]
 
     def run(self, storage: Storage, context: Context, threads: int | None = None) -> dict[str, str]:
-        """Make the artefacts; return why some could not be made, by name."""
+        """Make it; return why some could not be made, by name."""
         if threads:
             prepare_worker(threads)
         failed = {}
-        for task in self.tasks:
+        for step in self.steps:
             try:
-                task.run(storage, context)
+                step.run(storage, context)
             except UserError as error:
-                failed[task.name] = str(error)
+                failed[step.name] = str(error)
         return failed
 
 
@@ -49,12 +49,12 @@ class TrainingJob:
     """A training: by one worker, or by a gang of workers that share it.
 
     Attributes:
-        worker: see `raysed.graph.Training`.
+        worker: see `raysed.made.Training`.
         config: node, lower_bound and seed.
         updates: how many it makes; 0 if only its worker knows.
     """
 
-    task: Task
+    step: Step
     worker: type
     config: Mapping[str, Any]
     updates: int = 0
@@ -62,8 +62,8 @@ class TrainingJob:
 
     @property
     def name(self) -> str:
-        """Name of the artefact."""
-        return self.task.name
+        """Name of the model."""
+        return self.step.name
 
     @property
     def key(self) -> tuple:

@@ -6,7 +6,7 @@ Makers and settings are those of Ray's backend, so a run can continue with eithe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 
 
 class LocalBackend:
-    """See `raysed.cluster.execute.Backend`."""
+    """See `raysed.runner.Backend`."""
 
     where = "this machine"
 
-    def __init__(self, storage: Storage, resources: ResourcesConfig, say: Callable[[str], None]):
+    def __init__(self, storage: Storage, resources: ResourcesConfig):
         self._storage, self._resources = storage, resources
         self._machine = this_machine(resources.gpu)
         gpu = uses_gpu(resources, self._machine)
@@ -56,13 +56,10 @@ class LocalBackend:
         """Train, and retry after failures; the training itself counts its starts and gives up."""
         while True:
             try:
-                return train(job.task, job.worker, self._storage, context)
+                return train(job.step, job.worker, self._storage, context)
             except Exception as error:
                 log.warning("%s failed; trying again: %s", job.name, last_line(error))
 
     def stream(self, stream: Stream, share: Share, on_event: OnEvent) -> None:
         """Make the missing blocks one after the other."""
         make_blocks_here(stream, self._storage, on_event)
-
-    def close(self) -> None:
-        """Do nothing."""

@@ -21,7 +21,7 @@ from raysed.cluster.tasks import missing_nodes_logged, run_tasks
 from raysed.cluster.tuning import Prepared, run_trials
 from raysed.config import ResourcesConfig
 from raysed.context import Context
-from raysed.graph import Ref, RemoteValue, Task
+from raysed.made import Made, RemoteValue, Step
 from raysed.resources import Cluster, Demand, Share, uses_gpu
 from raysed.store.storage import Storage
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class RayBackend:
-    """See `raysed.cluster.execute.Backend`; uses the Ray that this process is connected to."""
+    """See `raysed.runner.Backend`; uses the Ray that this process is connected to."""
 
     where = "cluster"
     share: Share | None = None
@@ -81,12 +81,12 @@ class RayBackend:
                 for job in jobs:
                     on_event(job.name, {"failed": job.run(self._storage, context)})
                 return
-            jobs = [replace(job, tasks=[self._to_workers(task) for task in job.tasks]) for job in jobs]
+            jobs = [replace(job, steps=[self._to_workers(step) for step in job.steps]) for job in jobs]
             arguments = self._storage, context, share.threads
             for failed in run_tasks(ShortJob.run, jobs, *arguments, work=jobs[0].name, share=share):
                 on_event("", {"failed": failed})
             return
-        jobs = [replace(job, task=self._to_workers(job.task)) for job in jobs]
+        jobs = [replace(job, step=self._to_workers(job.step)) for job in jobs]
         context, run = replace(context, stall_seconds=self._resources.stall_seconds), self._storage.uri("")
         with missing_nodes_logged(share):
             prepared = Prepared(self._storage, context, share.threads, {})
@@ -102,18 +102,15 @@ class RayBackend:
         with missing_nodes_logged(share, least=len(stream.chain)):
             make_blocks(stream, self._storage, share, self._events, on_event)
 
-    def close(self) -> None:
-        """Do nothing: Ray is ended with its session."""
-
     def _selecting(self, share: Share) -> Share:
         return replace(share, label_selector=self._resources.label_selector)
 
-    def _to_workers(self, task: Task) -> Task:
-        """Return a task whose large inputs are in the object store, each put there once."""
-        inputs: dict[str, Any] = dict(task.inputs)
-        for role, value in task.inputs.items():
-            if not isinstance(value, Ref | list | Mapping | str | int | float | None):
+    def _to_workers(self, step: Step) -> Step:
+        """Return a step whose large inputs are in the object store, each put there once."""
+        inputs: dict[str, Any] = dict(step.inputs)
+        for role, value in step.inputs.items():
+            if not isinstance(value, Made | list | Mapping | str | int | float | None):
                 if id(value) not in self._shared:
                     self._shared[id(value)] = value, RemoteValue(partial(ray.get, ray.put(value)))
                 inputs[role] = self._shared[id(value)][1]
-        return replace(task, inputs=inputs)
+        return replace(step, inputs=inputs)

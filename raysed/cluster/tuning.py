@@ -121,7 +121,7 @@ def train_member(config: dict[str, Any], prepared: Prepared) -> None:
         tune.report({**latest, "timesteps_total": latest["step"]})  # TensorBoard's axis
 
     context = replace(prepared.context, report=report)
-    outcome = train(job.task, job.worker, storage, context)
+    outcome = train(job.step, job.worker, storage, context)
     entry = storage.entry(job.name)
     if entry and not latest["step"]:  # it was trained before
         for row in read_history(storage.fetch(job.name)):

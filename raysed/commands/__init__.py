@@ -58,7 +58,7 @@ def print_plan(config: Config) -> None:
     prepare_process()
 
     from raysed.cluster.session import is_ray_given, session
-    from raysed.plan.size import show_plan
+    from raysed.pipeline import plan_text
     from raysed.resources import this_machine
 
     cluster = this_machine()
@@ -68,4 +68,4 @@ def print_plan(config: Config) -> None:
             from raysed.cluster.machines import current_cluster
 
             cluster = current_cluster()
-    print(show_plan(config, cluster))
+    print(plan_text(config, cluster))

@@ -1,14 +1,11 @@
 """Target tables and their batches."""
 
-from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 
 from raysed.config import TargetPrecision
@@ -22,8 +19,6 @@ TARGET_FILE = "part-00000.parquet"
 """First file of a table; only file of a block."""
 MEAN = "mean.npy"
 """Mean embedding of an ensemble over the corpus."""
-_GROUPS_PER_FILE = 64
-"""262,144 rows per file: some hundred megabytes, which can be copied in parallel."""
 _GROUPS_AT_ONCE = 8
 """Blocks wait for the object store, not for a core."""
 _HELD_OUT, MOST_HELD_OUT = 0.05, 2000
@@ -176,25 +171,6 @@ def _held_out_rows(group_rows: np.ndarray) -> np.ndarray:
     until = np.floor(group_rows.cumsum() * share + 1e-9).astype(np.int64)  # 2,000 must not become 1,999
     until[-1] = max(until[-1], 1)
     return np.diff(until, prepend=0)
-
-
-def write_targets(directory: Path, tables: Iterable[pa.Table]) -> None:
-    """Write a target table, each input table as a row group, and the mean target as `MEAN`.
-
-    Tables have id, input_ids and target. Files `part-00000.parquet` and so on have 64 row groups of 4,096 rows.
-    """
-    writer, rows, sum_D = None, 0, np.float64(0)
-    for number, table in enumerate(tables):
-        if number % _GROUPS_PER_FILE == 0:
-            if writer:
-                writer.close()
-            name = f"part-{number // _GROUPS_PER_FILE:05d}.parquet"
-            writer = pq.ParquetWriter(directory / name, table.schema)
-        writer.write_table(table.combine_chunks(), row_group_size=ROWS_PER_GROUP)
-        rows += len(table)
-        sum_D = sum_D + matrix(table.column("target")).sum(axis=0, dtype=np.float64)
-    writer.close()
-    np.save(directory / MEAN, sum_D / rows)
 
 
 def with_targets(

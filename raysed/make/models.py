@@ -1,50 +1,35 @@
-"""Trained artefacts (members and learners), and the outcomes of ensembles."""
+"""Train members and learners."""
 
-import json
 import logging
-import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import distributed, nn
 
-from raysed.config import MembersConfig
 from raysed.context import Context, Outcome, ignore
+from raysed.data.targets import rows_to_learn
 from raysed.data.tokens import Tokenizer
 from raysed.errors import RunFailed, UserError, last_line
-from raysed.graph import (
-    LISTS,
-    Artefact,
-    CandidateResult,
-    Candidates,
-    ExternalInput,
-    GangTraining,
-    OutcomeMember,
-    Task,
-    Training,
-    resolve_input,
-)
+from raysed.made import Step, resolve_input
 from raysed.make.inputs import Named, layers_file
 from raysed.model.encoder import Encoder
 from raysed.model.pretrained import load_start, write_checkpoint
 from raysed.process import StallTimer
-from raysed.recipe import SED, last_stage
+from raysed.recipe import SED
 from raysed.registry import stages
 from raysed.score.tasks import DevTask
 from raysed.store.checkpoints import Checkpoints
-from raysed.store.storage import Entry, Storage
+from raysed.store.storage import Storage
 from raysed.train.collapse import collapse
 from raysed.train.deepspeed import prepare_deepspeed
-from raysed.train.grid import choose_bound
 from raysed.train.selection import Metrics, TrainingResult, untrained_entry
 from raysed.train.setup import set_up
-from raysed.train.stage import BEST_ON_DEV, Start
+from raysed.train.stage import BEST_ON_HELD_OUT, Start
 from raysed.train.stages.sed import SedConfig
 from raysed.train.state import broadcast_from_rank0
 
@@ -137,21 +122,21 @@ class Trainer:
         self, out: Path, kind: str, encoder: Encoder, result: TrainingResult, description: Named, meta: Named
     ) -> Named:
         """Write a model and a description of its origin; return the facts for the manifest."""
-        task = self.context.task
-        depends, name = (task.depends, task.name) if task else ({}, None)
+        step = self.context.step
+        depends, name = (step.depends, step.name) if step else ({}, None)
         description = {**depends, "start": depends.get("start") or None, kind: name, **description}
         write_checkpoint(encoder, self.tokenizer, out, description, [*self._untrained, *result.history])
         return {**meta, "seconds": round(time.monotonic() - self._began, 1), "resumed_at": result.resumed_at}
 
 
-def train(task: Task, trainer: type[Trainer], storage: Storage, context: Context) -> Outcome:
+def train(step: Step, trainer: type[Trainer], storage: Storage, context: Context) -> Outcome:
     """Train a model, or a worker's part of it, and publish it.
 
     A failure that another start may fix is raised, until `max_retries` are used up. Others are returned.
     """
-    if task.exists(storage):  # a worker published it and was lost before it could report
+    if step.exists(storage):  # a worker published it and was lost before it could report
         return Outcome()
-    checkpoints, options = task.checkpoints(storage), resolve_input(task.inputs["options"], storage)
+    checkpoints, options = step.checkpoints(storage), resolve_input(step.inputs["options"], storage)
     begun = (0, {}) if context.rank else (checkpoints.begin(context.job), checkpoints.failure(context.job))
     starts, failed = context.broadcast(begun)
     if "failure" in failed:  # of another worker; it ended all of them
@@ -160,16 +145,16 @@ def train(task: Task, trainer: type[Trainer], storage: Storage, context: Context
         cause = f"; the last error was: {failed['cause']}" if failed else ""
         return Outcome(failure=f"its worker was lost {starts} times without a new checkpoint in between{cause}")
     try:
-        with context.training(task, storage) as own:
-            training = task.checked(trainer(task.resolve_inputs(storage), task.settings, own))
+        with context.training(step, storage) as own:
+            training = step.checked(trainer(step.resolve_inputs(storage), step.settings, own))
             result = training.run()
             if context.rank == 0:
-                task.publish(storage, lambda out: task.checked(training.write(out, result)))
+                step.publish(storage, lambda out: step.checked(training.write(out, result)))
                 checkpoints.clear()
             return Outcome(result.steps - result.resumed_at)
     except Exception as error:
         failure = _failure(error, context, checkpoints, starts, options.max_retries)
-        log.log(logging.DEBUG if failure.is_mistake else logging.ERROR, "giving up on %s", task.name, exc_info=True)
+        log.log(logging.DEBUG if failure.is_mistake else logging.ERROR, "giving up on %s", step.name, exc_info=True)
         if context.world > 1:  # others may wait for this worker: all start again, and find the recorded failure
             raise
         return failure
@@ -195,69 +180,10 @@ def _failure(error: Exception, context: Context, checkpoints: Checkpoints, start
 # -- members ---------------------------------------------------------------------------------------------------------
 
 
-def member(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
+def train_member(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Train a model of an ensemble."""
     training = MemberTrainer(inputs, settings, context)
     return training.write(out, training.run())
-
-
-class Member(Artefact):
-    """A model of the ensemble `node`, or with `bound` one of its grid.
-
-    Args:
-        stage: of the run; all its trainings are one experiment.
-        block: settings of the node's last stage.
-        tables: training data by name.
-        base: embeddings of the evaluation by the untrained encoder, if training starts from that.
-        memory: see `raysed.graph.Training`.
-    """
-
-    def __init__(
-        self,
-        node: str,
-        index: int,
-        bound: float | None,
-        stage: str,
-        block: Any,
-        members: MembersConfig,
-        seed: int,
-        encoder: ExternalInput,
-        start: Artefact | OutcomeMember | None,
-        tables: Mapping[str, Artefact],
-        dev: ExternalInput | None,
-        base: Artefact | None,
-        memory: Callable[..., Any],
-    ):
-        kind, title = last_stage(node), f"member {index:02d} of {node}"
-        keep = kind.keeps(block, has_dev=dev is not None)
-        neutral = {"train": [], "checkpoint": keep, "copy": keep}
-        known = type(block).model_fields
-        block = block.model_copy(update={name: value for name, value in neutral.items() if name in known})
-        every = getattr(block, "evaluate_every", None) or members.evaluate_every
-        inputs: dict[str, Any] = {"encoder": encoder, "start": start, **tables}
-        settings = {"stage": kind.name, kind.name: block, "seed": seed, "precision": members.precision}
-        untracked: dict[str, Any] = {"options": members}
-        if "corpus" in tables:
-            settings["share"] = members.share
-        if base:
-            untracked["base"] = base
-        if bound is not None:
-            settings["lower_bound"] = bound
-            title = f"grid model {index:02d} of {node} with lower bound {bound:g}"
-        if keep == BEST_ON_DEV:
-            inputs["dev"], settings["evaluate_every"] = dev, every
-        else:
-            untracked["dev"] = dev
-        execution = Training(
-            MemberTrainer,
-            memory,
-            partial(member_updates, node, settings),
-            tables,
-            kind.rows_per_update(block),
-            {"node": node, "lower_bound": bound, "seed": index},
-        )
-        name = f"{node}/members/{index:02d}" if bound is None else f"{node}/grid/{bound:g}/{index:02d}"
-        super().__init__(name, title, stage, member, inputs, settings, untracked, execution, is_intermediate=True)
 
 
 class MemberTrainer(Trainer):
@@ -283,46 +209,10 @@ def member_updates(recipe: str, settings: Named, rows: Mapping[str, int]) -> int
 # -- learners --------------------------------------------------------------------------------------------------------
 
 
-def learner(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
+def train_learner(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Distil a learner in this process alone."""
     training = LearnerTrainer(inputs, settings, context)
     return training.write(out, training.run())
-
-
-class Learner(Artefact):
-    """A model distilled from the target table of `recipe`.
-
-    Args:
-        stage: of the run; all its learners train at the same time.
-        sed: settings, with `checkpoint` and `target` as this recipe resolves them.
-        base: embeddings of the evaluation by the untrained encoder, if training starts from that.
-    """
-
-    def __init__(
-        self,
-        recipe: str,
-        index: int,
-        stage: str,
-        sed: SedConfig,
-        seed: int,
-        encoder: ExternalInput,
-        start: Artefact | OutcomeMember | None,
-        targets: Artefact,
-        dev: ExternalInput | None,
-        base: Artefact | None,
-        memory: Callable[..., Any],
-    ):
-        # Both are already part of the fingerprint, through the inputs.
-        block = sed.model_copy(update={"target_precision": "fp32", "start": "encoder"})
-        settings = {"sed": block, "keep": sed.checkpoint, "seed": seed}
-        inputs = {"encoder": encoder, "start": start, "targets": targets}
-        untracked: dict[str, Any] = {"options": sed}
-        if base:
-            untracked["base"] = base
-        (inputs if sed.checkpoint == BEST_ON_DEV else untracked)["dev"] = dev
-        name, title = f"{recipe}/learners/{index:02d}", f"learner {index:02d} of {recipe}"
-        execution = GangTraining(LearnerTrainer, memory, {"node": recipe, "lower_bound": None, "seed": index})
-        super().__init__(name, title, stage, learner, inputs, settings, untracked, execution)
 
 
 class LearnerTrainer(Trainer):
@@ -345,125 +235,8 @@ class LearnerTrainer(Trainer):
         return self._write(out, "learner", encoder, result, description, meta)
 
 
-# -- outcomes of ensembles -------------------------------------------------------------------------------------------
-
-
-class EnsembleOutcome(Artefact):
-    """The trained and the healthy members of an ensemble; `is_used`: another artefact needs the healthy ones."""
-
-    def __init__(self, node: str, stage: str, members: Sequence[Artefact], min_members: int | None, is_used: bool):
-        inputs = {"members": Candidates(tuple(members))}
-        settings = {"node": node, "min_members": min_members, "is_used": is_used}
-        name, title, lines = f"{node}/ensemble", f"ensemble of {node}", partial(_outcome_lines, node)
-        super().__init__(name, title, stage, ensemble, inputs, settings, is_outcome=True, lines=lines)
-
-
-class GridOutcome(Artefact):
-    """The lower bound whose models become the ensemble, chosen from the bounds in `models`."""
-
-    def __init__(
-        self,
-        node: str,
-        stage: str,
-        models: Mapping[Artefact, float],
-        min_members: int | None,
-        dev: ExternalInput | None,
-        task: str | None,
-    ):
-        settings = {"node": node, "min_members": min_members, "task": task}
-        settings["bounds"] = {each.name: bound for each, bound in models.items()}
-        inputs = {"members": Candidates(tuple(models)), "dev": dev}
-        name, title, lines = f"{node}/grid/choice", f"lower bound of {node}", partial(_outcome_lines, node)
-        super().__init__(name, title, stage, grid_choice, inputs, settings, is_outcome=True, lines=lines)
-
-
-def _outcome_lines(node: str, entry: Entry) -> Iterator[str]:
-    for name, reason in entry.meta["left_out"].items():
-        yield f"left out: {name}: {reason}"
-    if grid := entry.meta.get("grid"):
-        yield f"{node}: lower bound {grid['winner']:g} wins with {grid['score']:.2f} on {grid['task']}"
-
-
-def ensemble(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
-    """List the trained members, and the healthy ones to build on; raise if there are too few."""
-    node, min_members = settings["node"], settings["min_members"]
-    members = [each for each in inputs["members"] if each.fingerprint]  # others lack a healthy member to start from
-    _refuse_mistakes(members)
-    trained = [each for each in members if each.meta is not None]
-    left_out = {each.name: each.reason or "it ended without a result" for each in members if each.meta is None}
-    needed = _needed(min_members, len(members))
-    if len(trained) < needed:
-        name, reason = next(iter(left_out.items()))
-        raise RunFailed(
-            f"only {len(trained)} of {len(members)} members of {node} could be trained, but {needed} are needed "
-            f"(members.min_members); {name}: {reason}"
-        )
-    collapsed = {each.name: each.meta["collapsed"] for each in trained if "collapsed" in each.meta}
-    healthy, needed = len(trained) - len(collapsed), _needed(min_members, len(trained)) if min_members else 1
-    if healthy < needed and settings["is_used"]:
-        name, reason = next(iter(collapsed.items()))
-        raise UserError(
-            f"only {healthy} of {len(trained)} members of {node} have not collapsed, but {needed} are needed; "
-            f"{name}: {reason}; try a lower learning rate, and for bsl a momentum near 1 and a predictor"
-        )
-    return _outcome(out, trained, {"left_out": left_out | collapsed})
-
-
-def grid_choice(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
-    """List the models of the best lower bound as the ensemble; raise if no bound has enough models."""
-    node = settings["node"]
-    groups: dict[float, list[CandidateResult]] = {}
-    _refuse_mistakes(inputs["members"])
-    for each in inputs["members"]:
-        if each.fingerprint:  # others lack a healthy member to start from
-            groups.setdefault(settings["bounds"][each.name], []).append(each)
-    needed = _needed(settings["min_members"], max(map(len, groups.values())))
-    trained = {bound: [each for each in group if each.meta is not None] for bound, group in groups.items()}
-    complete = {bound: group for bound, group in trained.items() if len(group) >= needed}
-    failed = [each for each in inputs["members"] if each.reason]
-    if not complete:
-        name, reason = (failed[0].name, failed[0].reason) if failed else (node, "no model finished training")
-        raise RunFailed(f"no lower bound of {node} has the {needed} models it needs; {name}: {reason}")
-    scores = {bound: [each.meta["dev"] for each in group] for bound, group in trained.items() if group}
-    choice = choose_bound({bound: scores[bound] for bound in complete})
-    grid = {
-        "recipe": node,
-        "task": settings["task"],
-        "winner": choice.lower_bound,
-        "score": choice.score,
-        "runner_up": choice.runner_up,
-        "margin": choice.margin,
-        "bounds": [
-            {
-                "lower_bound": bound,
-                "scores": of_bound,
-                "mean": statistics.fmean(of_bound),
-                "std": statistics.stdev(of_bound) if len(of_bound) > 1 else 0.0,
-                "max": max(of_bound),
-            }
-            for bound, of_bound in sorted(scores.items())
-        ],
-    }
-    left_out = {each.name: each.reason for each in failed}
-    return _outcome(out, complete[choice.lower_bound], {"grid": grid, "left_out": left_out})
-
-
-def _outcome(out: Path, trained: Sequence[CandidateResult], about: Named) -> dict[str, Any]:
-    pairs = [(each.name, each.fingerprint) for each in trained]
-    # Aligned with `all`: artefacts made from a healthy member keep its number.
-    sound = [("", "") if "collapsed" in each.meta else pair for each, pair in zip(trained, pairs)]
-    lists = {"all": pairs, "healthy": [pair for pair in sound if pair[0]], "sound": sound}
-    (out / "outcome.json").write_text(json.dumps({**lists, **about}, indent=1))
-    return {LISTS: lists, **about}
-
-
-def _needed(min_members: int | None, count: int) -> int:
-    """Return how many of `count` models are needed: `members.min_members` may exceed `count`."""
-    return min(min_members or count, count)
-
-
-def _refuse_mistakes(found: Sequence[CandidateResult]) -> None:
-    """Raise an error that the user can fix, such as a full disk, instead of continuing without the member."""
-    for each in found:
-        if each.is_mistake:
-            raise UserError(f"{each.name}: {each.reason}")
+def learner_updates(sed: SedConfig, rows: Mapping[str, int]) -> int:
+    """Return the number of updates of a learner, given the `rows` of the corpus."""
+    stage = stages()[SED]
+    count = stage.rows_read(sed, 1.0, rows)
+    return stage.steps(sed, max(rows_to_learn(count), 1) if sed.checkpoint == BEST_ON_HELD_OUT else count)

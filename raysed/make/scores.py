@@ -7,31 +7,28 @@ twice.
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
 import numpy as np
 
-from raysed.config import CalibrationConfig, FlowConfig, Layers, Role, derive_seed
+from raysed.config import FlowConfig, Layers, Role, derive_seed
 from raysed.context import Context
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.pairs import read_pairs
 from raysed.data.tokens import Tokenizer, TokenTable, read_tokens
 from raysed.errors import RunFailed, UserError
-from raysed.graph import Artefact, ExternalInput, OutcomeMember, Short
 from raysed.make.inputs import Named, layers_file
 from raysed.model.calibration import save_calibration
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_start, text_tokenizer
 from raysed.model.prompts import embed_in_parts
 from raysed.model.teacher import Teacher
-from raysed.recipe import Recipe
 from raysed.score.tasks import DevTask, Embeddings, Evaluation
 from raysed.store.hub import model_identity
 from raysed.store.progress import emit
-from raysed.store.storage import Entry
 from raysed.train.calibration import choose_natsv_k, fit_calibration
 from raysed.train.calibrations.natsv import MOST_DIRECTIONS, largest_k
 from raysed.train.flow_fit import distinct_pairs
@@ -43,29 +40,6 @@ Parts = dict[str | None, np.ndarray]
 
 
 # -- embeddings ------------------------------------------------------------------------------------------------------
-
-
-class EvaluationEmbeddings(Artefact):
-    """Embeddings of the evaluation's sentences by `model`."""
-
-    def __init__(
-        self,
-        name: str,
-        what: str,
-        encoder: ExternalInput,
-        model: Artefact | OutcomeMember | None,
-        sentences: ExternalInput,
-        poolings: Sequence[Layers],
-    ):
-        super().__init__(
-            name,
-            f"embeddings by {what}",
-            "evaluation",
-            embeddings,
-            {"encoder": encoder, "model": model, "sentences": sentences},
-            {"layers": poolings},
-            execution=Short(),
-        )
 
 
 def embeddings(out: Path, inputs: Named, settings: Named, context: Context) -> None:
@@ -105,53 +79,6 @@ def embed_by(teacher: Teacher, texts: Sequence[str], roles: Sequence[Role]) -> n
 # -- calibrations ----------------------------------------------------------------------------------------------------
 
 
-class FittedCalibration(Artefact):
-    """A calibration of one model, fitted on frozen embeddings.
-
-    Args:
-        inputs: embeddings, model, encoder, sentences, dev, and the text to fit on unless that is the tasks'.
-        blocks: settings of the flow and of calibrations.
-        seeds: of the fit, and of the run.
-        poolings: to fit; `main` is exported, and `of_model` are all poolings of the model.
-    """
-
-    def __init__(
-        self,
-        recipe: Recipe,
-        index: int,
-        inputs: Mapping[str, Any],
-        blocks: tuple[FlowConfig, CalibrationConfig],
-        seeds: tuple[int, int],
-        poolings: Sequence[Layers],
-        main: Layers,
-        of_model: Sequence[Layers],
-        may_fail: bool,
-    ):
-        settings = {"stages": list(recipe.calibration), "flow": blocks[0], "calibration": blocks[1], "seed": seeds[0]}
-        settings |= {"layers": list(poolings), "main": poolings.index(main)}
-        is_on_tasks, has_dropout = blocks[0].fit_on == "tasks", _has_dropout(blocks[0], recipe.calibration)
-        if not is_on_tasks:
-            settings["run_seed"] = seeds[1]
-        name, title = f"{recipe.text}/calibrations/{index:02d}", f"calibration {index:02d} of {recipe.text}"
-        super().__init__(
-            name,
-            title,
-            "calibration",
-            calibration,
-            inputs,
-            settings,
-            untracked={"poolings": list(of_model)},
-            execution=Short(inputs["embeddings"].name, on_cpus=is_on_tasks and not has_dropout),
-            may_fail=may_fail,
-            lines=_unfitted_line,
-        )
-
-
-def _unfitted_line(entry: Entry) -> Iterator[str]:
-    if why := poolings_without_fit(entry.meta):
-        yield f"left out: {entry.name}: {why}"
-
-
 def calibration(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Fit a calibration at every pooling, and write the calibrated embeddings.
 
@@ -161,7 +88,7 @@ def calibration(out: Path, inputs: Named, settings: Named, context: Context) -> 
     evaluation, stages, poolings = inputs["sentences"].evaluation, settings["stages"], settings["layers"]
     frozen = {layers: load_embeddings(inputs["embeddings"], layers) for layers in poolings}
     flow = settings["flow"]
-    if _has_dropout(flow, stages) and not inputs["encoder"].static:
+    if has_dropout(flow, stages) and not inputs["encoder"].static:
         parts, flow = _rows_with_dropout(inputs, settings, context)
     elif flow.fit_on == "tasks":
         rows_of = _rows_of_tasks(evaluation, flow)
@@ -191,7 +118,8 @@ def calibration(out: Path, inputs: Named, settings: Named, context: Context) -> 
     return {**meta, "failed": failed} if failed else meta
 
 
-def _has_dropout(flow: FlowConfig, stages: Sequence[str]) -> bool:
+def has_dropout(flow: FlowConfig, stages: Sequence[str]) -> bool:
+    """Return whether a calibration is fitted on embeddings with dropout."""
     return flow.dropout and "flow" in stages
 
 

@@ -5,6 +5,7 @@ sentence and ensemble for any number of teachers, and a stopped run continues wi
 """
 
 import json
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
@@ -13,13 +14,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raysed.config import CombinationConfig, Precision, Role, TargetPrecision, TeacherConfig
+from raysed.config import Precision, Role, TargetPrecision, TeacherConfig
 from raysed.context import Context
 from raysed.data.parquet import ROLE, ROWS_PER_GROUP, BlockFiles, SentenceTable, Source, roles_in
-from raysed.data.targets import MEAN, matrix, with_column, with_targets, write_targets
+from raysed.data.targets import MEAN, matrix, with_column, with_targets
 from raysed.data.tokens import TokenTable
 from raysed.errors import UserError
-from raysed.graph import Artefact, Blocks, ExternalInput, OutcomeMember
 from raysed.make.inputs import Named, layers_file
 from raysed.model.combination import Combination, fit_combination, side_by_side, turn
 from raysed.model.encoder import Encoder
@@ -29,13 +29,12 @@ from raysed.model.precision import uses_bf16
 from raysed.model.pretrained import load_checkpoint, load_start
 from raysed.model.prompts import embed_by_role
 from raysed.model.teacher import Teacher, load_teacher
-from raysed.recipe import TEACHERS
 from raysed.resources import device_here
 from raysed.score.ensemble import Ensemble
 from raysed.score.metrics import unit
 from raysed.score.tasks import mean_embeddings
 
-COMBINATION = "combination.npz"  # the fitted combination, next to the targets
+COMBINATION, PRODUCTS = "combination.npz", "products.npy"
 CHOICE = "choice.json"  # the best set of teachers on the dev task
 _SENTENCES_AT_ONCE = {"cpu": 1024, "cuda": 4096}
 """Sentences to embed at once: enough of equal length to fill a pass, and few enough to need little memory."""
@@ -46,33 +45,6 @@ _TURN_SENTENCES = 4 * ROWS_PER_GROUP  # sentences to fit the rotation on: many m
 
 
 # -- the mean of members ---------------------------------------------------------------------------------------------
-
-
-class MeanTargets(Artefact):
-    """The target table of `recipe`: the mean embedding of an ensemble's members, by sentence."""
-
-    def __init__(
-        self,
-        recipe: str,
-        stage: str,
-        corpus: Artefact,
-        encoder: ExternalInput,
-        members: OutcomeMember,
-        precision: Precision,
-        target_precision: TargetPrecision,
-    ):
-        inputs = {"corpus": corpus, "encoder": encoder, "teachers": members}
-        settings = {"precision": precision, "target_precision": target_precision}
-        super().__init__(
-            f"{recipe}/targets",
-            f"targets of {recipe}",
-            stage,
-            mean_targets,
-            inputs,
-            settings,
-            execution=Blocks(corpus, MeanBlocks, "average teachers", group="mean"),
-            is_intermediate=True,
-        )
 
 
 class MeanBlocks:
@@ -143,14 +115,18 @@ class MeanOfMembers:
 
 def mean_targets(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Write the mean of all blocks' targets, and re-encode some rows to check their order."""
-    blocks: BlockFiles = inputs["blocks"]
+    shape, trusted = _write_mean(out, inputs["blocks"]), inputs["encoder"].trust_remote_code
+    verified = verify_targets(inputs["blocks"], inputs["teachers"], trusted, settings["precision"])
+    return {**shape, "teachers": len(inputs["teachers"]), "verified": verified}
+
+
+def _write_mean(out: Path, blocks: BlockFiles) -> dict[str, int]:
+    """Write the mean of a table's targets; return its shape."""
     facts = blocks.facts()
     if (rows := sum(of_block["rows"] for of_block in facts)) != blocks.rows:
         raise RuntimeError(f"{blocks.rows} sentences were embedded, but the blocks have {rows}")
     np.save(out / MEAN, sum(np.array(of_block["sum"]) for of_block in facts) / blocks.rows)
-    trusted, precision = inputs["encoder"].trust_remote_code, settings["precision"]
-    verified = verify_targets(blocks, inputs["teachers"], trusted, precision)
-    return {**blocks.shape, "teachers": len(inputs["teachers"]), "verified": verified}
+    return blocks.shape
 
 
 def teacher_sum(
@@ -217,28 +193,6 @@ def mean_of_members(out: Path, inputs: Named, settings: Named, context: Context)
 
 
 # -- external teachers -----------------------------------------------------------------------------------------------
-
-
-class TeacherRows(Artefact):
-    """Embeddings of the corpus by one external teacher, `source`.
-
-    Teacher and text identify a block, so another combination or a larger corpus computes only new blocks.
-    """
-
-    def __init__(self, teacher: Teacher, source: ExternalInput, corpus: Artefact, precision: Precision):
-        name, title = f"{TEACHERS}/rows/{teacher.identity}", f"embeddings of the corpus by {teacher.title}"
-        inputs = {"corpus": corpus, "teacher": source}
-        what = f"the teacher {teacher.title}"
-        super().__init__(
-            name,
-            title,
-            "teachers",
-            teacher_rows,
-            inputs,
-            {"precision": precision},
-            execution=Blocks(corpus, TeacherBlocks, what, teacher.weights_bytes, name, is_keyed=True),
-            is_intermediate=True,
-        )
 
 
 class Embedder:
@@ -399,77 +353,92 @@ def worth_of_teachers(out: Path, inputs: Named, settings: Named, context: Contex
     return found
 
 
-def combined_targets(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
-    """Write a table of id, input_ids and the teachers' combined embedding, and the combination next to it.
+class TeacherVectors:
+    """The teachers' embeddings of the corpus, by rows."""
+
+    def __init__(self, inputs: Named, widths: Sequence[int]):
+        self.widths = widths
+        self._teachers = [SentenceTable(inputs[f"teacher {index}"]) for index in range(len(widths))]
+
+    def __len__(self) -> int:
+        return len(self._teachers[0])
+
+    def rows(self, start: int, stop: int) -> list[np.ndarray]:
+        """Return each teacher's embeddings of some sentences, [B, D_k]."""
+        return [matrix(teacher.rows(start, stop, ("target",)).column("target")) for teacher in self._teachers]
+
+    def parts(self, start: int, stop: int) -> Iterator[tuple[int, list[np.ndarray]]]:
+        """Yield the first row and the embeddings of every `ROWS_PER_GROUP` sentences, whatever the blocks' size."""
+        for first in range(start, stop, ROWS_PER_GROUP):
+            yield first, self.rows(first, min(first + ROWS_PER_GROUP, stop))
+
+
+def teacher_products(out: Path, inputs: Named, settings: Named, context: Context) -> None:
+    """Write X'X of the rows X of `side_by_side`, summed over some sentences of the corpus in their order."""
+    table, how = TeacherVectors(inputs, settings["widths"]), settings["combination"]
+    products_EE = np.zeros((sum(table.widths), sum(table.widths)))
+    for _, parts in table.parts(settings["start"], min(settings["stop"], len(table))):
+        rows_BE = side_by_side(parts, how.how != "mean")
+        products_EE += rows_BE.T @ rows_BE
+    np.save(out / PRODUCTS, products_EE)
+
+
+def combination(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
+    """Fit the map from the teachers' embeddings to targets; a learner's head starts at the best fit to these.
 
     The fact `shared` tells whether targets are in a single teacher's space.
     """
-    table, sed = TeacherVectors(inputs, settings["widths"]), settings["sed"]
+    table, sed, how = TeacherVectors(inputs, settings["widths"]), settings["sed"], settings["combination"]
     encoder, _ = load_start(inputs["encoder"], inputs["start"])
-    how, is_ordered = settings["combination"], bool(sed.widths)
-    combination = _fitted(table, how, None if sed.head else encoder.width, is_ordered)
+    products_EE = sum((np.load(path / PRODUCTS) for path in inputs["products"]), np.zeros(()))
+    weights, width = how.weights or [1.0] * len(table.widths), None if sed.head else encoder.width
+    found = fit_combination(how.how, weights, table.widths, products_EE, width, bool(sed.widths))
     is_shared_space = settings["widths"] == [encoder.width]
-    if sed.head:
-        np.save(out / START, turn(_products(table, combination, encoder, context).T).astype(np.float32))
-    elif how.turn if how.turn is not None else not (is_shared_space or is_ordered):
-        combination = combination.turned(_products(table, combination, encoder, context))
-    combination.save(out / COMBINATION)
-
-    def row_groups() -> Iterator[pa.Table]:
-        for start, parts in table.parts(len(table.corpus)):
-            targets_BD = combination.target(parts)
-            rows = table.corpus.rows(start, start + len(targets_BD), ("id", "input_ids"))
-            yield with_targets(rows, targets_BD, sed.target_precision)
-
-    write_targets(out, row_groups())
-    return {
-        "rows": len(table.corpus),
-        "teachers": len(table.widths),
-        "width": combination.width,
-        "kept": combination.kept,
-        "shared": len(table.widths) == 1 and combination.is_identity,
-    }
+    if sed.head or (how.turn if how.turn is not None else not (is_shared_space or sed.widths)):
+        products_DH, corpus = np.zeros((found.width, encoder.width)), SentenceTable(inputs["corpus"])
+        for start, parts in table.parts(0, min(len(table), _TURN_SENTENCES)):
+            targets_BD = found.target(parts).astype(np.float64)
+            tokens = TokenTable.from_arrow(corpus.rows(start, start + len(targets_BD), ("id", "input_ids")))
+            (own_BH,) = encode(encoder, tokens, (1,))
+            products_DH += targets_BD.T @ side_by_side([own_BH], is_unit=True)
+        if sed.head:
+            np.save(out / START, turn(products_DH.T).astype(np.float32))
+        else:
+            found = found.turned(products_DH)
+    found.save(out / COMBINATION)
+    shared = len(table.widths) == 1 and found.is_identity
+    return {"teachers": len(table.widths), "width": found.width, "kept": found.kept, "shared": shared}
 
 
-class TeacherVectors:
-    """The teachers' embeddings of the corpus, block by block."""
+class CombinedBlocks:
+    """Add the teachers' combined embeddings to a block of the corpus."""
 
-    def __init__(self, inputs: Named, widths: Sequence[int]):
-        self.widths, self.corpus = widths, SentenceTable(inputs["corpus"])
-        self._teachers = [SentenceTable(inputs[f"teacher {index}"]) for index in range(len(widths))]
+    columns, kept = ("id", "input_ids"), ("id", "input_ids", "target")
 
-    def parts(self, rows: int) -> Iterator[tuple[int, list[np.ndarray]]]:
-        """Yield the first row and the teachers' embeddings of each block, up to `rows`."""
-        for start in range(0, rows, ROWS_PER_GROUP):
-            stop = min(start + ROWS_PER_GROUP, len(self.corpus))
-            tables = [teacher.rows(start, stop, ("target",)) for teacher in self._teachers]
-            yield start, [matrix(table.column("target"))[: rows - start] for table in tables]
+    def __init__(self, inputs: Named, settings: Named, context: Context):
+        self._table = TeacherVectors(inputs, settings["widths"])
+        self._combination = Combination.load(inputs["combination"] / COMBINATION)
+        self._precision, self._group, self._targets_BD = settings["target_precision"], -1, np.zeros((0, 0))
 
-
-def _fitted(table: TeacherVectors, how: CombinationConfig, width: int | None, is_ordered: bool) -> Combination:
-    products_EE = np.zeros((sum(table.widths), sum(table.widths)))
-    for _, parts in table.parts(len(table.corpus)):
-        rows_BE = side_by_side(parts, how.how != "mean")
-        products_EE += rows_BE.T @ rows_BE
-    weights = how.weights or [1.0] * len(table.widths)
-    return fit_combination(how.how, weights, table.widths, products_EE, width, is_ordered)
+    def __call__(self, table: pa.Table) -> pa.Table:
+        group, first = divmod(table.column("id")[0].as_py(), ROWS_PER_GROUP)
+        if group != self._group:  # as a whole: products of other numbers of rows may round differently
+            start, self._group = group * ROWS_PER_GROUP, group
+            stop = min(start + ROWS_PER_GROUP, len(self._table))
+            self._targets_BD = self._combination.target(self._table.rows(start, stop))
+        return with_targets(table, self._targets_BD[first : first + len(table)], self._precision)
 
 
-def _products(table: TeacherVectors, combination: Combination, encoder: Encoder, context: Context) -> np.ndarray:
-    """Return the sum over some sentences of targets times the untrained learner's unit vectors, [D, H]."""
-    corpus = table.corpus
-    products_DH = np.zeros((combination.width, encoder.width))
-    for start, parts in table.parts(min(len(corpus), _TURN_SENTENCES)):
-        targets_BD = combination.target(parts).astype(np.float64)
-        tokens = TokenTable.from_arrow(corpus.rows(start, start + len(targets_BD), ("id", "input_ids")))
-        (own_BH,) = encode(encoder, tokens, (1,))
-        products_DH += targets_BD.T @ side_by_side([own_BH], is_unit=True)
-    return products_DH
+def combined_targets(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
+    """Write the mean of all blocks' targets; where heads learn, copy what theirs start from."""
+    if (start := inputs["combination"] / START).exists():
+        shutil.copy(start, out)
+    return _write_mean(out, inputs["blocks"])
 
 
 def combined_embeddings(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Write the combined teachers' embeddings of the evaluation's sentences."""
     file = layers_file(settings["layers"])
-    combination = Combination.load(inputs["targets"] / COMBINATION)
-    np.save(out / file, combination.target([np.load(path / file) for path in inputs["embeddings"]]))
-    return {"kept": combination.kept}
+    found = Combination.load(inputs["combination"] / COMBINATION)
+    np.save(out / file, found.target([np.load(path / file) for path in inputs["embeddings"]]))
+    return {"kept": found.kept}

@@ -64,6 +64,11 @@ def side_by_side(parts: Sequence[np.ndarray], is_unit: bool) -> np.ndarray:
     return np.concatenate(columns, axis=1)
 
 
+def needs_products(how: str, widths: Sequence[int], width: int | None, is_ordered: bool) -> bool:
+    """Return whether `fit_combination` needs `products_EE`, which it does to project or to order."""
+    return is_ordered or (width is not None and (widths[0] if how == "mean" else sum(widths)) > width)
+
+
 def fit_combination(
     how: str,
     weights: Sequence[float],
@@ -76,7 +81,8 @@ def fit_combination(
 
     Args:
         weights: one per teacher, above 0.
-        products_EE: X' X of the rows X of `side_by_side`, uncentred; unit rows unless `how` is `mean`.
+        products_EE: X' X of the rows X of `side_by_side`, uncentred; unit rows unless `how` is `mean`. See
+            `needs_products`.
         width: D of the targets; None: the combined width. Wider vectors are projected onto their uncentred principal
             directions, which preserve dot products best. Narrower ones are padded with zeros.
         is_ordered: rotate to the principal directions even without projection.
@@ -89,7 +95,7 @@ def fit_combination(
     found = whole_EF.shape[1]
     width = width or found
     reduce_FD, share = np.eye(found, width), 1.0
-    if found > width or is_ordered:
+    if needs_products(how, widths, width, is_ordered):
         directions_FG, share = principal_directions(whole_EF.T @ products_EE @ whole_EF, min(width, found))
         reduce_FD = np.pad(directions_FG, ((0, 0), (0, max(width - found, 0))))
     return Combination(how != "mean", whole_EF @ reduce_FD, share)

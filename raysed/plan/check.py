@@ -3,21 +3,34 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
-from raysed.config import PROMPTS, Config, CorpusConfig, EncoderConfig, fitted_on, stable_hash, with_absolute_paths
+from raysed.config import (
+    PROMPTS,
+    Config,
+    CorpusConfig,
+    EncoderConfig,
+    Layers,
+    fitted_on,
+    stable_hash,
+    with_absolute_paths,
+)
 from raysed.data.corpus import check_corpus, corpus_fingerprint, queries_fingerprint
 from raysed.data.pairs import PairRows, entailment, load_nli, load_views
 from raysed.errors import UserError, public
-from raysed.model.pretrained import check_encoder, check_start, load_tokenizer, width_of
+from raysed.made import ExternalInput
+from raysed.make.inputs import Sentences
+from raysed.model.pretrained import check_encoder, check_start, load_tokenizer, text_tokenizer, width_of
+from raysed.model.prompts import Prompts, learner_prompts
+from raysed.model.shape import Shape, shape_of
 from raysed.model.teacher import Teacher, load_teacher
 from raysed.plan.consistency import check_depths, check_settings, check_width
-from raysed.plan.requirements import reads_corpus, view_kinds
-from raysed.recipe import Recipe, parse_recipes
+from raysed.plan.tables import reads_corpus, view_kinds
+from raysed.recipe import TEACHERS, Recipe, parse_recipes
 from raysed.registry import stages
 from raysed.score.seen import without_seen
-from raysed.score.tasks import Evaluation
+from raysed.score.tasks import DevTask, Evaluation
 from raysed.store.files import Watched
 from raysed.store.hub import model_identity
 
@@ -52,6 +65,63 @@ class Job:
         """What the finished run depends on: all but its name, its storage, and how work is spread."""
         settings = self.config.model_dump(mode="json", exclude={"storage", "run", "resources"})
         return {"config": settings, "resources": self.config.resources.identity(), "inputs": self.inputs}
+
+    @property
+    def distilling(self) -> list[Recipe]:
+        """One of each set of recipes with learners that differ only in calibration."""
+        return list({recipe.uncalibrated: recipe for recipe in self.recipes if recipe.distils}.values())
+
+    @property
+    def is_combined(self) -> bool:
+        """Whether learners imitate `teachers`."""
+        return any(recipe.ensemble == TEACHERS for recipe in self.distilling)
+
+    @property
+    def poolings(self) -> list[Layers]:
+        """Numbers of layers that embeddings of the evaluation pool."""
+        return list(dict.fromkeys([*self.config.evaluation.pool_layers, self.config.encoder.pool_layers]))
+
+    # What most steps read, prepared once.
+
+    @cached_property
+    def shape(self) -> Shape:
+        return shape_of(self.config.encoder)
+
+    @cached_property
+    def prompts(self) -> Prompts:
+        """Prompts of the run's own models, by role."""
+        return learner_prompts(self.config.corpus, self.config.encoder)
+
+    @cached_property
+    def encoder(self) -> ExternalInput:
+        return self.external("encoder", self.config.encoder)
+
+    @cached_property
+    def sentences(self) -> ExternalInput:
+        """The evaluation's sentences, tokenised unless the run makes the tokenizer."""
+        evaluation, tokens = self.evaluation, None
+        if not self.config.encoder.static:
+            tokenizer = text_tokenizer(self.config.encoder, prompts=self.prompts)
+            tokens = tokenizer(evaluation.sentences, evaluation.roles)
+        prompts = self.prompts if any(role in self.prompts for role in evaluation.roles) else {}
+        # Rows of embeddings follow the order of the tasks, which equal dicts need not share.
+        identity = [self.inputs["tasks"], list(evaluation.tasks), prompts]
+        return ExternalInput(identity, Sentences(evaluation, tokens, self.prompts))
+
+    @cached_property
+    def dev(self) -> ExternalInput | None:
+        """The dev task."""
+        name, tokens = self.config.evaluation.dev, self.sentences.value.tokens
+        if name is None:
+            return None
+        own = Evaluation([self.evaluation.tasks[name]])
+        rows = self.evaluation.rows_of(own)
+        dev = DevTask(own, tokens and tokens.take(rows), rows, self.config.encoder.pool_layers, self.prompts)
+        return ExternalInput(dev.identity, dev)
+
+    def external(self, name: str, value: Any = None) -> ExternalInput:
+        """Return one of `inputs`, with the files behind it."""
+        return ExternalInput(self.inputs[name], value, self.watched[name])
 
 
 def check(config: Config) -> Job:

@@ -1,4 +1,4 @@
-"""The graph's part for external teachers: their embeddings, scores and combined targets."""
+"""External teachers: their embeddings, scores and speeds, and the targets that they give together."""
 
 from __future__ import annotations
 
@@ -7,109 +7,183 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from raysed.graph import Artefact, ExternalInput, Short
+from raysed.data.parquet import ROWS_PER_GROUP
+from raysed.made import Blocks, ExternalInput, Made, made
 from raysed.make.scores import teacher_embeddings
 from raysed.make.speeds import speeds
 from raysed.make.targets import (
-    TeacherRows,
+    CombinedBlocks,
+    MeanBlocks,
+    TeacherBlocks,
     choice_of_teachers,
+    combination,
     combined_embeddings,
     combined_targets,
+    mean_of_members,
+    mean_targets,
+    teacher_products,
+    teacher_rows,
     worth_of_teachers,
 )
-from raysed.model.teacher import Teacher
-from raysed.plan.artefacts import (
-    COMBINED_EMBEDDINGS,
-    SPEEDS,
-    TEACHER_SCORES,
-    TEACHER_SELECTION,
-    ScoredModel,
-)
-from raysed.plan.requirements import CORPUS
-from raysed.recipe import SED, TEACHERS
+from raysed.model.combination import needs_products
+from raysed.plan.results import EvaluatedModel
+from raysed.recipe import SED, TEACHERS, node_of
 from raysed.score.ensemble import by_title, summary_lines
-from raysed.store.storage import Entry
 
 if TYPE_CHECKING:
-    from raysed.plan.graph import Plan
+    from raysed.plan.check import Job
+    from raysed.store.storage import Entry
 
 log = logging.getLogger(__name__)
 
+ROWS_PER_PART = 64 * ROWS_PER_GROUP
+"""Sentences whose products are one sum: few enough for many workers, and so many that sums need little storage."""
+SPEEDS = "speeds"
+"""The teachers' speeds, relative to the run's own models."""
 
-def add_teachers(plan: Plan) -> dict[int, Artefact]:
-    """Add the teachers' embeddings of the evaluation; `Plan` adds those of ensembles of this run."""
+
+def nodes_of_teachers(job: Job) -> dict[int, str]:
+    """Return the ensembles of this run that are teachers, by index."""
+    return {i: node_of(t.config, job.recipes) for i, t in enumerate(job.teachers) if t.is_made_by_run}
+
+
+def nodes_of_means(job: Job) -> list[str]:
+    """Return the ensembles whose mean is a target or a part of one."""
+    means = [recipe.ensemble for recipe in job.distilling if recipe.members]
+    return list(dict.fromkeys([*means, *(nodes_of_teachers(job).values() if job.is_combined else [])]))
+
+
+# -- on the evaluation's sentences -----------------------------------------------------------------------------------
+
+
+def outside_teachers(job: Job) -> dict[int, EvaluatedModel]:
+    """Describe the embeddings by teachers from elsewhere, by index, but of those that have none for some sentence."""
     found = {}
-    for index, teacher in enumerate(plan.job.teachers):
-        if index in plan.job.unscored:
+    for index, teacher in enumerate(job.teachers):
+        if index in job.unscored:
             log.info("not scored: %s has no embeddings for the evaluation's sentences", teacher.title)
         elif not teacher.is_made_by_run:
             source = ExternalInput(teacher.identity, teacher, [teacher.watched])
-            inputs = {"teacher": source, "sentences": plan.sentences}
-            found[index] = add_teacher(plan, index, teacher_embeddings, inputs)
+            found[index] = _evaluated(job, index, teacher_embeddings, {"teacher": source, "sentences": job.sentences})
     return found
 
 
-def add_speeds(plan: Plan, start: Any) -> None:
-    """Add the speeds of teachers that are models, relative to the run's own; `start` has the shape of all of these."""
-    models = {f"teacher {i}": t for i, t in enumerate(plan.job.teachers) if t.is_model and not t.is_made_by_run}
-    if models:
-        sources = {name: ExternalInput(t.identity, t.config, [t.watched]) for name, t in models.items()}
-        inputs = {"encoder": plan.encoder, "model": start, "sentences": plan.sentences, **sources}
-        plan.graph.add(Artefact(SPEEDS, "speeds of the teachers", "evaluation", speeds, inputs, execution=Short()))
+def teachers_of_run(job: Job, scored: Mapping[str, list[EvaluatedModel]]) -> dict[int, EvaluatedModel]:
+    """Describe the embeddings by teachers that this run makes, by index: the mean of an ensemble's healthy members."""
+    found = {}
+    for index, node in nodes_of_teachers(job).items():
+        members = [model.embeddings for model in scored[node] if not model.left_out]
+        found[index] = _evaluated(job, index, mean_of_members, {"embeddings": members})
+    return found
 
 
-def add_teacher(plan: Plan, index: int, make: Any, inputs: Mapping[str, Any]) -> Artefact:
-    """Add one teacher's embeddings of the evaluation."""
-    layers, name = plan.config.encoder.pool_layers, f"{TEACHERS}/embeddings/{index:02d}"
-    title, label = f"embeddings by {plan.job.teachers[index].title}", f"{TEACHERS}/members/{index:02d}"
-    model = ExternalInput(label, label)
-    plan.scored[TEACHERS].append(ScoredModel(TEACHERS, "member", index, name, (layers,), model=model))
-    return plan.graph.add(Artefact(name, title, "teachers", make, inputs, {"layers": layers}))
+def _evaluated(job: Job, index: int, make: Any, inputs: Mapping[str, Any]) -> EvaluatedModel:
+    layers, name = job.config.encoder.pool_layers, f"{TEACHERS}/embeddings/{index:02d}"
+    title = f"embeddings by {job.teachers[index].title}"
+    found = made(name, title, "teachers", make, inputs, {"layers": layers})
+    return EvaluatedModel(TEACHERS, "member", index, found, [layers])
 
 
-def combine_teachers(plan: Plan, embedded: tuple[Artefact, ...], means: Mapping[int, Artefact], start: Any) -> Artefact:
-    """Add the teachers' scores, their combined target, and its embeddings of the evaluation's sentences."""
-    config, job, sed, add, stage = plan.config, plan.job, plan.config.sed, plan.graph.add, "combination"
-    if len(job.teachers) > 1 and not job.unscored:
-        _score_teachers(plan, embedded)
-    inputs = {f"teacher {i}": means.get(i) or _rows(plan, teacher) for i, teacher in enumerate(job.teachers)}
-    own = sed.only("widths", "head", "target_precision")
-    settings = {"combination": config.combination, "widths": list(job.widths), "sed": own}
-    inputs |= {"corpus": plan.table[CORPUS], "encoder": plan.encoder, "start": start}
-    about = {"execution": Short(on_cpus=True), "is_intermediate": True}
-    name, title = f"{TEACHERS}-{SED}/targets", "targets of the teachers"
-    targets = add(Artefact(name, title, stage, combined_targets, inputs, settings, **about))
-    if not job.unscored:
-        inputs, settings = {"targets": targets, "embeddings": embedded}, {"layers": config.encoder.pool_layers}
-        title = "embeddings by all teachers together"
-        add(Artefact(COMBINED_EMBEDDINGS, title, stage, combined_embeddings, inputs, settings))
-    return targets
+def speeds_of_teachers(job: Job, start: Made | None) -> Made | None:
+    """Describe the speeds of teachers that are models, relative to the run's own; `start` has the shape of these."""
+    models = {f"teacher {i}": t for i, t in enumerate(job.teachers) if t.is_model and not t.is_made_by_run}
+    if not models:
+        return None
+    sources = {name: ExternalInput(t.identity, t.config, [t.watched]) for name, t in models.items()}
+    inputs = {"encoder": job.encoder, "model": start, "sentences": job.sentences, **sources}
+    return made(SPEEDS, "speeds of the teachers", "evaluation", speeds, inputs, how="worker")
 
 
-def _score_teachers(plan: Plan, embedded: tuple[Artefact, ...]) -> None:
-    """Add the teachers' scores, alone and together, and which of them are best on the dev task."""
-    evaluation, choice = plan.config.evaluation, None
-    settings = {"combination": plan.config.combination.only("how", "weights")}  # they change cosines
-    execution = Short(TEACHER_SCORES, on_cpus=True)
-    if plan.dev:
-        inputs, title = {"embeddings": embedded, "dev": plan.dev}, "choice of teachers"
-        made = TEACHER_SELECTION, title, "teachers", choice_of_teachers, inputs, settings
-        choice = plan.graph.add(Artefact(*made, execution=execution))
-    inputs = {"embeddings": embedded, "sentences": plan.sentences, "choice": choice}
-    tasks = plan.job.evaluation.tasks
-    ways = {name: getattr(tasks[name], "aggregation", None) for name in evaluation.report_tasks()}
-    settings |= {"tasks": ways, "layers": plan.config.encoder.pool_layers}
-    made = TEACHER_SCORES, "scores of the teachers, alone and together", "teachers", worth_of_teachers
-    plan.graph.add(Artefact(*made, inputs, settings, execution=execution, lines=partial(_teacher_lines, plan)))
+def scores_of_teachers(job: Job, known: list[EvaluatedModel]) -> Made | None:
+    """Describe the scores of several teachers, alone and together, and which of them are best on the dev task."""
+    if len(job.teachers) < 2 or job.unscored:
+        return None
+    embedded = [model.embeddings for model in known]
+    settings: dict[str, Any] = {"combination": job.config.combination.only("how", "weights")}  # they change cosines
+    about, name, choice = {"how": "cpu", "group": f"{TEACHERS}/worth"}, f"{TEACHERS}/worth", None
+    if job.dev:
+        inputs, of_choice = {"embeddings": embedded, "dev": job.dev}, f"{TEACHERS}/choice"
+        choice = made(of_choice, "choice of teachers", "teachers", choice_of_teachers, inputs, settings, **about)
+    inputs, tasks = {"embeddings": embedded, "sentences": job.sentences, "choice": choice}, job.evaluation.tasks
+    ways = {task: getattr(tasks[task], "aggregation", None) for task in job.config.evaluation.report_tasks()}
+    settings |= {"tasks": ways, "layers": job.config.encoder.pool_layers}
+    title, lines = "scores of the teachers, alone and together", partial(_lines, job)
+    return made(name, title, "teachers", worth_of_teachers, inputs, settings, lines=lines, **about)
 
 
-def _rows(plan: Plan, teacher: Teacher) -> Artefact:
-    """Add the corpus as embedded by an external teacher."""
-    source = ExternalInput(teacher.identity, teacher.config, [teacher.watched])
-    return plan.graph.add(TeacherRows(teacher, source, plan.table[CORPUS], plan.config.resources.encode_precision))
-
-
-def _teacher_lines(plan: Plan, entry: Entry) -> Iterator[str]:
-    yield from summary_lines(by_title(entry.meta, [teacher.title for teacher in plan.job.teachers]))
-    if 0 < len(entry.meta.get("chosen", [])) < len(plan.job.teachers):
+def _lines(job: Job, entry: Entry) -> Iterator[str]:
+    yield from summary_lines(by_title(entry.meta, [teacher.title for teacher in job.teachers]))
+    if 0 < len(entry.meta.get("chosen", [])) < len(job.teachers):
         yield "All teachers are distilled; to distil only the best on the dev task, name no others."
+
+
+# -- targets ---------------------------------------------------------------------------------------------------------
+
+
+def mean_target(job: Job, node: str, members: list[Made], stage: str, corpus: Made) -> Made:
+    """Describe the target table of an ensemble: the mean embedding of its members, by sentence."""
+    inputs = {"corpus": corpus, "encoder": job.encoder, "teachers": members}
+    settings = {"precision": job.config.resources.encode_precision}
+    settings["target_precision"] = job.config.sed.target_precision
+    how = Blocks(corpus, MeanBlocks, "average teachers", group="mean")
+    name, title = f"{node}-{SED}/targets", f"targets of {node}-{SED}"
+    return made(name, title, stage, mean_targets, inputs, settings, how=how)
+
+
+def fitted_combination(
+    job: Job, means: Mapping[str, Made], corpus: Made, rows: int, start: Made | None
+) -> tuple[Made, Made]:
+    """Describe the map from the teachers' embeddings to targets, and the target table of all teachers together.
+
+    What the map needs from all sentences is summed in parts of the same sentences for any number of workers.
+
+    Args:
+        means: the targets of ensembles by node, for teachers that this run makes.
+        rows: of the corpus.
+        start: the untrained learner.
+    """
+    config, nodes, sed = job.config, nodes_of_teachers(job), job.config.sed
+    vectors: dict[str, Any] = {
+        f"teacher {i}": means[nodes[i]] if i in nodes else _teacher_rows(job, i, corpus)
+        for i in range(len(job.teachers))
+    }
+    about, products = {"combination": config.combination, "widths": list(job.widths)}, []
+    width = None if sed.head else job.shape.width
+    if needs_products(config.combination.how, job.widths, width, bool(sed.widths)):
+        for first in range(0, rows, ROWS_PER_PART):
+            settings = {**about, "start": first, "stop": first + ROWS_PER_PART}
+            name, title = f"{TEACHERS}/products/{first // ROWS_PER_PART:05d}", "products of the teachers' embeddings"
+            products.append(made(name, title, "combination", teacher_products, vectors, settings, how="cpu"))
+    inputs = {**vectors, "products": products, "corpus": corpus, "encoder": job.encoder, "start": start}
+    settings = {**about, "sed": sed.only("widths", "head")}
+    name, title = f"{TEACHERS}/combination", "combination of the teachers"
+    found = made(name, title, "combination", combination, inputs, settings, how="cpu")
+    how = Blocks(corpus, CombinedBlocks, "combine teachers", lambda: 0, "combined")
+    name, title, inputs = f"{TEACHERS}-{SED}/targets", "targets of the teachers", {**vectors, "combination": found}
+    settings = {"widths": list(job.widths), "target_precision": sed.target_precision}
+    targets = made(name, title, "combination", combined_targets, inputs, settings, how=how)
+    return found, targets
+
+
+def _teacher_rows(job: Job, index: int, corpus: Made) -> Made:
+    """Describe the corpus as embedded by an external teacher.
+
+    Teacher and text identify a block, so another combination or a larger corpus computes only new blocks.
+    """
+    teacher = job.teachers[index]
+    name, title = f"{TEACHERS}/rows/{teacher.identity}", f"embeddings of the corpus by {teacher.title}"
+    source = ExternalInput(teacher.identity, teacher.config, [teacher.watched])
+    inputs, settings = {"corpus": corpus, "teacher": source}, {"precision": job.config.resources.encode_precision}
+    about = teacher.weights_bytes, name
+    how = Blocks(corpus, TeacherBlocks, f"the teacher {teacher.title}", *about, is_keyed=True)
+    return made(name, title, "teachers", teacher_rows, inputs, settings, how=how)
+
+
+def embedded_together(job: Job, found: Made, known: list[EvaluatedModel]) -> Made | None:
+    """Describe the combined teachers' embeddings of the evaluation's sentences, if all teachers have some."""
+    if job.unscored:
+        return None
+    inputs = {"combination": found, "embeddings": [model.embeddings for model in known]}
+    name, title = f"{TEACHERS}/together", "embeddings by all teachers together"
+    settings = {"layers": job.config.encoder.pool_layers}
+    return made(name, title, "combination", combined_embeddings, inputs, settings)

@@ -3,18 +3,18 @@
 import json
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub import EvalResult, ModelCardData
 
-from raysed.config import Config
+from raysed.config import Config, ExportConfig
 from raysed.model.calibration import Flow
 from raysed.model.prompts import read_settings
 from raysed.model.teacher import kind_of
-from raysed.plan.requirements import reads_corpus
+from raysed.plan.tables import reads_corpus
 from raysed.recipe import SED, TEACHERS, Recipe, parse_recipe
 from raysed.registry import calibrations, stages
 from raysed.report.results import RunResults, public_name, versions
@@ -65,7 +65,7 @@ def write_card(run: RunResults, path: Path) -> None:
         recipe=recipe,
         start=start,
         name=name,
-        metadata=metadata(config, recipe, name, correlations),
+        metadata=metadata(_models_behind(run), config.export, name, correlations),
         members=members,
         teachers=teachers,
         corpus=corpus,
@@ -95,11 +95,16 @@ def has_own_code(path: Path) -> bool:
     return "auto_map" in read_settings(path / "config.json")
 
 
-def metadata(config: Config, recipe: Recipe, name: str, scores: Mapping[str, float]) -> str:
-    """Return YAML for model hubs: the models of a hub that it was made of, and Spearman's correlation by task."""
-    teachers = [teacher.path for teacher in config.teachers if kind_of(teacher.path).is_model]
-    paths = [config.encoder.path, *(teachers if recipe.ensemble == TEACHERS else ())]
-    bases = [path for path in dict.fromkeys(paths) if _is_hub_id(path)]
+def _models_behind(run: RunResults) -> list[str]:
+    """Return the models from elsewhere that the exported one was made of."""
+    teachers = [teacher.path for teacher in run.config.teachers if kind_of(teacher.path).is_model]
+    is_taught = parse_recipe(run.choice.model.recipe).ensemble == TEACHERS
+    return [run.config.encoder.path, *(teachers if is_taught else ())]
+
+
+def metadata(models: Sequence[str], export: ExportConfig, name: str, scores: Mapping[str, float]) -> str:
+    """Return YAML for model hubs: those of the `models` it was made of that are on a hub, and correlations by task."""
+    bases = [path for path in dict.fromkeys(models) if _is_hub_id(path)]
     results = [
         EvalResult(
             task_type="semantic-similarity",
@@ -114,8 +119,8 @@ def metadata(config: Config, recipe: Recipe, name: str, scores: Mapping[str, flo
     return ModelCardData(
         base_model=bases or None,
         base_model_relation="finetune" if len(bases) > 1 else None,  # a hub would take several for a merge
-        license=config.export.license,
-        language=config.export.language or None,
+        license=export.license,
+        language=export.language or None,
         library_name="sentence-transformers",
         pipeline_tag="sentence-similarity",
         tags=["sentence-transformers", "sentence-similarity", "feature-extraction", "raysed"],

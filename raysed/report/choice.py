@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from raysed.config import ExportConfig
 from raysed.errors import UserError
-from raysed.plan.artefacts import ScoredModel
+from raysed.plan.results import EvaluatedModel
 from raysed.recipe import BASE, TEACHERS, parse_recipe
 from raysed.report.scores import ScoreTable
 from raysed.score.intervals import NO_DIFFERENCE, Difference
@@ -24,7 +24,7 @@ class Choice:
     the scores of the original encoder, unless it is the model itself, and of TF-IDF.
     """
 
-    model: ScoredModel
+    model: EvaluatedModel
     reason: str
     scored_on: str = ""
     has_dev: bool = False
@@ -71,12 +71,12 @@ class Choice:
 
 def choose(
     scores: ScoreTable,
-    models: Sequence[ScoredModel],
+    models: Sequence[EvaluatedModel],
     recipes: Sequence[str],
     export: ExportConfig,
     dev: str | None,
     per_task: bool = False,
-    interval_on_dev: Callable[[ScoredModel, ScoredModel], Interval] = lambda a, b: (0.0, 0.0),
+    interval_on_dev: Callable[[EvaluatedModel, EvaluatedModel], Interval] = lambda a, b: (0.0, 0.0),
 ) -> Choice:
     """Choose the model to export: the last recipe whose model is the best candidate on the dev task, or may be.
 
@@ -121,7 +121,7 @@ def choose(
         if not requested:
             candidates = [model for model in candidates if _is_candidate(model, measured)] or [base]
 
-        def score_of(model: ScoredModel) -> float:
+        def score_of(model: EvaluatedModel) -> float:
             return measured.get((model.recipe, model.index), -math.inf)
 
         best = chosen = max(candidates, key=score_of)
@@ -150,14 +150,14 @@ def _places(recipes: Sequence[str]) -> dict[str, int]:
 
 
 def _last_of_equals(
-    best: tuple[ScoredModel, float],
-    others: Sequence[tuple[ScoredModel, float]],
+    best: tuple[EvaluatedModel, float],
+    others: Sequence[tuple[EvaluatedModel, float]],
     places: Mapping[str, int],
-    interval_on_dev: Callable[[ScoredModel, ScoredModel], Interval],
-) -> ScoredModel:
+    interval_on_dev: Callable[[EvaluatedModel, EvaluatedModel], Interval],
+) -> EvaluatedModel:
     """Return the best model of the last recipe that is not clearly worse on dev than the best model."""
 
-    def order(scored: tuple[ScoredModel, float]) -> tuple[bool, int, float]:
+    def order(scored: tuple[EvaluatedModel, float]) -> tuple[bool, int, float]:
         model, score = scored
         return model.kind == "base", places.get(model.recipe, len(places)), -score
 
@@ -177,7 +177,7 @@ def _shown(score: float | None) -> str:
     return "no score" if score is None else f"{score:.1f}"
 
 
-def _is_candidate(model: ScoredModel, on_dev: Mapping[tuple[str, int], float]) -> bool:
+def _is_candidate(model: EvaluatedModel, on_dev: Mapping[tuple[str, int], float]) -> bool:
     """Return whether a model needed no training or beats the original encoder under the same calibration."""
     same = "-".join([BASE, *parse_recipe(model.recipe).calibration])
     original = max((score for (recipe, _), score in on_dev.items() if recipe == same), default=-200.0)

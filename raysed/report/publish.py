@@ -1,13 +1,14 @@
 """Turn finished artefacts into the exported model, the report with its charts, and a summary on the terminal."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from raysed.config import stable_hash
-from raysed.plan.artefacts import Facts, ScoredModel
+from raysed.made import Made
 from raysed.plan.check import Job
+from raysed.plan.results import Results
 from raysed.report.card import write_card
 from raysed.report.document import Document
 from raysed.report.findings import findings
@@ -27,13 +28,17 @@ _PARITY, _CALIBRATED_PARITY = 1e-4, 1e-3
 
 
 def publish(
-    job: Job, storage: Storage, models: Sequence[ScoredModel], facts: Facts, write_line: Callable[[str], None]
+    job: Job, storage: Storage, results: Results, ensure: Callable[[Made], None], write_line: Callable[[str], None]
 ) -> None:
-    """Score all models, export one unless refused, write the report and summarise it."""
+    """Score all models, export one unless refused, write the report and summarise it.
+
+    Args:
+        ensure: makes what is to be read if its files are gone.
+    """
     emit(stage="report")
-    count = len(models) + sum(section.data is not None for section in all_sections())
+    count = len(results.models) + sum(section.data is not None for section in all_sections())
     with steps("score and report", count + _FURTHER_STEPS) as begin:
-        run = RunResults(job, storage, models, facts, begin)
+        run = RunResults(job, storage, results, begin, ensure)
         begin("export")
         if run.choice.refusal:
             storage.remove("model")  # left by other settings or inputs

@@ -15,13 +15,15 @@ from raysed._version import __version__
 from raysed.config import Config, Layers, derive_seed
 from raysed.data.parquet import SentenceTable
 from raysed.data.tokens import with_prompts
+from raysed.made import Made
 from raysed.make.scores import load_embeddings
 from raysed.model.calibration import load_calibration
 from raysed.model.load import NativeModel
 from raysed.model.pretrained import load_start
-from raysed.model.prompts import Prompts, learner_prompts
-from raysed.plan.artefacts import SPEEDS, Facts, ScoredModel
+from raysed.model.prompts import Prompts
 from raysed.plan.check import Job
+from raysed.plan.results import EvaluatedModel, Results
+from raysed.plan.teachers import SPEEDS
 from raysed.recipe import BASE, TEACHERS, parse_recipe
 from raysed.report.choice import Choice, choose
 from raysed.report.scores import ORIGINAL, Compared, Draws, Group, Row, ScoreTable, stage_labels
@@ -56,25 +58,30 @@ class RunResults:
 
     job: Job
     storage: Storage
-    models: Sequence[ScoredModel]
-    """In reading order."""
-    facts: Facts
+    facts: Results
     begin: Callable[[str], None] = lambda step: None
     """Called with the name of each step, for progress."""
+    ensure: Callable[[Made], None] = lambda made: None
+    """Makes what is to be read if its files are gone."""
 
     @property
     def config(self) -> Config:
         return self.job.config
 
     @property
+    def models(self) -> Sequence[EvaluatedModel]:
+        """In reading order."""
+        return self.facts.models
+
+    @property
     def evaluation(self) -> Evaluation:
         return self.job.evaluation
 
-    def embeddings(self, model: ScoredModel, layers: Layers | None = None) -> Embeddings:
+    def embeddings(self, model: EvaluatedModel, layers: Layers | None = None) -> Embeddings:
         """Return a model's embeddings of the tasks' sentences, by default at the headline pooling."""
-        return load_embeddings(self.storage.fetch(model.embeddings), layers or self.config.encoder.pool_layers)
+        return load_embeddings(self.storage.fetch(model.embeddings.name), layers or self.config.encoder.pool_layers)
 
-    def models_of(self, recipe: str) -> list[ScoredModel]:
+    def models_of(self, recipe: str) -> list[EvaluatedModel]:
         """Return the models of a recipe that have not collapsed."""
         return [model for model in self.models if model.recipe == recipe and not model.left_out]
 
@@ -152,10 +159,10 @@ class RunResults:
         members = [model for model in self.models_of(recipe) if model.kind == "member"]
         if members and recipe != TEACHERS:
             return mean_embeddings([self.embeddings(member) for member in members])
-        name = self.facts.together
-        if not members or name is None or (len(members) == 1 and self.meta(name)["kept"] == 1):
+        together = self.facts.together
+        if not members or together is None or (len(members) == 1 and self.meta(together.name)["kept"] == 1):
             return None
-        return load_embeddings(self.storage.fetch(name), self.config.encoder.pool_layers)
+        return load_embeddings(self.storage.fetch(together.name), self.config.encoder.pool_layers)
 
     def _resampled(
         self, scores: ScoreTable, outcomes: Mapping[Group, Sequence[Outcomes]]
@@ -187,7 +194,7 @@ class RunResults:
         config, (scores, _, outcomes) = self.config, self._scores
         dev, per_task = config.evaluation.dev, config.flow.per_task
 
-        def interval_on_dev(a: ScoredModel, b: ScoredModel) -> tuple[float, float] | None:
+        def interval_on_dev(a: EvaluatedModel, b: EvaluatedModel) -> tuple[float, float] | None:
             models = {place: [outcomes[m.recipe, m.kind, m.index]] for place, m in enumerate((a, b))}
             draws = resample(self.evaluation, models, [dev], seed=derive_seed(config.seed, "bootstrap"))
             return interval(draws[0] - draws[1])
@@ -204,13 +211,15 @@ class RunResults:
         """The chosen model."""
         return self.load(self.choice.model)
 
-    def load(self, model: ScoredModel) -> NativeModel:
+    def load(self, model: EvaluatedModel) -> NativeModel:
         """Load a model, with its calibration at the headline pooling."""
         calibration = None
         if parse_recipe(model.recipe).calibration:
-            place = self.storage.fetch(model.embeddings) / f"layers-{self.config.encoder.pool_layers}"
+            place = self.storage.fetch(model.embeddings.name) / f"layers-{self.config.encoder.pool_layers}"
             calibration = load_calibration(place)
-        start = load_start(self.config.encoder, model.weights and self.storage.fetch(model.weights))
+        if model.weights:
+            self.ensure(model.weights)
+        start = load_start(self.config.encoder, model.weights and self.storage.fetch(model.weights.name))
         for files in () if model.weights else self.job.watched["encoder"]:
             files.check()
         encoder = self.config.encoder
@@ -232,7 +241,7 @@ class RunResults:
     @cached_property
     def prompts(self) -> Prompts:
         """Prompts of the run's own models, by role."""
-        return learner_prompts(self.config.corpus, self.config.encoder)
+        return self.job.prompts
 
     @cached_property
     def speed(self) -> float:

@@ -171,10 +171,14 @@ class Storage:
             log.warning("%s has a damaged manifest entry and will be recomputed", name)
             return None
 
-    def finished(self, name: str, depends: Mapping[str, Any]) -> Entry | None:
-        """Return the entry of an intact artefact with exactly these dependencies; log why another is recomputed."""
+    def known(self, name: str, depends: Mapping[str, Any]) -> Entry | None:
+        """Return the entry of an artefact with exactly these dependencies; log why another does not count."""
         entry = self.entry(name)
-        if entry is None or not self._is_current(entry, depends):
+        return entry if entry and self._is_current(entry, depends) else None
+
+    def finished(self, name: str, depends: Mapping[str, Any]) -> Entry | None:
+        """Return what `known` does if all files are intact."""
+        if (entry := self.known(name, depends)) is None:
             return None
         paths = [] if self.is_local else [f"{entry.place}/{file}" for file in entry.files]
         return entry if self._is_complete(entry, dict(zip(paths, self.plain.sizes(paths)))) else None

@@ -21,7 +21,7 @@ from raysed.context import Context
 from raysed.data.parquet import SentenceTable, with_column
 from raysed.data.tokens import SENTENCE_SCHEMA
 from raysed.errors import RunFailed, UserError
-from raysed.graph import Task, block_name
+from raysed.made import Step, block_name
 from raysed.resources import Share
 from raysed.store.storage import Storage
 
@@ -65,7 +65,7 @@ def tables_of(sentences: list[str], is_keyed: bool = False, kept: tuple = Length
 
 def stream_of(storage: Storage, marks: Path, tables: BlockTables, **behaves: str) -> Stream:
     settings = {"marks": str(marks), **{int(first): what for first, what in behaves.items()}}
-    task = Task("rows", "rows", Lengths, {}, settings, {})
+    task = Step("rows", "rows", Lengths, {}, settings, {})
     return Stream(tables, tables.missing(storage), [(task, "the teacher a")], Lengths, Context())
 
 
@@ -185,12 +185,12 @@ def test_what_is_missing_is_found_without_the_corpus(storage, monkeypatch):
     [(100, 1, 256), (10**5, 64, 256), (10**5, 8, 2048), (10**7, 64, 4096)],
 )
 def test_blocks_are_small_enough_for_all_workers(storage, rows, workers, size):
-    assert block_size(storage, [Task("rows", "", Lengths, {}, {}, {})], rows, workers) == size
+    assert block_size(storage, [Step("rows", "", Lengths, {}, {}, {})], rows, workers) == size
 
 
 def test_blocks_that_exist_decide_the_size_for_those_that_follow(storage):
-    task = Task("rows", "", Lengths, tables_of(TEXT).depends["rows"], {}, {})
+    task = Step("rows", "", Lengths, tables_of(TEXT).depends["rows"], {}, {})
     BlockSink(tables_of(TEXT), storage, queue.SimpleQueue()).write([block([0, 1, 2])], None)
-    assert block_size(storage, [Task("other", "", Lengths, {}, {}, {}), task], 10**5, 64) == SIZE
-    outdated = Task("rows", "", Lengths, {"make": "changed"}, {}, {})
+    assert block_size(storage, [Step("other", "", Lengths, {}, {}, {}), task], 10**5, 64) == SIZE
+    outdated = Step("rows", "", Lengths, {"make": "changed"}, {}, {})
     assert block_size(storage, [outdated], 10**5, 64) == 256

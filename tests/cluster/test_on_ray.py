@@ -15,7 +15,7 @@ from raysed.cluster.on_ray import RayBackend
 from raysed.config import ResourcesConfig
 from raysed.context import Context
 from raysed.errors import UserError
-from raysed.graph import Task
+from raysed.made import Step
 from raysed.resources import Cluster, Share
 from raysed.store.storage import Storage
 
@@ -38,7 +38,7 @@ def fit(out, inputs, settings, context) -> dict:
 
 
 def job(name: str, table: np.ndarray, behaves: str = "") -> ShortJob:
-    return ShortJob("fit flows", [Task(name, name, fit, {"name": name}, {"behaves": behaves}, {"table": table})])
+    return ShortJob("fit flows", [Step(name, name, fit, {"name": name}, {"behaves": behaves}, {"table": table})])
 
 
 def test_short_makers_are_tasks_where_there_are_several_machines(backend, monkeypatch):

@@ -9,7 +9,7 @@ from typing import Any
 
 from raysed.cluster.jobs import TrainingJob
 from raysed.errors import UserError
-from raysed.graph import Task
+from raysed.made import Step
 from raysed.make.models import Trainer
 from raysed.train.selection import TrainingResult
 
@@ -27,8 +27,8 @@ class Scored(Trainer):
 
     def run(self) -> TrainingResult:
         """Makes updates from the newest checkpoint on; notes each start."""
-        task, behaves = self.context.task, self.settings["behaves"]
-        marks = Path(self.settings["marks"], task.name.replace("/", "-"))
+        step, behaves = self.context.step, self.settings["behaves"]
+        marks = Path(self.settings["marks"], step.name.replace("/", "-"))
         with marks.open("a") as file:
             file.write(f"{self.settings['steps']} ")
         if behaves == "wrong":
@@ -47,7 +47,7 @@ class Scored(Trainer):
 
     def write(self, out: Path, result: TrainingResult) -> dict[str, Any]:
         """Writes a file, the history and facts."""
-        (out / "model").write_text(self.context.task.name)
+        (out / "model").write_text(self.context.step.name)
         (out / "history.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in result.history))
         return {"dev": result.score, "sentences": result.steps}
 
@@ -66,8 +66,8 @@ def job(
     """Returns one training; it notes its starts below `marks`."""
     name = f"{node}/{'' if bound is None else f'{bound:g}/'}{seed:02d}"
     settings = {"steps": updates, "score": score, "behaves": behaves, "marks": str(marks)}
-    task = Task(name, name, Scored, {"name": name}, settings, {"options": SimpleNamespace(max_retries=1)})
-    return TrainingJob(task, worker, {"node": node, "lower_bound": bound, "seed": seed}, updates, **about)
+    step = Step(name, name, Scored, {"name": name}, settings, {"options": SimpleNamespace(max_retries=1)})
+    return TrainingJob(step, worker, {"node": node, "lower_bound": bound, "seed": seed}, updates, **about)
 
 
 def starts(marks: Path) -> dict[str, list[int]]:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from raysed.data import parquet
 from raysed.data.parquet import ROWS_PER_GROUP, BlockFiles, SentenceTable
 from raysed.data.targets import TARGET_FILE, TargetBatches, with_column
-from raysed.graph import BLOCK_FILE, Ref, block_name, resolve_input
+from raysed.made import BLOCK_FILE, Made, block_name, resolve_input
 from raysed.store import cache, files
 from raysed.store.storage import Storage
 
@@ -105,7 +105,7 @@ def test_a_learner_keeps_the_blocks_of_at_most_two_windows_on_a_full_disk(remote
         block = table(10).set_column(0, "id", pa.array(range(10 * number, 10 * number + 10)))
         remote.commit(block_name("targets", number), partial(write_block, block), {})
     remote.commit("targets", lambda path: (path / "mean").touch(), {}, {"blocks": 40, "size": 10, "rows": 400})
-    batches, kept = TargetBatches(resolve_input(Ref("targets"), remote), 8, seed=3, window=2), []
+    batches, kept = TargetBatches(resolve_input(Made("targets"), remote), 8, seed=3, window=2), []
     batches.reads_ahead = reads_ahead
     for step in range(2 * batches.per_epoch):
         assert len(batches(step).ids) == 8

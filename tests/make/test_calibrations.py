@@ -13,7 +13,7 @@ from raysed.data.graded import StsTask
 from raysed.data.pairs import PairRows, write_pairs
 from raysed.data.tokens import Tokenizer, TokenTable, tokenize
 from raysed.errors import UserError
-from raysed.graph import Ref, Task
+from raysed.made import Made, Step
 from raysed.make import scores
 from raysed.make.inputs import Sentences
 from raysed.make.scores import draw, load_embeddings
@@ -53,7 +53,7 @@ def calibrate(tmp_path, evaluation, stages, x=None, flow=None, natsv_k=10, seed=
     own = Evaluation([evaluation.tasks["dev/a"]])
     rows = np.array([evaluation.sentences.index(sentence) for sentence in own.sentences])
     given = {
-        "embeddings": Ref("base/embeddings/00"),
+        "embeddings": Made("base/embeddings/00"),
         "sentences": Sentences(evaluation, None),
         "dev": DevTask(own, None, rows, 2),
         "encoder": EncoderConfig(),
@@ -70,7 +70,7 @@ def calibrate(tmp_path, evaluation, stages, x=None, flow=None, natsv_k=10, seed=
         "layers": list(x),
         "main": 0,
     }
-    Task(name, "", scores.calibration, {"x": 1}, settings, given).run(storage, Context())
+    Step(name, "", scores.calibration, {"x": 1}, settings, given).run(storage, Context())
     return storage, x
 
 
@@ -221,7 +221,7 @@ class TestDropout:
         storage = Storage(str(tmp_path), "run")
         storage.commit("pairs/nli", lambda path: write_pairs(pairs, Tokenizer(tokenizer, 75), path), {})
         (x_UD,) = encode(model, tokens, (2,))
-        given = {"sentences": Sentences(evaluation, tokens), "text": Ref("pairs/nli")}
+        given = {"sentences": Sentences(evaluation, tokens), "text": Made("pairs/nli")}
         flow = {"dropout": True, "batch_size": 2, **flow}
         calibrate(tmp_path, evaluation, ["flow"], {2: x_UD}, flow, seed=seed, name=name, **given)
         return x_UD[evaluation.pair_rows().reshape(-1)]

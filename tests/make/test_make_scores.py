@@ -6,7 +6,7 @@ import pytest
 from raysed.config import EncoderConfig, TeacherConfig
 from raysed.context import Context
 from raysed.data.tokens import tokenize
-from raysed.graph import Ref, Task
+from raysed.made import Made, Step
 from raysed.make.inputs import Sentences
 from raysed.make.scores import embeddings, teacher_embeddings
 from raysed.model.pretrained import load_encoder, save_encoder
@@ -25,9 +25,9 @@ def run(tiny_encoder_dir, tmp_path, tiny_tokenizer, make_sentences):
     return encoder, Storage(str(tmp_path), "run"), Sentences(evaluation, tokenize(tiny_tokenizer, texts, 20))
 
 
-def embed(name: str, model: Ref | None, encoder: EncoderConfig, sentences: Sentences) -> Task:
+def embed(name: str, model: Made | None, encoder: EncoderConfig, sentences: Sentences) -> Step:
     inputs = {"model": model, "encoder": encoder, "sentences": sentences}
-    return Task(name, "", embeddings, {"of": name}, {"layers": [1]}, inputs)
+    return Step(name, "", embeddings, {"of": name}, {"layers": [1]}, inputs)
 
 
 def test_this_process_holds_one_member_at_a_time(run, request):
@@ -38,7 +38,7 @@ def test_this_process_holds_one_member_at_a_time(run, request):
         storage.commit(name, lambda path: save_encoder(*load_encoder(encoder), path), {})
     most_alive = request.getfixturevalue("most_alive")  # from here on
     for name in names:
-        embed(name.replace("members", "embeddings"), Ref(name), encoder, sentences).run(storage, Context())
+        embed(name.replace("members", "embeddings"), Made(name), encoder, sentences).run(storage, Context())
     assert most_alive() == 1
     assert all(np.load(storage.fetch(f"ct/embeddings/0{i}") / "layers-1.npy").shape == (30, 16) for i in range(4))
 
@@ -48,7 +48,7 @@ def test_this_process_holds_one_teacher_at_a_time(run, tiny_encoder_dir, most_al
     for length in (8, 12, 16):
         teacher = load_teacher(TeacherConfig(path=str(tiny_encoder_dir), max_length=length))
         inputs, name = {"teacher": teacher, "sentences": sentences}, f"teachers/embeddings/{length}"
-        entry = Task(name, "", teacher_embeddings, {"of": length}, {"layers": 1}, inputs).run(storage, Context())
+        entry = Step(name, "", teacher_embeddings, {"of": length}, {"layers": 1}, inputs).run(storage, Context())
         assert entry.meta["width"] == 16
         teacher.unload()
         del teacher, inputs
@@ -63,7 +63,7 @@ def test_texts_have_the_prompts_of_their_roles(run, tiny_encoder_dir):
     embed("base/embeddings/00", None, encoder, sentences).run(storage, Context())
     of_teacher = TeacherConfig(path=str(tiny_encoder_dir), max_length=20, query_prompt="we ", prompt="is ")
     inputs = {"teacher": load_teacher(of_teacher), "sentences": sentences}
-    Task("teachers/embeddings/00", "", teacher_embeddings, {}, {"layers": 1}, inputs).run(storage, Context())
+    Step("teachers/embeddings/00", "", teacher_embeddings, {}, {"layers": 1}, inputs).run(storage, Context())
     plain = load_teacher(TeacherConfig(path=str(tiny_encoder_dir), max_length=20))
     for name, texts in (
         ("base/embeddings/00", ["the big a cat", "on a cat", "on a dog"]),

@@ -1,5 +1,7 @@
 """The streamed mean of teachers against the plain one."""
 
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +13,26 @@ from transformers import AutoModel, BertConfig, BertModel
 
 import raysed.make.targets
 from raysed.cluster.blocks import BlockTables, Stream, chain_of, make_blocks_here
-from raysed.config import EncoderConfig
+from raysed.config import CombinationConfig, EncoderConfig
 from raysed.context import Context, ignore
-from raysed.data.parquet import ROWS_PER_GROUP, BlockFiles, SentenceTable, matrix
+from raysed.data.parquet import ROWS_PER_GROUP, BlockFiles, SentenceTable, matrix, with_column
 from raysed.data.targets import MEAN, TARGET_FILE
 from raysed.data.tokens import SENTENCE_SCHEMA, TokenTable
 from raysed.errors import UserError
-from raysed.graph import BlocksRef, Ref, Task, resolve_input
-from raysed.make.targets import MeanBlocks, MeanOfMembers, mean_targets, teacher_sum, verify_targets
+from raysed.made import BlockShape, Made, Step, resolve_input
+from raysed.make.targets import (
+    CombinedBlocks,
+    MeanBlocks,
+    MeanOfMembers,
+    combination,
+    mean_targets,
+    teacher_products,
+    teacher_sum,
+    verify_targets,
+)
+from raysed.model.head import START
 from raysed.store.storage import Storage
+from raysed.train.stages.sed import SedConfig
 
 VOCABULARY, WIDTH = 50, 16
 CONFIG = BertConfig(
@@ -67,28 +80,28 @@ def plain_mean(storage: Storage, names: list[str]) -> np.ndarray:
     return torch.stack(rows).numpy()
 
 
-def mean(storage: Storage, name: str, teachers: list[str], precision: str = "fp32") -> Task:
-    inputs = {"corpus": Ref("corpus"), "teachers": [Ref(teacher) for teacher in teachers], "encoder": EncoderConfig()}
+def mean(storage: Storage, name: str, teachers: list[str], precision: str = "fp32") -> Step:
+    inputs = {"corpus": Made("corpus"), "teachers": [Made(teacher) for teacher in teachers], "encoder": EncoderConfig()}
     settings = {"precision": "fp32", "target_precision": precision}
-    return Task(name, name, mean_targets, {"teachers": teachers}, settings, inputs)
+    return Step(name, name, mean_targets, {"teachers": teachers}, settings, inputs)
 
 
 SIZE = 256
 
 
-def average(storage: Storage, tasks: list[Task]) -> None:
+def average(storage: Storage, tasks: list[Step]) -> None:
     """Makes target tables in this process."""
     rows, depends = len(SentenceTable(storage.fetch("corpus"))), {task.name: task.depends for task in tasks}
     tables = BlockTables("average", "corpus", depends, MeanBlocks.columns, MeanBlocks.kept, rows, SIZE)
     chain = chain_of(tasks, "average", 1)
     make_blocks_here(Stream(tables, tables.missing(storage), chain, MeanBlocks, Context()), storage, ignore)
     for task in tasks:
-        inputs = {**task.inputs, "blocks": BlocksRef(task.name, tables.count, SIZE, rows)}
-        Task(task.name, "", mean_targets, task.depends, task.settings, inputs).run(storage, Context())
+        inputs = {**task.inputs, "blocks": BlockShape(task.name, tables.count, SIZE, rows)}
+        Step(task.name, "", mean_targets, task.depends, task.settings, inputs).run(storage, Context())
 
 
 def blocks_of(storage: Storage, name: str) -> BlockFiles:
-    return resolve_input(Ref(name), storage)
+    return resolve_input(Made(name), storage)
 
 
 @pytest.mark.parametrize(("precision", "kind", "most"), [("fp32", pa.float32(), 1e-6), ("fp16", pa.float16(), 1e-3)])
@@ -161,9 +174,9 @@ def test_a_table_that_lacks_rows_is_refused(tmp_path):
     storage, names = run_with(tmp_path, teachers=1, sentences=60)
     meta = {"rows": 40, "size": SIZE, "sum": [0.0] * WIDTH}
     storage.commit("t/000000", lambda path: (path / "block.parquet").touch(), {}, meta)
-    inputs = {**mean(storage, "t", names).inputs, "blocks": BlocksRef("t", 1, SIZE, 60)}
+    inputs = {**mean(storage, "t", names).inputs, "blocks": BlockShape("t", 1, SIZE, 60)}
     with pytest.raises(RuntimeError, match="60 sentences were embedded, but the blocks have 40"):
-        Task("t", "", mean_targets, {}, {"precision": "fp32"}, inputs).run(storage, Context())
+        Step("t", "", mean_targets, {}, {"precision": "fp32"}, inputs).run(storage, Context())
 
 
 def test_a_mean_that_is_not_finite_names_its_sentence_and_is_not_published(tmp_path):
@@ -203,3 +216,54 @@ def test_a_target_of_another_sentence_is_found(tmp_path, request):
     write(np.roll(right, 1, axis=0))
     with pytest.raises(RuntimeError, match="is not the mean of its teachers"):
         verify_targets(out, [storage.fetch(name) for name in names])
+
+
+# -- external teachers -----------------------------------------------------------------------------------------------
+
+
+def in_blocks(place: Path, x_ND: np.ndarray, size: int) -> BlockFiles:
+    """Vectors as a teacher's blocks."""
+    paths = []
+    for start in range(0, len(x_ND), size):
+        paths.append(place / f"{size}-{x_ND.shape[1]}-{start}.parquet")
+        rows = pa.table({"id": np.arange(start, min(start + size, len(x_ND)))})
+        pq.write_table(with_column(rows, "target", x_ND[start : start + size]), paths[-1])
+    return BlockFiles(place, [partial(nullcontext, path) for path in paths], lambda: [], size, len(x_ND))
+
+
+@pytest.mark.parametrize("head", [None, "keep"])
+def test_targets_of_teachers_do_not_depend_on_the_size_of_blocks_and_are_the_plain_map(tmp_path, head):
+    """Bit for bit, over more than one group of rows; products are summed in parts."""
+    rows = ROWS_PER_GROUP + 700
+    storage = Storage(str(tmp_path / "runs"), "run")
+    save_corpus(storage, rows)
+    rng, encoder, corpus = np.random.default_rng(1), EncoderConfig(), storage.fetch("corpus")
+    vectors = [rng.normal(size=(rows, width)).astype(np.float32) for width in (200, 40)]
+    about = {"combination": CombinationConfig(turn=True if head is None else None), "widths": [200, 40]}
+    about |= {"sed": SedConfig(head=head), "target_precision": "fp32"}
+    found = {}
+    for size in (256, ROWS_PER_GROUP):
+        place = tmp_path / str(size)
+        place.mkdir()
+        inputs = {f"teacher {index}": in_blocks(place, x_ND, size) for index, x_ND in enumerate(vectors)}
+        parts = [place / "first", place / "second"]
+        for part, (start, stop) in zip(parts, ((0, ROWS_PER_GROUP), (ROWS_PER_GROUP, 10**9))):
+            part.mkdir()
+            teacher_products(part, inputs, {**about, "start": start, "stop": stop}, Context())
+        inputs |= {"products": [] if head else parts, "corpus": corpus, "encoder": encoder, "start": None}
+        meta = combination(place, inputs, about, Context())
+        blocks = CombinedBlocks({**inputs, "combination": place}, about, Context())
+        tables = [blocks(sentences(storage).slice(start, size)) for start in range(0, rows, size)]
+        found[size] = np.concatenate([matrix(table["target"]) for table in tables])
+    assert np.array_equal(found[256], found[ROWS_PER_GROUP])
+    assert (place / START).exists() == bool(head) and meta["teachers"] == 2
+
+    unit = [x_ND / np.linalg.norm(x_ND, axis=1, keepdims=True) for x_ND in vectors]
+    plain = np.concatenate(unit, axis=1) / np.sqrt(2)
+    if head:
+        np.testing.assert_allclose(found[256], plain, atol=1e-6)
+        return
+    _, _, directions = np.linalg.svd(plain.astype(np.float64), full_matrices=False)
+    projected = plain @ directions[: meta["width"]].T  # the best of this width, up to a turn
+    assert meta["width"] == 192 < 240
+    np.testing.assert_allclose(found[256][:300] @ found[256][:300].T, projected[:300] @ projected[:300].T, atol=1e-4)

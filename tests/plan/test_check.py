@@ -12,11 +12,9 @@ import transformers
 from safetensors.numpy import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from started_jobs import described, run_here
 
-from raysed.cluster.execute import ExecutionOptions, Executor
-from raysed.cluster.local import LocalBackend
 from raysed.config import dump_config, load_config, make_config, with_absolute_paths
-from raysed.context import ignore
 from raysed.data.tokens import pack, tokenize
 from raysed.errors import UserError
 from raysed.model.encoding import encode
@@ -24,7 +22,6 @@ from raysed.model.pretrained import load_checkpoint, load_encoder, write_checkpo
 from raysed.model.shape import shape_of
 from raysed.model.teacher import default_learner
 from raysed.plan.check import check
-from raysed.plan.graph import Plan
 from raysed.store.files import Watched
 from raysed.store.hub import model_identity
 from raysed.store.storage import Storage
@@ -167,7 +164,7 @@ READ_LATER = [
     ),
     ("encoder/model.safetensors", "base/embeddings/00", "", {"recipes": ["base"]}),
     ("encoder/vocab.txt", "pairs/nli", "", {"recipes": ["nli"], "nli": {"train": "nli.tsv"}}),
-    ("encoder/model.safetensors", "ct/ensemble", "base/embeddings/00", {"recipes": ["ct"]}),
+    ("encoder/model.safetensors", "ct/members/00", "base/embeddings/00", {"recipes": ["ct"]}),
     ("encoder/model.safetensors", "teachers-sed/learners/00", "teachers-sed/targets", DISTILLED),
     ("teacher/model.safetensors", "teachers/embeddings/00", "", DISTILLED),
     ("teacher/2_Dense/pytorch_model.bin", "teachers-sed/targets", "teachers/embeddings/00", DISTILLED),
@@ -178,7 +175,7 @@ READ_LATER = [
 
 @pytest.fixture
 def begun(inputs):
-    """Begins a run without Ray; returns a function that makes all up to an artefact, and the storage."""
+    """Begins a run without Ray; returns a function that makes something with all that it needs, and the storage."""
     sentences = [f"The {colour} {animal} sat." for colour in ("red", "big", "old") for animal in ("cat", "dog", "bird")]
     for name in ("corpus.txt", "other.txt", "queries.txt", "texts/old.txt"):
         (inputs / name).parent.mkdir(exist_ok=True)
@@ -192,19 +189,10 @@ def begun(inputs):
 
     def begin(**settings):
         few = {"ct": {"steps": 2}, "members": {"count": 1, "precision": "fp32"}, "sed": {"batch_size": 4, "epochs": 1}}
-        plan = Plan(check(config(**{**few, "resources": {"engine": "local"}, **settings})))
-        storage, options = Storage(str(inputs / "runs"), "run"), ExecutionOptions(plan.config.resources, "local")
-        backend = LocalBackend(storage, options.resources, ignore)
-        executor = Executor(plan.graph, storage, options, backend, ignore)
-
-        def make_up_to(last: str) -> None:
-            for batch in plan.graph.batches():
-                if last:
-                    executor.make(batch)
-                if any(artefact.name == last for artefact in batch):
-                    return
-
-        return make_up_to, storage
+        given = config(**{**few, "resources": {"engine": "local"}, **settings})
+        found, storage = described(given), Storage(str(inputs / "runs"), "run")
+        run = run_here(check(given), storage)
+        return (lambda name: run.ensure(found.get(name))), storage
 
     return begin
 
@@ -222,32 +210,32 @@ def changed_on_disk(path: Path) -> None:
 @pytest.mark.parametrize(("file", "artefact", "before", "settings"), READ_LATER)
 def test_what_was_read_is_what_was_looked_at(inputs, begun, file, artefact, before, settings):
     """A file that changes while a run is at work ends it before anything made of it counts."""
-    make_up_to, storage = begun(**settings)
-    make_up_to(before)
+    make, storage = begun(**settings)
+    make(before)
     known = storage.names()
     changed_on_disk(inputs / file)
     with pytest.raises(
         UserError, match=rf"{file.split('/')[0]}\S* changed while the run was using it; start the run ag"
     ):
-        make_up_to(artefact)
+        make(artefact)
     made = set(storage.names()) - set(known)
     assert artefact not in made and not any(name.startswith(("ct/m", "teachers/rows")) for name in made)
 
 
 @pytest.mark.parametrize(("file", "artefact", "before", "settings"), [READ_LATER[row] for row in (0, 5, 9, 11)])
 def test_a_copy_in_the_place_of_a_file_is_the_same(inputs, begun, file, artefact, before, settings):
-    make_up_to, storage = begun(**settings)
+    make, storage = begun(**settings)
     shutil.copy(inputs / file, inputs / "copy")
     (inputs / "copy").replace(inputs / file)
-    make_up_to(artefact)
+    make(artefact)
     assert artefact in storage.names()
 
 
 def test_what_was_read_at_first_is_what_is_made_of_it(inputs, begun):
     """Pairs stay in memory."""
-    make_up_to, storage = begun(recipes=["nli"], nli={"train": "nli.tsv"})
+    make, storage = begun(recipes=["nli"], nli={"train": "nli.tsv"})
     changed_on_disk(inputs / "nli.tsv")
-    make_up_to("pairs/nli")
+    make("pairs/nli")
     (found,) = storage.fetch("pairs/nli").glob("*.parquet")
     assert "swam" not in str(pq.read_table(found, columns=["sentence1", "sentence2"]).to_pydict())
 

@@ -1,12 +1,15 @@
-"""The graph of a configuration: what each block of settings makes again, and what choices depend on."""
+"""What a configuration makes: what each block of settings makes again, and what choices depend on."""
+
+from collections import Counter
 
 import pytest
+from started_jobs import described
 
 from raysed.config import make_config
-from raysed.graph import LISTS, Candidates, GangTraining, InDriver, Short, State, Training
+from raysed.pipeline import ensemble_then_distill
 from raysed.plan.check import check
-from raysed.plan.graph import Plan
-from raysed.store.storage import Entry, Storage
+from raysed.plan.size import rehearsed
+from raysed.store.storage import Entry
 
 RECIPES = ["ct-sed-flow", "nli-ct", "sts-sed", "mlm", "contrastive", "base-sn", "teachers-sed"]
 
@@ -34,41 +37,15 @@ def settings(tiny_encoder_dir, tmp_path_factory):
     }
 
 
-@pytest.fixture
-def changed_by(tmp_path):
-    """The names of the artefacts whose fingerprints differ, as if each had been made and the first bound had won."""
-
-    def fingerprints(settings: dict, run: str) -> dict[str, str | None]:
-        storage, graph = Storage(str(tmp_path), run), Plan(check(make_config(settings))).graph
-        state = State(graph, storage)
-        for name, artefact in graph.artefacts.items():
-            if artefact.is_outcome:
-                (tried,) = [value for value in artefact.inputs.values() if isinstance(value, Candidates)]
-                listed = [(member.name, state.fingerprint(member)) for member in tried.artefacts]
-                lists = {"all": listed, "healthy": listed, "sound": listed, "probed": listed}
-                storage.commit(name, lambda out: None, state.task(name).depends, {LISTS: lists})
-        return {name: state.task(name).fingerprint for name in graph.artefacts}
-
-    def changed(settings: dict, changes: dict) -> set[str]:
-        before, after = fingerprints(settings, "before"), fingerprints(merged(settings, changes), "after")
-        assert before.keys() == after.keys()
-        return {name for name in before if before[name] != after[name]}
-
-    return changed
+def changed_by(settings: dict, changes: dict) -> set[str]:
+    """The names of what has another fingerprint, if no training fails and the first bound wins."""
+    before, after = (described(make_config(given)) for given in (settings, merged(settings, changes)))
+    assert before.keys() == after.keys()
+    return {name for name in before if before[name].fingerprint != after[name].fingerprint}
 
 
 def merged(settings: dict, changes: dict) -> dict:
     return {**settings, **{k: {**settings.get(k, {}), **v} if isinstance(v, dict) else v for k, v in changes.items()}}
-
-
-def test_what_needs_another_artefact_of_its_batch_is_made_after_it(settings):
-    """By the same worker, or in the driver; others of a batch are made at the same time, on machines of a cluster."""
-    for batch in Plan(check(make_config(settings))).graph.batches():
-        for artefact in batch:
-            for source in set(batch) & set(artefact.sources()):
-                group = getattr(artefact.execution, "group", "")
-                is_after = isinstance(artefact.execution, Short) and group == source.execution.group != ""
-                assert is_after or isinstance(artefact.execution, InDriver), (artefact, source)
 
 
 LEARNERS, GRID = {"ct-sed", "sts-sed", "teachers-sed", "ct-sed-flow"}, {"sts", "sts-sed"}
@@ -102,13 +79,12 @@ MEMBERS = {"ct", "nli", "nli-ct", "mlm", "contrastive", "sts"}
         ),
     ],
 )
-def test_a_changed_block_remakes_the_recipes_that_use_it(settings, changed_by, changes, roots):
+def test_a_changed_block_remakes_the_recipes_that_use_it(settings, changes, roots):
     changed = changed_by(settings, changes)
-    outcomes = {name for name in changed if name.endswith(("/ensemble", "/choice"))}
-    assert {name.split("/")[0] for name in changed - outcomes} == roots
+    assert {name.split("/")[0] for name in changed} == roots
 
 
-def test_embeddings_are_made_again_for_other_tasks_and_for_another_order(settings, changed_by):
+def test_embeddings_are_made_again_for_other_tasks_and_for_another_order(settings):
     """Their rows follow the sentences of all tasks, in order; a mean of members is one of them."""
     tasks = settings["evaluation"]["tasks"]
     for other in (dict(reversed(tasks.items())), {**tasks, "third": "bundled:generated-dev"}):
@@ -131,27 +107,24 @@ CHOOSING = [
 
 @pytest.mark.parametrize("of_task", [False, True])
 @pytest.mark.parametrize(("chooses", "chosen"), CHOOSING, ids=["members", "learners"])
-def test_choices_depend_on_how_the_dev_task_is_put_together(settings, changed_by, chooses, chosen, of_task):
+def test_choices_depend_on_how_the_dev_task_is_put_together(settings, chooses, chosen, of_task):
     """Another aggregation, of the evaluation or of the task alone, makes again what was chosen by it, and only that."""
     settings = merged(settings, {**chooses, "recipes": [*RECIPES, "base-natsv"]})
     tasks = settings["evaluation"]["tasks"]
     weighted = {"tasks": {**tasks, "mine": {"source": tasks["mine"], "aggregation": "wmean"}}}
     changed = changed_by(settings, {"evaluation": weighted if of_task else {"aggregation": "all"}})
-    assert changed >= {*chosen, "sts/grid/0.5/00", "sts/grid/choice", "sts-sed/learners/00"}
+    assert changed >= {*chosen, "sts/grid/0.5/00", "sts-sed/learners/00"}
     others = {"mlm/members/00", *(CHOOSING[0][1] - chosen)}
     assert changed & others == set()
 
 
 def test_members_of_a_depth_and_all_learners_train_at_the_same_time(settings):
-    sed = {"sed": {"learners": 2}}
-    batches = Plan(check(make_config(merged(settings, sed)))).graph.batches()
-    members, learners = (
-        [len(batch) for batch in batches if isinstance(batch[0].execution, kind)] for kind in (Training, GangTraining)
-    )
-    assert members == [10, 2] and learners == [6]
+    job = check(make_config(merged(settings, {"sed": {"learners": 2}})))
+    stages = Counter((made.stage, made.how.is_gang) for made in rehearsed(ensemble_then_distill, job))
+    assert list(stages.values()) == [10, 2, 6] and [is_gang for _, is_gang in stages] == [False, False, True]
 
 
-def test_what_follows_from_queries_depends_on_their_words(tiny_encoder_dir, changed_by, tmp_path):
+def test_what_follows_from_queries_depends_on_their_words(tiny_encoder_dir, tmp_path):
     """Otherwise targets would be those of other text than a learner reads."""
 
     def asking(query: str) -> dict:
@@ -171,7 +144,7 @@ def corpus_entry(**counts) -> Entry:
 
 
 def test_lines_that_are_skipped_for_their_length_are_said(settings, caplog):
-    list(Plan(check(make_config(settings))).table["corpus"].lines(corpus_entry(too_long=3)))
+    list(described(make_config(settings))["corpus"].lines(corpus_entry(too_long=3)))
     assert "3 lines of the corpus have more than 2,000 characters and are skipped; set corpus.passage" in caplog.text
 
 
@@ -187,6 +160,6 @@ def test_lines_that_are_skipped_for_their_length_are_said(settings, caplog):
 )
 def test_a_loss_that_learns_the_length_of_unit_vectors_is_said(settings, changes, is_said, caplog):
     config = make_config({**settings, "recipes": ["ct", "teachers-sed"], **changes})
-    list(Plan(check(config)).table["corpus"].lines(corpus_entry()))
+    list(described(config)["corpus"].lines(corpus_entry()))
     assert [record.levelname for record in caplog.records] == ["WARNING"] * is_said
     assert ("sed.loss: unit_mse" in caplog.text) is is_said

@@ -1,6 +1,9 @@
 """What a run needs: every count of the plan against what is really trained, kept and written."""
 
 import re
+from collections import defaultdict
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,14 +13,18 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModel, BertConfig, BertModel
 
 from raysed.config import Config, find_config, load_config, make_config
+from raysed.data.pairs import PairRows
 from raysed.data.tokens import TokenTable, pack
 from raysed.model.encoder import Encoder
 from raysed.model.pretrained import load_encoder
 from raysed.model.shape import Shape, shape_of, shape_of_model
-from raysed.plan.size import largest_need, plan_run, show_plan
+from raysed.pipeline import ensemble_then_distill, plan_text
+from raysed.plan.check import Job
+from raysed.plan.size import largest_need, need_of, plan_run, rehearsed
 from raysed.recipe import parse_recipes
 from raysed.registry import stages
 from raysed.resources import Cluster, Need
+from raysed.score.tasks import Evaluation
 from raysed.train.memory import checkpoint_bytes, saved_per_token, training_need
 
 BASE = shape_of_model(BertConfig())
@@ -98,10 +105,12 @@ def test_an_update_keeps_what_the_plan_says(width, inner, layers, bf16):
 
 def test_a_member_of_bert_large_under_ct_needs_what_it_takes():
     """Two copies with gradients and two moments each, in fp32: 16 bytes for every parameter of both."""
-    need = largest_need(["nli", "nli-ct", "sts"], Config(), LARGE, gpu=True)
+    memories = {name: partial(need_of, name, Config(), LARGE) for name in ("nli", "ct", "sts")}
+    models = [SimpleNamespace(how=SimpleNamespace(node=name, memory=memory)) for name, memory in memories.items()]
+    need = largest_need(models, gpu=True, kind="")
     assert 2 * 16 * LARGE.parameters < need.least <= need.device < 20 * GB
     assert need.what == "a member of ct" and need.host > 2 * 12 * LARGE.parameters
-    assert largest_need([], Config(), BASE, gpu=True) == Need()
+    assert largest_need([], gpu=True, kind="") == Need()
 
 
 def test_a_gpu_also_holds_recorded_updates(monkeypatch):
@@ -109,7 +118,7 @@ def test_a_gpu_also_holds_recorded_updates(monkeypatch):
 
     def need(stage: str, records: bool = True, **settings) -> Need:
         config = make_config({"members": {"recorded": records}, "sed": {"recorded": records, **settings}})
-        return largest_need([stage], config, BASE, gpu=True)
+        return need_of(stage, config, BASE, gpu=True)
 
     launched, recorded = need("contrastive", False), need("contrastive")
     options = stages()["contrastive"], Config().contrastive, BASE, 0
@@ -130,7 +139,7 @@ def test_a_gpu_without_bf16_is_planned_in_fp32(kind, precision):
     auto, bf16, fp32 = (Config(members={"precision": p}, sed={"precision": p}) for p in ("auto", "bf16", "fp32"))
     same, other = (bf16, fp32) if precision == "bf16" else (fp32, bf16)
     for stage in ("nli", "sed"):
-        needs = [largest_need([stage], config, LARGE, gpu=True, kind=kind) for config in (auto, same, other)]
+        needs = [need_of(stage, config, LARGE, gpu=True, kind=kind) for config in (auto, same, other)]
         assert needs[0] == needs[1] != needs[2]
 
 
@@ -166,11 +175,16 @@ def test_the_checkpoint_of_ct_holds_both_copies():
 # -- plans -----------------------------------------------------------------------------------------------------------
 
 
-def planned(nodes: int, gpus: int, gigabytes: float, settings=None, recipes=("ct-sed",), rows=None, **more):
+def planned(nodes: int, gpus: int, gigabytes: float, settings=None, recipes=("ct-sed",), rows=None, widths=()):
     """On nodes with so many GPUs of that memory, and 8 CPUs and 32 GB beside each."""
     cluster = Cluster(((8.0 * gpus, float(gpus)),) * nodes, node_bytes=32 * GB * gpus, gpu_bytes=gigabytes * GB)
     config = make_config({"recipes": list(recipes), **(settings or {})})
-    return plan_run(config, parse_recipes(list(recipes)), LARGE, rows or {"corpus": 100_000}, cluster, **more)
+    inputs = dict.fromkeys(("encoder", "corpus", "tasks", "sts"), "")
+    pairs = {"sts": PairRows(["a"], ["b"])} if "sts" in recipes else {}
+    about = {"pairs": pairs, "widths": widths, "watched": defaultdict(list)}
+    job = Job(config, parse_recipes(list(recipes)), Evaluation.load(config.evaluation), inputs, **about)
+    vars(job)["shape"] = LARGE
+    return plan_run(job, rehearsed(ensemble_then_distill, job), rows or {"corpus": 100_000}, cluster)
 
 
 def test_ten_members_of_bert_large_on_gpus_of_24_gb():
@@ -203,7 +217,7 @@ def test_queries_are_counted_with_the_corpus(tmp_path):
     given = [f"corpus.source={tmp_path}/tickets.txt", f"corpus.queries={tmp_path}/queries.txt"]
     given += ["sed.epochs=3", "sed.batch_size=10", "sed.checkpoint=last"]
     for texts, rows in (("null", 120), (20, 60)):
-        shown = show_plan(load_config(find_config("distill"), [*given, f"sed.sentences={texts}"]), HERE)
+        shown = plan_text(load_config(find_config("distill"), [*given, f"sed.sentences={texts}"]), HERE)
         (updates,) = re.findall(r"teachers-sed +\d+ learners? +([\d,]+)", shown)
         assert int(updates) == rows // 10 * 3
 
@@ -213,11 +227,11 @@ def test_the_sentences_of_the_corpus_are_counted(tmp_path):
     (tmp_path / "tickets.txt").write_text("\n".join([*lines, *lines[:5]]))
     given = [f"corpus.source={tmp_path}/tickets.txt", "corpus.sentences=null"]
     config = load_config(find_config("quickstart"), given)
-    shown = show_plan(config, HERE)
+    shown = plan_text(config, HERE)
     (updates,) = re.findall(r"ct-sed +\d+ learners? +([\d,]+)", shown)
     assert shown.startswith("plan of quickstart for 1 node") and "4 CPUs" in shown.splitlines()[0]
     assert re.search(r"^storage: about [\d.]+ [MG]B: ", shown, re.MULTILINE)
     assert int(updates) == 640 // config.sed.batch_size * config.sed.epochs
-    shown = show_plan(load_config(find_config("quickstart"), [*given, "sed.checkpoint=best_on_held_out"]), HERE)
+    shown = plan_text(load_config(find_config("quickstart"), [*given, "sed.checkpoint=best_on_held_out"]), HERE)
     (updates,) = re.findall(r"ct-sed +\d+ learners? +([\d,]+)", shown)
     assert int(updates) == int(608 // config.sed.batch_size * config.sed.epochs), "a twentieth is held out"

@@ -8,11 +8,11 @@ import pytest
 import yaml
 from made_up import full_run, scored
 
-from raysed.config import Config, make_config
+from raysed.config import Config, ExportConfig, make_config
+from raysed.made import Made
 from raysed.model.calibration import Flow
-from raysed.plan.artefacts import Facts, ScoredModel
-from raysed.recipe import parse_recipe
-from raysed.report.card import metadata, write_card
+from raysed.plan.results import EvaluatedModel, Results
+from raysed.report.card import _models_behind, metadata, write_card
 from raysed.report.choice import Choice
 from raysed.store.text import markdown
 
@@ -73,9 +73,9 @@ def card(
         config=config,
         scores=scored(full_run(), fitted_on="corpus", exported=own, teachers={0: NASTY}),
         costs={},
-        facts=Facts(**{"cluster": "", **known, **(facts or {})}),
+        facts=Results(**{"models": (), "cluster": "", **known, **(facts or {})}),
         choice=Choice(
-            ScoredModel(text, kind, 0, "", (1,), None), "the only one", "sts12", has_dev, 70.0, {"TF-IDF": 72.0}
+            EvaluatedModel(text, kind, 0, Made(""), (1,)), "the only one", "sts12", has_dev, 70.0, {"TF-IDF": 72.0}
         ),
         speed=512.3,
         exported_model=SimpleNamespace(encoder=encoder, calibration=calibration, parameters=0),
@@ -159,11 +159,12 @@ def test_names_are_shown_as_they_are(tmp_path):
 def test_hubs_read_which_of_their_models_it_was_made_of(recipe, encoder, teachers, bases):
     export = {"license": "apache-2.0", "language": ["en", "de"]}
     config = make_config({"encoder": {"path": encoder}, "teachers": teachers, "export": export})
-    read = yaml.safe_load(metadata(config, parse_recipe(recipe), "demo", {}))
+    run = SimpleNamespace(config=config, choice=SimpleNamespace(model=SimpleNamespace(recipe=recipe)))
+    read = yaml.safe_load(metadata(_models_behind(run), config.export, "demo", {}))
     assert read.get("base_model", []) == ["me/small", "you/large"][:bases]
     assert read.get("base_model_relation") == ("finetune" if bases > 1 else None)
     assert (read["license"], read["language"]) == ("apache-2.0", ["en", "de"])
-    bare = yaml.safe_load(metadata(Config(), parse_recipe("ct-sed"), "demo", {}))
+    bare = yaml.safe_load(metadata([], ExportConfig(), "demo", {}))
     assert not bare.keys() & {"license", "language", "base_model"}
 
 

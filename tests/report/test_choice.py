@@ -6,7 +6,8 @@ import pytest
 
 from raysed.config import ExportConfig
 from raysed.errors import UserError
-from raysed.plan.artefacts import ScoredModel
+from raysed.made import Made
+from raysed.plan.results import EvaluatedModel
 from raysed.report.choice import choose
 from raysed.report.scores import Row, ScoreTable
 
@@ -21,7 +22,7 @@ def models_and_rows(scores, left_out=()):
         for index, value in enumerate(values):
             out = (recipe, index) in left_out
             if recipe != "tf-idf":
-                models.append(ScoredModel(recipe, KINDS[plain], index, f"{recipe}/{index}", (2,), None, out))
+                models.append(EvaluatedModel(recipe, KINDS[plain], index, Made(f"{recipe}/{index}"), (2,), None, out))
             for layers, score in ((2, value), (1, 99.0)) if recipe != "tf-idf" else ((0, value),):
                 metrics = {"dev": {"spearman": score}, "test": {"spearman": 1.0}}
                 rows.append(Row(recipe, KINDS[plain], index, None, layers, metrics, out))

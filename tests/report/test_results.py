@@ -10,8 +10,9 @@ import raysed
 from raysed.config import CorpusConfig, EncoderConfig
 from raysed.context import Context
 from raysed.errors import UserError
+from raysed.made import Made
 from raysed.make.text import sentence_table
-from raysed.plan.artefacts import ScoredModel
+from raysed.plan.results import EvaluatedModel
 from raysed.report import results
 from raysed.report.results import RunResults, versions
 from raysed.store.files import Watched
@@ -32,12 +33,12 @@ def test_a_model_is_looked_at_on_many_sentences_wherever_the_corpus_is_cut(tmp_p
     job = SimpleNamespace(needs_corpus=True, evaluation=SimpleNamespace(sentences=["a cat", "a dog"]))
     for seed in range(10):
         job.config = SimpleNamespace(seed=seed)
-        found = RunResults(job, storage, [], None).sample_sentences()
+        found = RunResults(job, storage, None).sample_sentences()
         assert len(found) == len(set(found)) == least
         assert set(found) <= {*text.read_text().splitlines(), "a cat", "a dog"}
 
 
-@pytest.mark.parametrize("weights", [None, "base/encoder", "ct/members/00"])
+@pytest.mark.parametrize("weights", [None, Made("encoder/start"), Made("ct/members/00")])
 def test_a_model_without_weights_of_the_run_is_refused_if_the_encoder_has_changed(monkeypatch, weights):
     """One with weights of its own needs the encoder no more."""
     monkeypatch.setattr(results, "load_start", lambda encoder, place: ("encoder", "tokenizer"))
@@ -45,9 +46,13 @@ def test_a_model_without_weights_of_the_run_is_refused_if_the_encoder_has_change
     watched = {"encoder": [Watched("the encoder", lambda: "new", "old")]}
     config = SimpleNamespace(encoder=EncoderConfig(), resources=SimpleNamespace(encode_token_budget=1))
     storage = SimpleNamespace(fetch=lambda name: name)
-    run = RunResults(SimpleNamespace(config=config, watched=watched), storage, [], None)
+    ensured: list[Made] = []
+    run = RunResults(SimpleNamespace(config=config, watched=watched), storage, None, ensure=ensured.append)
     with nullcontext() if weights else pytest.raises(UserError, match="the encoder changed while the run"):
-        assert run.load(ScoredModel("base", "base", 0, "base/embeddings/00", (), weights)) == ("encoder", "tokenizer")
+        assert run.load(EvaluatedModel("base", "base", 0, Made("base/embeddings/00"), (), weights)) == (
+            "encoder",
+            "tokenizer",
+        )
 
 
 def test_versions_are_known_where_raysed_came_with_a_job_and_is_not_installed(monkeypatch):

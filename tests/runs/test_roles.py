@@ -7,16 +7,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sentence_transformers import SentenceTransformer
-from started_jobs import artefact, small_tasks
+from started_jobs import small_tasks
 
 import raysed
 from raysed import bundled
 from raysed.config import make_config
 from raysed.context import Context
-from raysed.data.parquet import SentenceTable
+from raysed.data.parquet import SentenceTable, Source
+from raysed.made import Made, resolve_input
 from raysed.make import fidelity as make_fidelity
 from raysed.model.pretrained import text_tokenizer
 from raysed.model.teacher import load_teacher
+from raysed.store.storage import Storage
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("blank_pictures")]
 
@@ -53,8 +55,8 @@ def result(settings):
     return raysed.run(settings)
 
 
-def made(settings, name: str) -> Path:
-    return artefact(Path(settings["storage"], "roles"), name)
+def made(settings, name: str) -> Source:
+    return resolve_input(Made(name), Storage(settings["storage"], "roles"))
 
 
 def rows_of(settings) -> pa.Table:

@@ -9,19 +9,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from started_jobs import artefact, executor_of, small_tasks
+from started_jobs import artefact, run_here, small_tasks
 
 import raysed
-from raysed.cluster.execute import Executor
 from raysed.cluster.local import LocalBackend
-from raysed.config import TeacherConfig, make_config
-from raysed.data.targets import TARGET_FILE
-from raysed.graph import BLOCK_FILE, GangTraining
+from raysed.config import Config, TeacherConfig, make_config
+from raysed.made import BLOCK_FILE, Made, resolve_input
 from raysed.model.teacher import load_teacher
 from raysed.model.teachers.python import given_objects, settings_of
-from raysed.plan.artefacts import facts_of
+from raysed.pipeline import ensemble_then_distill
 from raysed.plan.check import check
-from raysed.plan.graph import Plan
+from raysed.runner import Run
 from raysed.store.storage import Storage
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("blank_pictures")]
@@ -57,7 +55,7 @@ def settings(settings_at, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def first(settings_at, tmp_path_factory) -> tuple[Executor, Plan, list[str]]:
+def first(settings_at, tmp_path_factory) -> tuple[Config, list[str]]:
     """What comes before the learner of that run."""
     return combined(settings_at(tmp_path_factory.mktemp("first")))
 
@@ -65,7 +63,7 @@ def first(settings_at, tmp_path_factory) -> tuple[Executor, Plan, list[str]]:
 @pytest.fixture
 def copied(first, tmp_path) -> Path:
     """The directory of a copy of that run, whose storage is that of `settings`."""
-    shutil.copytree(first[1].config.storage, tmp_path / "runs")
+    shutil.copytree(first[0].storage, tmp_path / "runs")
     return tmp_path / "runs/taught"
 
 
@@ -80,20 +78,29 @@ def rows_of(directory: Path, kind: str = "rows") -> dict[str, int]:
 
 def targets(directory: Path) -> tuple[list[str], np.ndarray]:
     corpus = pq.read_table(directory / "corpus")
-    table = pq.read_table(artefact(directory, "teachers-sed/targets") / TARGET_FILE)
+    storage = Storage(str(directory.parent), directory.name)
+    table = resolve_input(Made("teachers-sed/targets"), storage).read(0, len(corpus))
     assert table["id"].to_pylist() == corpus["id"].to_pylist()
     return corpus["sentence"].to_pylist(), np.array(table["target"].to_pylist())
 
 
-def combined(settings: dict) -> tuple[Executor, Plan, list[str]]:
+class UpToLearners(Run):
+    """Ends once learners have their targets."""
+
+    def train(self, models):
+        if not models or not models[0].how.is_gang:
+            return super().train(models)
+        self.ensure(*(need for learner in models for need in learner.needs))
+        raise StopIteration
+
+
+def combined(settings: dict) -> tuple[Config, list[str]]:
     """Makes all of a run that comes before its learners; returns what was said, too."""
-    plan, said = Plan(check(make_config(settings))), []
-    executor = executor_of(plan, Storage(settings["storage"], settings["run"]), said.append)
-    for batch in plan.graph.batches():
-        if isinstance(batch[0].execution, GangTraining):
-            break
-        executor.make(batch)
-    return executor, plan, said
+    job, said = check(make_config(settings)), []
+    run = run_here(job, Storage(settings["storage"], settings["run"]), said.append, UpToLearners)
+    with pytest.raises(StopIteration):
+        ensemble_then_distill(run, job)
+    return job.config, said
 
 
 def test_a_function_teaches_and_is_not_taken_for_another(settings, tmp_path):
@@ -118,7 +125,7 @@ def test_a_function_teaches_and_is_not_taken_for_another(settings, tmp_path):
 
 
 def test_another_teacher_combination_or_encoder_to_learn_asks_nobody_twice(settings, first, copied, tmp_path, caplog):
-    directory, teachers = copied, first[1].config.teachers
+    directory, teachers = copied, first[0].teachers
     old = rows_of(directory)
     assert len(old) == 4
 
@@ -176,13 +183,13 @@ def test_blocks_of_a_text_that_was_given_up_are_not_taken_for_those_of_another(s
 
 def test_teachers_are_scored_together_and_the_best_on_dev_are_named(first):
     """The tiny encoder has random weights."""
-    executor, plan, said = first
+    config, said = first
     (worth,) = [line for line in said if "is the best single teacher" in line]
     assert worth.startswith("On test, bundled is the best single teacher with ") and "both together score " in worth
     (choice,) = [line for line in said if line.startswith("Best on dev: ")]
     assert choice.startswith("Best on dev: bundled alone, with ") and "On test, which did not influence" in choice
-    facts = facts_of(plan, executor.state, "")
-    assert facts.worth["chosen"] == ["bundled"] and len(facts.worth["tried"]) == 3
+    worth = Storage(config.storage, config.run).entry("teachers/worth").meta
+    assert worth["chosen"] == [0] and len(worth["tried"]) == 3
 
 
 def test_members_of_the_run_are_a_teacher_beside_one_from_outside(settings, tmp_path):
@@ -194,12 +201,12 @@ def test_members_of_the_run_are_a_teacher_beside_one_from_outside(settings, tmp_
         ct={"steps": 3},
         combination={"how": "concatenated", "turn": False, "weights": [1, 3]},
     )
-    _, plan, _ = combined(mixed)
+    config, _ = combined(mixed)
     directory = tmp_path / "runs/taught"
     sentences, target_ND = targets(directory)
     blocks = [pq.read_table(artefact(directory, f"ct-sed/targets/{index:06d}") / BLOCK_FILE) for index in range(2)]
     mean_ND = np.array(pa.concat_tables(blocks)["target"].to_pylist())
-    parts = [load_teacher(plan.config.teachers[0]).embed(sentences), mean_ND]
+    parts = [load_teacher(config.teachers[0]).embed(sentences), mean_ND]
     unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in parts]
     expected_NN = unit[0] @ unit[0].T / 4 + unit[1] @ unit[1].T * 3 / 4
     left, values, _ = np.linalg.svd(expected_NN)

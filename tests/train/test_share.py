@@ -5,7 +5,7 @@ import pytest
 
 from raysed.config import make_config
 from raysed.data.tokens import FlatTokens, TokenTable
-from raysed.plan.requirements import corpora
+from raysed.plan.tables import corpora
 from raysed.recipe import parse_recipes
 from raysed.registry import stages
 from raysed.train.stage import Start
