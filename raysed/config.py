@@ -150,7 +150,7 @@ class StaticConfig(Block):
     """A static model: one vector per token, averaged over the sentence."""
 
     width: int | None = Field(None, ge=1)
-    """Width of the vectors, at most the encoder's. `null`: the encoder's."""
+    """Width of the vectors. `null`: the encoder's, which is the most."""
 
 
 def ascending(values: Any) -> Any:
@@ -178,33 +178,31 @@ class EncoderConfig(Block):
     """The pre-trained transformer that members and learners start from."""
 
     path: Source = "bundled:encoder"
-    """A Hugging Face directory with safetensors, a hub id, `package:NAME/DIR` (a folder of an installed package),
-    `bundled:encoder` (distilled) or `bundled:raw` (pre-trained only). Both have also learnt from
-    `bundled:generated-text`."""
+    """Directory with safetensors, hub id, `package:NAME/DIR` (a folder of an installed package), `bundled:encoder`
+    (distilled) or `bundled:raw` (pre-trained only)."""
     model_kwargs: dict[str, Any] = {}
-    """Arguments of `AutoModel.from_pretrained`: `num_hidden_layers`, such as `{num_hidden_layers: 3}` for the first
-    three layers, `revision` and `cache_dir`."""
+    """Arguments of `AutoModel.from_pretrained`: `num_hidden_layers` (the first so many), `revision`,
+    `cache_dir`."""
     keep_layers: Annotated[
         Annotated[int, Field(ge=1)] | Literal["half"] | list[Annotated[int, Field(ge=0)]] | None,
         AfterValidator(ascending),
     ] = None
-    """Layers to keep: a list counted from 0, such as `[0, 2, 5]`; or a number or `half`, spread evenly. Best if the
-    encoder is a teacher (docs/distill.md). `null`: all."""
+    """Layers to keep: a list counted from 0, such as `[0, 2, 5]`; or a number or `half`, spread evenly. `null`:
+    all."""
     trust_remote_code: bool = False
-    """Allow code that comes with the model to run. See SECURITY.md."""
+    """Run code that comes with the model. See SECURITY.md."""
     max_length: int = Field(75, ge=3)
-    """Tokens per sentence, including special tokens (CT: 75). The rest is cut off and reported."""
+    """Tokens per sentence, including special tokens (CT: 75). The report counts what is cut."""
     pool_layers: Layers = 2
-    """Layers to average in scores, choices and exports: how many of the last, or `first_last` for the first and the
-    last (docs/methods.md#pooling). Training uses the last (SED section 5.1)."""
+    """Last layers to average in scores, choices and exports, or `first_last` (docs/methods.md#pooling). Training
+    uses the last."""
     query_prompt: str | None = None
-    """With `corpus.queries`: the prefix for each query, saved in the exported model. `null`: that of the model at
-    `path`."""
+    """With `corpus.queries`: prefix for each query, also in the exported model. `null`: the one in the model's
+    files."""
     document_prompt: str | None = None
-    """With `corpus.queries`: the prefix for each document, with the same default."""
+    """The same for each document."""
     static: StaticConfig | None = None
-    """Distil `teachers` into a static model, one vector per token: `{}`, or the settings below. See
-    docs/distill.md#static-models."""
+    """Train a static model, one vector per token: `{}`, or the settings below (docs/distill.md#static-models)."""
 
     @field_validator("model_kwargs")
     @classmethod
@@ -243,13 +241,13 @@ class CorpusConfig(Block):
     config_name: str | None = None
     """Configuration of a hub dataset."""
     queries: Source | None = None
-    """File of queries, one per line or in a column `query` or `text`, for recipes of `teachers`. The sentences then
-    count as documents, and models embed each text with the prompt of its role (docs/distill.md#search)."""
+    """File of queries, one per line or in a column `query` or `text`. Sentences then count as documents
+    (docs/distill.md#search)."""
     sentences: int | None = Field(None, ge=1)
     """Sentences to draw at random. `null`: all."""
     passage_characters: int | None = Field(None, ge=50)
-    """Cut longer lines at sentence ends into passages of at most this many characters. `null`: skip and count lines of
-    more than 2,000 characters."""
+    """Cut longer lines at sentence ends into passages of at most so many characters. `null`: skip lines of more
+    than 2,000."""
 
     def identity(self) -> dict[str, Any]:
         """Return what sentences depend on besides the files."""
@@ -260,8 +258,8 @@ class TaskColumns(Block):
     """Column names of a task, if they are not the default ones."""
 
     score: str | None = None
-    """Column of the score. `null`: the first of `score`, `similarity_score`, `relatedness_score`, `similarity`,
-    `relatedness` and `label`."""
+    """Column of the score. `null`: `score`, `similarity_score`, `relatedness_score`, `similarity`, `relatedness` or
+    `label`."""
     sentence1: str | None = None
     """Column of the first sentence. `null`: `premise`, `sentence1`, `text1`, `sentence_a`, `sentence_1`, `text_a` or
     `text_1`."""
@@ -279,34 +277,31 @@ class TaskConfig(Block):
     """A task to score models on: graded pairs, retrieval, or labelled texts."""
 
     source: Source
-    """Pairs: a file ([formats](#file-formats)), hub dataset, SentEval directory or one of its `STS.input.*.txt`, or the
-    generated `bundled:generated-train`, `bundled:generated-dev` or `bundled:generated-test`. Retrieval: a BEIR
-    directory (`corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`), a hub dataset or its clone with configurations
-    `corpus`, `queries`, and `qrels` or `default`, or the documents' file. Labelled texts: a file with labels."""
+    """Pairs: a file ([formats](#file-formats)), hub dataset, SentEval directory or one of its `STS.input.*.txt`, or
+    `bundled:generated-train`, `-dev` or `-test`. Retrieval: a BEIR directory, a hub dataset or its clone with
+    configurations `corpus`, `queries`, and `qrels` or `default`, or the documents' file. Labelled texts: a file with
+    labels."""
     kind: str | None = None
-    """`pairs`, `retrieval` or `neighbours` (five nearest texts). `null`: `retrieval` for BEIR or with `queries`,
-    `neighbours` for labelled texts, else `pairs`."""
+    """`pairs`, `retrieval` or `neighbours` (labelled texts). `null`: by the files."""
     queries: Source | None = None
     """Retrieval: file of queries (`_id`, `text`), unless next to the documents."""
     qrels: Source | None = None
-    """Retrieval: file of relevant documents (`query-id`, `corpus-id`, `score`; or TREC's four columns), unless next to
-    them."""
+    """Retrieval: file of relevant documents (`query-id`, `corpus-id`, `score`, or as TREC), unless next to them."""
     query_prompt: str = ""
     """Prefix for each query, e.g. `"query: "`."""
     document_prompt: str = ""
     """Prefix for each document."""
     columns: TaskColumns = TaskColumns()
     split: str | None = None
-    """Split of a hub dataset, or value of a column `split`. `null`: test; in `sts.train`: train; of the dev task: dev
-    or validation. Without these, all rows of a file count, and a hub's dev task is test.
-    Or file in BEIR's `qrels`, or split of a hub's (`null`: test, or the only one)."""
+    """Split of a hub dataset, value of a column `split`, or file or split of `qrels`. `null`: test; in `sts.train`:
+    train; of the dev task: dev or validation. Without these, all rows of a file count, and a hub's dev task is test."""
     config_name: str | None = None
     """Configuration of a hub dataset; for retrieval, the part before `-corpus`, such as `de`."""
     score_range: tuple[float, float] | None = (0.0, 5.0)
-    """Lowest and highest possible score. Rejects scores outside it, and 20 or more that span less than a third of it.
-    `null` (not in `sts.train`): any."""
+    """Lowest and highest possible score. raysed refuses scores outside it, and 20 or more that span less than a
+    third of it. `null` (not in `sts.train`): any."""
     aggregation: Literal["all", "mean", "wmean"] | None = None
-    """Overrides `evaluation.aggregation`; use `all` for STS-B, whose subsets are genres."""
+    """Overrides `evaluation.aggregation`: `all` for STS-B, whose subsets are genres."""
 
     @field_validator("score_range")
     @classmethod
@@ -351,17 +346,17 @@ class EvaluationConfig(Block):
     tasks: Annotated[dict[str, TaskConfig], BeforeValidator(_as_blocks)] = {
         "generated-test": TaskConfig(source="bundled:generated-test"),
     }
-    """Tasks by name: a source, or the settings below. The default one has generated pairs, written and graded by a
-    program: scores on them say little about your text."""
+    """Tasks by name: a source, or the settings below. The default has generated pairs, whose scores say little
+    about your text."""
     dev: str | None = None
-    """Task whose labels choose the weights of `checkpoint: best_on_dev`, the lower bound of `sts` and the model to
-    export, and refuse an export (`export.allow_worse`). `null`: no choice uses labels."""
+    """Task whose labels [decide](papers.md#what-the-dev-task-decides) weights, the lower bound of `sts` and the
+    exported model. `null`: no choice uses labels."""
     report: Annotated[list[str] | None, AfterValidator(lambda names: names and each_once(names))] = None
     """Tasks averaged in the headline number. `null`: all except `evaluation.dev`, unless it is the only one."""
     aggregation: Literal["all", "mean", "wmean"] = "mean"
-    """How subsets become one score: `all`, `mean` (SED) or `wmean` (docs/methods.md#evaluation). All are recorded."""
+    """How subsets become one score: `all`, `mean` (SED) or `wmean` (docs/methods.md#evaluation)."""
     drop_seen: bool = True
-    """Leave out of scores what labelled training data or the dev task also contain. `false`: score and count it."""
+    """Leave out of scores what labelled training data or the dev task also contain."""
     pool_layers: list[Layers] = [1, 2, 3]
     """Further poolings to score (SED table 8)."""
 
@@ -394,20 +389,19 @@ class MembersConfig(Block):
     share: float = Field(1.0, gt=0, le=1)
     """Share of the corpus drawn for each member. Pairs and prepared views are read whole."""
     min_members: int | None = Field(None, ge=1)
-    """Continue with this many if others keep failing; the report lists those left out. `null`: all must succeed."""
+    """Continue with so many if others keep failing. `null`: all must succeed."""
     max_retries: Annotated[int, NO_EFFECT] = Field(2, ge=0)
     """Restarts of a failed member from its newest checkpoint; a new checkpoint resets the count."""
     evaluate_every: int = Field(500, ge=1)
     """Steps between evaluations on the dev task."""
     checkpoint_every: Annotated[int, NO_EFFECT] = Field(500, ge=1)
-    """Steps between checkpoints, the most a crash costs. On a GPU, more if writing takes long
-    (docs/performance.md#gpus)."""
+    """Steps between checkpoints, the most a crash costs. On a GPU, [more](performance.md#gpus) if writing takes
+    long."""
     recorded: Annotated[bool, NO_EFFECT] = True
-    """On a GPU, record steps as CUDA graphs and replay them (docs/performance.md#how-a-gpu-step-runs). `false`: launch
-    every kernel, which is slower. Needs PyTorch 2.13."""
+    """On a GPU, record steps as CUDA graphs and replay them (docs/performance.md#how-a-gpu-step-runs)."""
     precision: Precision = "auto"
-    """`bf16` (autocast; weights stay fp32), `fp32`, or `auto`: `bf16` on GPUs with hardware support (A100, L4, later).
-    On CPUs, the processor's flags decide, and the number of weights (docs/performance.md#bf16-on-cpus)."""
+    """`bf16` (autocast; weights stay fp32), `fp32`, or `auto`: `bf16` on GPUs from A100 and L4 on, and on [some
+    CPUs](performance.md#bf16-on-cpus)."""
 
     @model_validator(mode="after")
     def _enough_for_the_minimum(self) -> "MembersConfig":
@@ -437,8 +431,8 @@ class ViewSource(PairSource):
 
     source: Source
     """A file ([formats](#file-formats)) or hub dataset with `view1`/`view2`, `sentence1`/`sentence2`,
-    `english`/`non_english`, `anchor`/`positive`, `source`/`target` or names of `nli.train`. Two unnamed columns in
-    `.tsv` or `.txt`."""
+    `english`/`non_english`, `anchor`/`positive`, `source`/`target` or names of `nli.train`; in `.tsv` or `.txt`
+    also two unnamed columns."""
     columns: tuple[str, str] | None = None
     """Names of the two columns, such as `[en, de]`. `null`: the first known pair."""
 
@@ -454,23 +448,22 @@ class TeacherConfig(Block):
     """An external teacher, or the run's own members, whose embeddings are a learner's target."""
 
     path: Annotated[str, source_mark(lambda: [MEMBERS])]
-    """A sentence-transformers model or transformer (directory, hub id, `package:NAME/DIR`, `bundled:encoder`), a
-    `.parquet` file with `sentence` and `embedding` or a directory of these, or `members`, the mean of another recipe's
-    members (`members:ct` to choose the recipe)."""
+    """A model (directory, hub id, `package:NAME/DIR`, `bundled:encoder`), a `.parquet` file of embeddings or a
+    directory of these, or `members` ([teachers](distill.md#teachers))."""
     name: str | None = None
     """Name in reports. `null`: the end of the path."""
     prompt: str = ""
-    """Prefix for each sentence that is neither query nor document, e.g. `"query: "`."""
+    """Prefix for each sentence without a role, e.g. `"query: "`."""
     query_prompt: str | None = None
     """Prefix for each query. `null`: the one in the model's files, else `prompt`."""
     document_prompt: str | None = None
     """Prefix for each document. `null`: see `query_prompt`."""
     pool_layers: Layers = 1
-    """As `encoder.pool_layers`. Only for plain transformers: sentence-transformers models come with their pooling."""
+    """As `encoder.pool_layers`, for plain transformers."""
     max_length: int = Field(75, ge=3)
-    """Tokens per sentence, including special tokens. Only for plain transformers."""
+    """As `encoder.max_length`, for plain transformers."""
     trust_remote_code: bool = False
-    """Allow code that comes with the model to run. sentence-transformers then computes it. See SECURITY.md."""
+    """As `encoder.trust_remote_code`. sentence-transformers then computes the model."""
 
     @property
     def title(self) -> str:
@@ -497,14 +490,13 @@ class CombinationConfig(Block):
     """How the embeddings of several `teachers` become one target."""
 
     how: Literal["concatenated", "mean"] = "concatenated"
-    """`concatenated`: unit vectors side by side; the target's cosines are the teachers' mean. `mean`: the plain mean
-    (SED), for copies of one encoder. Targets wider than the learner are reduced to principal directions. See
-    docs/methods.md#combining-teachers."""
+    """`concatenated`: unit vectors side by side; the target's cosines are the teachers' mean. `mean`: the plain
+    mean (SED), for copies of one encoder. See docs/methods.md#combining-teachers."""
     weights: list[Annotated[float, Field(gt=0)]] | None = None
     """One weight per teacher. `null`: equal."""
     turn: bool | None = None
-    """Rotate targets towards the untrained learner; cosines do not change. `null`: yes, except for a single teacher of
-    the learner's width, with `sed.widths` (principal directions) or `sed.head`."""
+    """Rotate targets towards the learner before training; cosines do not change. `null`: yes, except for a single
+    teacher of the learner's width, with `sed.widths` or `sed.head`."""
 
 
 def fitted_on() -> tuple[str, ...]:
@@ -516,13 +508,12 @@ class FlowConfig(Block):
     """BERT-flow (paper table 7 and section 4; optimizer numbers from the released code)."""
 
     variant: Literal["released", "paper"] = "released"
-    """`released`: each step reverses the channels, as the released code does. `paper`: each step has a random
-    permutation, and the coupling network a residual connection; a fit takes twice as long (docs/methods.md#flow)."""
+    """The flow of BERT-flow's `released` code, or of its `paper`, which takes twice as long
+    (docs/methods.md#flow)."""
     levels: int = Field(2, ge=1, le=16)
-    """Levels (released code: 3). The embeddings' width must be a multiple of 2 to the power of this number."""
+    """Levels (released code: 3). The width must be a multiple of 2 to this power."""
     data_dependent_init: bool = True
-    """Initialise each scale and shift from the data, so that its outputs have mean 0 and deviation 1. `false`: small
-    random values, as in the released code."""
+    """Initialise scales and shifts from the data. `false`: small random values, as in the released code."""
     depth: int = Field(3, ge=1)
     """Steps per level."""
     hidden: int = Field(32, ge=1)
@@ -534,18 +525,18 @@ class FlowConfig(Block):
     batch_size: int = Field(32, ge=2)
     """Pairs per optimizer step. Unpaired sentences are taken two at a time."""
     fit_on: Annotated[str, source_mark(fitted_on)] = "corpus"
-    """Text for the flow and affine calibrations: `corpus`; `tasks`, all tasks' sentences, as in the papers (inflates
-    scores, SED appendix B.3); `nli` or `sts`, their pairs; or a source like `corpus.source`."""
+    """Text for the flow and affine calibrations: `corpus`; `tasks`, all tasks' sentences, as in the papers
+    (inflates scores); `nli` or `sts`, their pairs; or a source like `corpus.source`."""
     fit_sentences: int | None = Field(10_000, ge=2)
-    """Sentences drawn from the corpus or source. `null`: all. Tasks and pairs are used whole."""
+    """Sentences drawn from the corpus or source, not from tasks and pairs. `null`: all."""
     fit_tasks: list[str] | None = None
     """Tasks for `flow.fit_on: tasks`, e.g. STS12 to 16. `null`: all."""
     per_task: bool = False
     """Fit separately on each task's sentences (BERT-flow). Needs `flow.fit_on: tasks`; cannot be exported."""
     dropout: bool = False
-    """Use the encoder's dropout for the sentences that a flow is fitted on, as the released code does."""
+    """Embed the flow's sentences with the encoder's dropout, as the released code does."""
     fits: Annotated[int, NO_EFFECT] = Field(1, ge=1, le=MAX_MODELS)
-    """Flows to fit where a row of the report has one model, such as the base; they show the effect of the seed."""
+    """Flows to fit per row of one model, such as the original encoder; they show the effect of the seed."""
 
 
 class CalibrationConfig(Block):
@@ -559,13 +550,11 @@ class ExportConfig(Block):
     """The exported model, in `model/`."""
 
     recipe: str | None = None
-    """Recipe to export; of several models, the best on the dev task. `null`: the model whose recipe stands last in
-    `recipes` among those not clearly worse than the best one (95 %); a trained one must beat the original encoder under
-    the same calibration. Without a dev task: the last recipe; the report warns if that is worse than the original
-    encoder or TF-IDF."""
+    """Recipe to export; of several models, the best on the dev task. `null`: the last of `recipes` whose model is
+    not clearly worse than the best one (95 %). A trained model must beat the original encoder under the same
+    calibration. Without a dev task: the last recipe."""
     allow_worse: bool = False
-    """Export a model that is 0.1 or more worse on the dev task than the original encoder or TF-IDF. `false`: only if
-    `export.recipe` names it; otherwise the run ends without a model, with exit code 3."""
+    """Export even a model [below the original encoder or TF-IDF](report.md#no-exported-model)."""
     license: str | None = Field(None, pattern=r"^[a-z0-9.-]+$")
     """License in the model card, as the hub writes it, such as `apache-2.0`. `null`: none."""
     language: str | list[str] | None = None
@@ -576,26 +565,23 @@ class ResourcesConfig(Block):
     """How work is spread over machines. What you do not set is planned from the cluster's resources."""
 
     engine: Annotated[Literal["auto", "ray", "local"], NO_EFFECT] = "auto"
-    """`ray`: [the Ray that is named, runs here or is started](cluster.md). `local`: this process, without Ray. `auto`:
-    `raysed run` and `jobs/ensemble_then_distill.py` use Ray if it is installed. Other commands and Python functions
-    use it if `RAY_ADDRESS` is set, Python has started it, or `sed.workers` is above 1. Results are the same."""
+    """`ray`, `local` (this process), or `auto`: Ray [where it is installed, named or
+    started](ray.md#which-ray-it-uses). Results are the same."""
     gpus_per_member: Annotated[float | None, NO_EFFECT] = Field(None, gt=0)
-    """GPUs per member, a fraction or whole number. `null`: as many members per GPU as fit in 85 % of its memory, one
-    CPU each (docs/performance.md#if-it-does-not-fit)."""
+    """GPUs per member, a fraction or whole number. `null`: as many members per GPU as fit in 85 % of its memory,
+    with one CPU each."""
     gpu: Annotated[bool | None, NO_EFFECT] = None
-    """`null`: use GPUs if present. `true`: require them, and request them from an autoscaling cluster. `false`: use
-    none."""
+    """`null`: use GPUs if present. `true`: require and request them. `false`: use none."""
     label_selector: Annotated[dict[str, str], NO_EFFECT] = {}
     """Ray's label selector for the nodes to use, such as `{market-type: "!spot"}` or
     `{ray.io/accelerator-type: A10G}`."""
     encode_precision: Precision = "auto"
-    """As `members.precision`, for teachers' embeddings (also in `raysed evaluate`), with weights in bf16, too. Means
-    and scores use fp32."""
+    """As `members.precision`, for teachers' embeddings, with weights in bf16, too."""
     wait_minutes: Annotated[float, NO_EFFECT] = Field(10.0, ge=0)
-    """Longest wait for an autoscaling cluster. If a smaller one can do the run, the wait ends two minutes after its
-    last new node."""
+    """Longest wait for an autoscaling cluster. If a smaller one can do the run, two minutes after its last new
+    node."""
     stall_seconds: Annotated[float, NO_EFFECT] = Field(1800.0, gt=0)
-    """On Ray, restart a training worker that makes no step for this long. Must exceed the longest evaluation."""
+    """On Ray, restart a training worker that makes no step for so long. Must exceed the longest evaluation."""
 
     @model_validator(mode="after")
     def _gpus_can_be_given(self) -> "ResourcesConfig":
@@ -613,18 +599,17 @@ class _Common(Block):
     run: Annotated[str, NO_EFFECT] = Field("quickstart", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
     """Name of the run and its directory: letters, digits, `.`, `_`, `-`."""
     storage: Annotated[str, NO_EFFECT, AfterValidator(not_empty)] = "runs"
-    """Directory or URI (`s3://…`, `gs://…`) that all machines reach. Credentials come from the environment; URIs with a
-    password, key or token are refused everywhere."""
+    """Directory or URI (`s3://…`, `gs://…`) that all machines reach. Credentials come from the environment, never
+    from a URI."""
     seed: int = Field(0, ge=0)
-    """Seed of all draws and trainings. On one machine, the same seed gives the same files, up to rounding on GPUs
-    (docs/failures.md#is-the-result-the-same)."""
+    """Seed of all draws and trainings ([is the result the same?](failures.md#is-the-result-the-same))."""
     recipes: list[str] = ["ct-sed-flow"]
     """Recipes to run. Stages that they share run once."""
     teachers: Annotated[
         list[TeacherConfig], BeforeValidator(partial(_as_blocks, key="path")), AfterValidator(with_unique_titles)
     ] = []
-    """Models for recipes that begin with `teachers`: paths, or blocks of settings, see
-    docs/configuration.md#teachers-and-combination-models-that-a-learner-learns-from."""
+    """Models for recipes that begin with `teachers`: paths, or
+    [settings](#teachers-and-combination-models-that-a-learner-learns-from)."""
     encoder: EncoderConfig = EncoderConfig()
     corpus: CorpusConfig = CorpusConfig()
     evaluation: EvaluationConfig = EvaluationConfig()

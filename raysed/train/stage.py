@@ -198,13 +198,13 @@ class TuningConfig(Block):
     """Settings that most stages share: epochs of shuffled batches with AdamW."""
 
     epochs: float = Field(1.0, gt=0)
-    """Passes over the corpus or pairs. May be a fraction."""
+    """Passes over the corpus or pairs; may be a fraction."""
     batch_size: int = Field(16, ge=1)
-    """Pairs of sentences per update."""
+    """Pairs of sentences per step."""
     learning_rate: float = Field(2e-5, gt=0)
     """Peak rate of AdamW without bias correction (docs/methods.md#siamese-nli-nli)."""
     warmup: float = Field(0.1, ge=0, le=1)
-    """Share of updates over which the rate rises linearly."""
+    """Share of steps over which the rate rises linearly."""
     decay: Literal["constant", "linear"] = "linear"
     """Rate after the warm-up: `linear`, down to zero, or `constant`."""
     weight_decay: float = Field(0.01, ge=0)

@@ -24,7 +24,7 @@ class TwoViewsConfig(TuningConfig):
     checkpoint: Literal["last", "best_on_dev"] = "last"
     """`last`: the final weights. `best_on_dev`: those with the best score on `evaluation.dev` (BSL's released code)."""
     steps: int | None = Field(None, ge=1)
-    """Number of updates, instead of `epochs`."""
+    """Number of steps, instead of `epochs`."""
 
 
 class TwoViewsStage(Stage):

@@ -31,11 +31,11 @@ class BslConfig(TwoViewsConfig):
     """Bootstrapped sentence representations (BSL section 3; warm-up, decay and clipping from the released code)."""
 
     batch_size: int = Field(64, ge=2)
-    """Pairs of views per update, over which the predictor normalises."""
+    """Pairs of views per step, over which the predictor normalises."""
     learning_rate: float = Field(5e-4, gt=0)
     """Peak rate of AdamW with bias correction (docs/methods.md#bootstrapping-bsl)."""
     momentum: float = Field(0.999, ge=0, le=1)
-    """Momentum of the target network: 0 copies the online network at each update, 1 freezes the target."""
+    """Momentum of the target network: 0 copies the online network at each step, 1 freezes the target."""
     predictor: Literal["paper", "released", "none"] = "paper"
     """`paper`, `released` (docs/methods.md#bootstrapping-bsl), or `none`, an ablation that collapses."""
     expansion: int | None = Field(None, ge=1)

@@ -28,7 +28,7 @@ class ContrastiveConfig(TwoViewsConfig):
     views: Annotated[list[ViewKind], AfterValidator(distinct)] = ["same"]
     """As `bsl.views`. `same` is SimCSE: each sentence twice, with different dropout."""
     batch_size: int = Field(64, ge=2)
-    """Pairs of views per update; the other pairs are the negatives."""
+    """Pairs of views per step; the other pairs are the negatives."""
     learning_rate: float = Field(3e-5, gt=0)
     """Peak rate of AdamW with bias correction (SimCSE)."""
     temperature: float = Field(0.05, gt=0)

@@ -35,21 +35,20 @@ class CtConfig(Block):
     dropout: bool = False
     """Use the encoder's dropout in training. Off in the released code."""
     steps: int = Field(50_000, ge=1)
-    """Number of updates."""
+    """Number of steps."""
     negatives: int = Field(7, ge=1)
     """Negative pairs for each positive pair."""
     groups: int = Field(2, ge=1)
-    """Positive pairs per update. A batch has `groups * (1 + negatives)` pairs."""
+    """Positive pairs per step. A batch has `groups * (1 + negatives)` pairs."""
     schedule: Literal["paper", "scaled"] = "paper"
     """`paper`: rates change at `ct.boundaries`. `scaled`: each rate holds for an equal part of the run."""
     boundaries: list[Annotated[int, Field(ge=0)]] = [500, 1000, 1500, 2000]
-    """Updates at which the rate changes."""
+    """Steps at which the rate changes."""
     learning_rates: list[Rate] = [1e-5, 8e-6, 6e-6, 4e-6, 2e-6]
     """Rates, one more than boundaries."""
     copy: Literal["closest", "best_on_dev"] | None = None
-    """Copy to keep. `closest`: the one whose cosines between corpus sentences changed less during training.
-    `best_on_dev`: the better one at its best evaluation (released code). `null`: `best_on_dev` with a dev task, else
-    `closest`."""
+    """Copy to keep. `closest`: the one whose sentence similarities changed least in training. `best_on_dev`: the
+    better one at its best evaluation (released code). `null`: `best_on_dev` with a dev task, else `closest`."""
 
     @model_validator(mode="after")
     def _one_rate_more_than_boundaries(self) -> CtConfig:

@@ -24,7 +24,7 @@ class MlmConfig(TuningConfig):
     """Masked language modelling on the corpus (BERT), with the encoder's own head if it has one."""
 
     batch_size: int = Field(32, ge=1)
-    """Sentences per update."""
+    """Sentences per step."""
     learning_rate: float = Field(5e-5, gt=0)
     rate: float = Field(0.15, gt=0, lt=1)
     """Share of tokens to predict: 80 % of them masked, 10 % replaced, 10 % unchanged."""

@@ -43,34 +43,32 @@ class SedConfig(TuningConfig):
     """Ensemble distillation (SED sections 4 and 5.1)."""
 
     loss: LossName = "mse"
-    """`mse`: mean squared difference from the target (SED). `unit_mse`: squared distance of unit vectors. See
-    docs/methods.md#losses."""
+    """`mse` (SED) or `unit_mse`, of unit vectors (docs/methods.md#losses)."""
     widths: Annotated[list[Annotated[int, Field(ge=1)]], AfterValidator(ascending)] = []
-    """Smaller widths at which the first coordinates alone should work, such as `[64, 128]` (Matryoshka, Kusupati et al.
-    2022). The loss averages all widths. For `teachers`. See docs/distill.md#shorter-embeddings."""
+    """Smaller widths at which the first coordinates alone should work, such as `[64, 128]` (Matryoshka). For
+    `teachers` (docs/distill.md#use-the-model-elsewhere)."""
     head: Literal["keep"] | None = None
-    """`null`: targets have the learner's width. `keep`: the learner gets a linear layer to the teachers' width, which
-    is exported with it. For `teachers`. See docs/methods.md#learner-heads."""
+    """`keep`: the learner gets a linear layer to the teachers' width, which is exported with it. `null`: targets
+    have the learner's width. For `teachers` (docs/methods.md#learner-heads)."""
     target: Literal["mean", "centred_mean"] | None = None
-    """`mean` of the members' embeddings (paper), or `centred_mean`: the mean without its corpus average, CT's common
-    offset. `null`: `centred_mean` for members that end with `ct`, else `mean`."""
+    """`mean` of the members' embeddings (paper), or `centred_mean`, less its corpus average. `null`: `centred_mean`
+    for members that end with `ct`, else `mean`."""
     sentences: int | None = Field(None, ge=1)
-    """Corpus sentences for learners and calibrations. Members that train on the corpus itself read
-    `corpus.sentences`. `null`: `corpus.sentences` for all."""
+    """Corpus sentences for learners and calibrations. `null`: `corpus.sentences`, as for members."""
     target_precision: TargetPrecision = "fp32"
-    """`fp32` targets, or `fp16` for half the storage and traffic, rounded by at most 1/2048."""
+    """`fp32` targets, or `fp16` for half the storage, rounded by at most 1/2048."""
     learners: Annotated[int, NO_EFFECT] = Field(1, ge=1, le=MAX_MODELS)
     """Learners, with different seeds and the same targets."""
     start: Literal["encoder", "mlm"] = "encoder"
-    """Where learners start: the pre-trained `encoder` (paper), or `mlm`, the first member after that stage."""
+    """Where learners start: the original `encoder` (paper), or `mlm`, the first member after that stage."""
     checkpoint: Literal["last", "best_on_dev", "best_on_held_out"] = "last"
-    """`last`: the final weights. `best_on_dev`: those of the best evaluation, with early stopping; always for `sts`
-    (SED section 5.5). `best_on_held_out`: those with the lowest loss on a held-out 5 % of the corpus (at most 2,000
-    sentences), with early stopping and without labels."""
+    """`last`: the final weights. `best_on_dev`: those of the best evaluation, with early stopping.
+    `best_on_held_out`: those with the lowest loss on a held-out 5 % of the corpus (at most 2,000 sentences), with
+    early stopping and without labels."""
     patience: int = Field(5, ge=1)
     """Early stopping: evaluations without a better score."""
     batch_size: int = Field(32, ge=1)
-    """Sentences per update over all workers."""
+    """Sentences per step over all workers."""
     learning_rate: float = Field(2e-5, gt=0)
     """Peak rate of AdamW."""
     decay: Literal["constant", "linear"] = "constant"
@@ -78,10 +76,9 @@ class SedConfig(TuningConfig):
     """Decoupled weight decay of AdamW."""
     clip: float | None = Field(None, gt=0)
     dropout: bool = False
-    """Use the learner's dropout in training. Off in CT's released code; open in the paper."""
+    """Use the learner's dropout in training. Open in the paper; off in CT's code."""
     workers: Annotated[int | None, NO_EFFECT] = Field(None, ge=1)
-    """Workers per learner, which exchange gradients at each update. While nodes are missing, fewer train. `null`:
-    one."""
+    """Workers per learner, which exchange gradients at each step. `null`: one."""
     zero_stage: Annotated[Literal[0, 1, 2], NO_EFFECT] = 0
     """DeepSpeed ZeRO stage. Workers share: 0 nothing, 1 optimizer state, 2 also gradients."""
     recorded: Annotated[bool, NO_EFFECT] = True
@@ -91,7 +88,7 @@ class SedConfig(TuningConfig):
     checkpoint_every: Annotated[int, NO_EFFECT] = Field(500, ge=1)
     """As `members.checkpoint_every`."""
     evaluate_every: int | None = Field(500, ge=1)
-    """Updates between evaluations. `null`: a tenth of all, from 10 to 200. With `sed.checkpoint: last`, they are only
+    """Steps between evaluations. `null`: a tenth of all, from 10 to 200. With `sed.checkpoint: last`, they are only
     reported."""
     max_retries: Annotated[int, NO_EFFECT] = Field(2, ge=0)
     """Restarts of a failed learner, as `members.max_retries`."""

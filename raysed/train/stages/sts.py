@@ -31,7 +31,7 @@ class StsConfig(TuningConfig):
     models: Annotated[int, SELECTION_ONLY] = Field(10, ge=1, le=MAX_MODELS)
     """Models per lower bound."""
     evaluate_every: int | None = Field(None, ge=1)
-    """Updates between evaluations. `null`: as `members.evaluate_every`."""
+    """Steps between evaluations. `null`: as `members.evaluate_every`."""
 
 
 def target_of(score: Any, lower_bound: float) -> Any:
