@@ -167,7 +167,7 @@ def test_settings_in_commands_and_blocks_are_taken():
 
 
 def test_recipes_are_recipes_and_every_stage_has_its_row():
-    assert first_cells("docs/recipes.md") >= {*member_stages(), "sed", "flow", "sn", "natsv", "whiten", "base"}
+    assert first_cells("docs/papers.md") >= {*member_stages(), "sed", "flow", "sn", "natsv", "whiten", "base"}
     for _, span in spans():
         if re.fullmatch(r"(?:base|ct)(?:-[a-z]+)+", span):
             parse_recipe(span)
@@ -201,7 +201,7 @@ def test_every_python_has_one_pin_per_package_in_the_range_of_the_package():
     for python in PYTHONS:
         assert sorted(pin.name for pin in pins_of(python)) == sorted({pin.name for pin in pins()}), python
     text = (ROOT / "pyproject.toml").read_text().partition("[tool.")[0]
-    ranges = {r.name: r.specifier for r in map(Requirement, re.findall(r'^    "([^"]+)",$', text, flags=re.M))}
+    ranges = {r.name: r.specifier for r in map(Requirement, re.findall(r'^    "([^":]+)",$', text, flags=re.M))}
     for pin in pins():
         assert ranges[pin.name].contains(next(iter(pin.specifier)).version), pin
 
