@@ -4,7 +4,21 @@ Any models:             python -m papers.transfer SentEval/data/downstream --mod
 All models of a run:    python -m papers.transfer SentEval/data/downstream --run CONFIG --output scores.json
 
 SED table 7 and BSL table 2 report these tasks; `jobs/reproduce.py` scores its runs by `rows_of_run`. papers/README.md
-describes the tasks, and what differs from SentEval.
+says what differs from SentEval.
+
+task                           files                                    C, chosen on              score
+MR, CR                         MR/rt-polarity.*, CR/custrev.*           2^-2..3, 10 inner folds   10 outer folds
+SUBJ, MPQA                     SUBJ/subj.*, MPQA/mpqa.*                 the same                  the same
+TREC, MRPC                     TREC/*.label, MRPC/msr_paraphrase_*      2^-1..5, 10 folds         test; MRPC also F1
+SST2, SST5                     SST/{binary,fine}/sentiment-*            2^-2..3, dev              test
+SICKEntailment                 SICK/SICK_{train,trial,test_annotated}   2^-2..3, dev              test
+SICKRelatedness, STSBenchmark  the same; STS/STSBenchmark/sts-*.csv     -                         Pearson, test
+
+Scores are accuracies if nothing else is said. Folds are stratified and shuffled by seed 1111, in SentEval's order.
+Files are UTF-8, or else Latin-1. SICK and STS-B can also be tab-separated tables there or one level below: `sick*.tsv`
+with the columns split, relatedness, label, premise and hypothesis, whose missing splits are drawn from the training
+rows (test a third, dev a tenth; compare such scores with no published ones), and `stsb-{train,dev,test}.tsv` with
+subset, score, sentence1 and sentence2.
 """
 
 import argparse

@@ -268,7 +268,7 @@ class TaskColumns(Block):
     subset: str | None = None
     """Column that divides pairs into subsets. `null`: `subset`, if present."""
     text: str | None = None
-    """Column of the text that has a label. `null`: `text`, `sentence`, `utterance` or `title`."""
+    """Column of the labelled text. `null`: `text`, `sentence`, `utterance` or `title`."""
     label: str | None = None
     """Column of its label. `null`: `label`, `class`, `category`, `intent` or `topic`."""
 
@@ -284,9 +284,9 @@ class TaskConfig(Block):
     kind: str | None = None
     """`pairs`, `retrieval` or `neighbours` (labelled texts). `null`: by the files."""
     queries: Source | None = None
-    """Retrieval: file of queries (`_id`, `text`), unless next to the documents."""
+    """Retrieval: file of queries (`_id`, `text`), unless beside the documents."""
     qrels: Source | None = None
-    """Retrieval: file of relevant documents (`query-id`, `corpus-id`, `score`, or as TREC), unless next to them."""
+    """Retrieval: file of relevant documents (`query-id`, `corpus-id`, `score`, or as TREC), unless beside them."""
     query_prompt: str = ""
     """Prefix for each query, e.g. `"query: "`."""
     document_prompt: str = ""
@@ -387,11 +387,11 @@ class MembersConfig(Block):
     count: int = Field(10, ge=1, le=MAX_MODELS)
     """Number of members."""
     share: float = Field(1.0, gt=0, le=1)
-    """Share of the corpus drawn for each member. Pairs and prepared views are read whole."""
+    """Share of the corpus drawn for each member, not of pairs and views."""
     min_members: int | None = Field(None, ge=1)
     """Continue with so many if others keep failing. `null`: all must succeed."""
     max_retries: Annotated[int, NO_EFFECT] = Field(2, ge=0)
-    """Restarts of a failed member from its newest checkpoint; a new checkpoint resets the count."""
+    """Restarts of a failed member without a new checkpoint."""
     evaluate_every: int = Field(500, ge=1)
     """Steps between evaluations on the dev task."""
     checkpoint_every: Annotated[int, NO_EFFECT] = Field(500, ge=1)
@@ -421,7 +421,7 @@ class PairSource(Block):
     source: Source
     """A file ([formats](#file-formats)) or hub dataset."""
     split: str | None = None
-    """Split of a hub dataset (`null`: train), or value of a column `split` (`null`: train; all if no row has it)."""
+    """Split of a hub dataset, or value of a column `split`. `null`: train; all if no row has it."""
     config_name: str | None = None
     """Configuration of a hub dataset."""
 
@@ -532,7 +532,7 @@ class FlowConfig(Block):
     fit_tasks: list[str] | None = None
     """Tasks for `flow.fit_on: tasks`, e.g. STS12 to 16. `null`: all."""
     per_task: bool = False
-    """Fit separately on each task's sentences (BERT-flow). Needs `flow.fit_on: tasks`; cannot be exported."""
+    """Fit on each task's sentences alone (BERT-flow). Needs `flow.fit_on: tasks`; cannot be exported."""
     dropout: bool = False
     """Embed the flow's sentences with the encoder's dropout, as the released code does."""
     fits: Annotated[int, NO_EFFECT] = Field(1, ge=1, le=MAX_MODELS)
@@ -597,7 +597,7 @@ class _Common(Block):
     """All settings of a run. `raysed.plan.consistency` checks blocks against each other."""
 
     run: Annotated[str, NO_EFFECT] = Field("quickstart", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
-    """Name of the run and its directory: letters, digits, `.`, `_`, `-`."""
+    """Name of the run and its directory: letters, digits, `.`, `_` and `-`."""
     storage: Annotated[str, NO_EFFECT, AfterValidator(not_empty)] = "runs"
     """Directory or URI (`s3://…`, `gs://…`) that all machines reach. Credentials come from the environment, never
     from a URI."""

@@ -22,7 +22,7 @@ class TwoViewsConfig(TuningConfig):
     views: Annotated[list[ViewKind], AfterValidator(distinct)] = ["same"]
     """Kinds of views: `same`, `files`, `entailment`."""
     checkpoint: Literal["last", "best_on_dev"] = "last"
-    """`last`: the final weights. `best_on_dev`: those with the best score on `evaluation.dev` (BSL's released code)."""
+    """`last`: the final weights. `best_on_dev`: those that score best on the dev task (BSL's code)."""
     steps: int | None = Field(None, ge=1)
     """Number of steps, instead of `epochs`."""
 

@@ -23,11 +23,10 @@ class NliSource(PairSource):
 
     source: Source
     """A file ([formats](#file-formats)) or hub dataset with `premise`/`hypothesis`, `sentence1`/`sentence2` or
-    `text1`/`text2`, and `label` or `gold_label`: a name, or an id as on the hub (0 entailment, 1 neutral,
-    2 contradiction; sentence-transformers' order differs). raysed skips and counts rows without a label (`-`, -1,
-    blank)."""
+    `text1`/`text2`, and `label` or `gold_label`: a name, or an id (0 entailment, 1 neutral, 2 contradiction).
+    raysed skips rows without a label (`-`, -1, blank)."""
     config_name: str | None = None
-    """Configuration of a hub dataset, such as `mnli` of `nyu-mll/glue`."""
+    """Configuration of a hub dataset, such as `mnli`."""
 
 
 class NliConfig(TuningConfig):
@@ -36,10 +35,9 @@ class NliConfig(TuningConfig):
     train: Annotated[list[NliSource], BeforeValidator(as_blocks)] = []
     """A path, hub id, the settings below, or a list."""
     bias: bool = True
-    """Classifier bias, as in sentence-transformers; BERT-flow's code has none."""
+    """Classifier bias. BERT-flow's code has none."""
     checkpoint: Literal["last", "best_on_dev"] = "last"
-    """`last`: the final weights. `best_on_dev`: those with the best score on `evaluation.dev`
-    (sentence-transformers)."""
+    """`last`: the final weights. `best_on_dev`: those that score best on the dev task (sentence-transformers)."""
 
 
 class SiameseNLI(Siamese):

@@ -45,7 +45,7 @@ class SedConfig(TuningConfig):
     loss: LossName = "mse"
     """`mse` (SED) or `unit_mse`, of unit vectors (docs/methods.md#losses)."""
     widths: Annotated[list[Annotated[int, Field(ge=1)]], AfterValidator(ascending)] = []
-    """Smaller widths at which the first coordinates alone should work, such as `[64, 128]` (Matryoshka). For
+    """Smaller widths at which the first coordinates alone should work (Matryoshka), such as `[64, 128]`. For
     `teachers` (docs/distill.md#use-the-model-elsewhere)."""
     head: Literal["keep"] | None = None
     """`keep`: the learner gets a linear layer to the teachers' width, which is exported with it. `null`: targets
@@ -82,16 +82,16 @@ class SedConfig(TuningConfig):
     zero_stage: Annotated[Literal[0, 1, 2], NO_EFFECT] = 0
     """DeepSpeed ZeRO stage. Workers share: 0 nothing, 1 optimizer state, 2 also gradients."""
     recorded: Annotated[bool, NO_EFFECT] = True
-    """As `members.recorded`, for the learner."""
+    """As `members.recorded`."""
     precision: Precision = "auto"
-    """As `members.precision`, for the learner."""
+    """As `members.precision`."""
     checkpoint_every: Annotated[int, NO_EFFECT] = Field(500, ge=1)
     """As `members.checkpoint_every`."""
     evaluate_every: int | None = Field(500, ge=1)
     """Steps between evaluations. `null`: a tenth of all, from 10 to 200. With `sed.checkpoint: last`, they are only
     reported."""
     max_retries: Annotated[int, NO_EFFECT] = Field(2, ge=0)
-    """Restarts of a failed learner, as `members.max_retries`."""
+    """As `members.max_retries`."""
 
     def identity(self) -> dict[str, Any]:
         """Leave out settings that have no effect with this `checkpoint`."""

@@ -22,12 +22,11 @@ class StsConfig(TuningConfig):
 
     epochs: float = Field(4.0, gt=0)
     train: Annotated[list[TaskConfig], BeforeValidator(as_blocks)] = []
-    """A path, hub id, settings as in `evaluation.tasks.NAME`, or a list. `score_range` scales scores to 0 to 1."""
+    """A path, hub id, settings of `evaluation.tasks.NAME`, or a list. `score_range` scales scores to 0 to 1."""
     lower_bounds: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], AfterValidator(distinct), SELECTION_ONLY] = [
         round(0.05 * i, 2) for i in range(20)
     ]
-    """The grid: distinct values b from 0 to below 1. Targets are b + (1 - b) * score. The best bound's models are the
-    ensemble."""
+    """The grid: distinct values b from 0 to below 1 (docs/papers.md#the-grid-of-lower-bounds)."""
     models: Annotated[int, SELECTION_ONLY] = Field(10, ge=1, le=MAX_MODELS)
     """Models per lower bound."""
     evaluate_every: int | None = Field(None, ge=1)
