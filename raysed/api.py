@@ -184,7 +184,7 @@ def run(
 
     Args:
         config: a `Config`, a nested mapping, the path of a YAML file, or the name of a config of the package.
-        take_over: on remote storage, end another job on this run instead of refusing to start.
+        take_over: on remote storage, end another job on this run instead of waiting for it.
         verbose: print progress and findings.
 
     Raises:

@@ -23,7 +23,7 @@ from raysed.process import heed_others, prepare_process
 from raysed.recipe import BASE, SED, TEACHERS, member_nodes, parse_recipes
 from raysed.store.metrics import native_output_to
 from raysed.store.progress import emit, print_text
-from raysed.store.status import Status, finished_report, refusal, refuse_at_work, status_of
+from raysed.store.status import Status, finished_report, refusal, status_of, wait_for_other
 from raysed.store.storage import Storage, check_stays
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def run(
 
     Args:
         say: prints a line.
-        take_over: on remote storage, end another job on this run instead of refusing to start.
+        take_over: on remote storage, end another job on this run instead of waiting for it.
         starts_ray: whether `resources.engine: auto` means Ray if it is installed.
 
     Returns:
@@ -127,7 +127,7 @@ def run(
     storage = Storage(config.storage, config.run)
     if not (take_over or storage.is_local):
         storage.check_access()
-        refuse_at_work(storage)
+        wait_for_other(storage, say)
     prepare_process()
     engine, notes = _engine_of(config, starts_ray)
     notes += heed_others()

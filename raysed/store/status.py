@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Annotated, Any, Literal
 
@@ -32,6 +32,8 @@ _LOCAL_EVERY_S, _REMOTE_EVERY_S = 5.0, 30.0
 """Intervals of writing; on an object store each write is a request."""
 _MAX_MISSED = 6
 """A job that misses this many writes in a row is considered gone."""
+_LONGEST_WAIT_S = 180.0
+"""As long as a job on an object store needs to miss its writes."""
 AT_WORK = ("starting", "running")
 CODES = {"complete": 0, "failed": 1, "starting": 5, "running": 5, "stopped": 4}
 """Exit codes of `raysed status`; 2 is a user's mistake, as everywhere."""
@@ -123,22 +125,43 @@ def status_of(storage: Storage, every: float | None = None) -> Iterator[Status]:
     status.end(state="complete")
 
 
-def refuse_at_work(storage: Storage) -> None:
-    """Refuse to start on a remote run if its `status.json` says that another job is working on it.
+def wait_for_other(storage: Storage, say: Callable[[str], None], longest: float = _LONGEST_WAIT_S) -> None:
+    """Wait until no other job works on a remote run: it ends, or has written nothing for six of its intervals.
+
+    Args:
+        say: prints for whom the job waits, and how long.
+        longest: seconds.
+
+    Raises:
+        UserError: meanwhile another job has written that it works.
+    """
+    if (status := job_at_work(storage)) is None:
+        return
+    other = f"run {storage.run!r} is in use by a job on {status.host} (process {status.pid})"
+    left = max(min(_MAX_MISSED * status.every - status.silent, longest), 0.0)
+    say(f"{other}, last seen {duration(status.silent)} ago; waiting at most {duration(left)} to see whether it is gone")
+    until = time.monotonic() + left
+    while (seconds := until - time.monotonic()) > 0:
+        time.sleep(min(seconds, _LOCAL_EVERY_S))
+        now = read_status(storage)
+        if now is None or now.state not in AT_WORK:
+            return
+        if now.told != status.told:
+            raise UserError(f"{other}; wait for it, choose another --run, or end that job with --take-over")
+
+
+def job_at_work(storage: Storage) -> StoredStatus | None:
+    """Return the status of the job that works on a remote run; None if there is none.
 
     A job of this machine whose process is gone does not count. Ages are by the storage's clock, which all jobs share.
     """
     status = read_status(storage)
     if status is None or status.state not in AT_WORK:
-        return
+        return None
     if (written := storage.plain.modified_at(FILE)) and (now := storage.clock()):
         status.silent = now - written
-    if status.is_gone or (status.host == socket.gethostname() and not psutil.pid_exists(status.pid)):
-        return
-    raise UserError(
-        f"run {storage.run!r} is in use by a job on {status.host} (process {status.pid}), last seen "
-        f"{duration(status.silent)} ago; wait for it, choose another --run, or end that job with --take-over"
-    )
+    has_ended = status.is_gone or (status.host == socket.gethostname() and not psutil.pid_exists(status.pid))
+    return None if has_ended else status
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------

@@ -9,13 +9,16 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import pyarrow.fs as pafs
 import pytest
+from s3 import CREDENTIALS, below, s3_bucket
 
 import raysed.pipeline
 import raysed.store.files
+import raysed.store.status
 from raysed import cli
 from raysed.config import make_config, stable_hash
 from raysed.errors import RunFailed, UserError
@@ -25,11 +28,12 @@ from raysed.store.status import (
     describe,
     describe_all,
     finished_report,
+    job_at_work,
     read_timings,
     refusal,
-    refuse_at_work,
     status_json,
     status_of,
+    wait_for_other,
 )
 from raysed.store.storage import Storage
 
@@ -268,27 +272,76 @@ def test_a_job_at_work_is_seen_by_the_clock_of_the_storage(storage, tmp_path, mo
     for off in (-3600, 3600):
         storage.write_text("status.json", json.dumps({**words, "told": words["told"] + off}))
         monkeypatch.setattr(time, "time", lambda off=off: clock() - off)
-        with pytest.raises(UserError, match=r"^run 'mine' is in use by a job on head \(process 7\), last seen"):
-            refuse_at_work(storage)
+        assert job_at_work(storage).silent < 60
         os.utime(storage.uri("status.json"), (long_ago, long_ago))
-        refuse_at_work(storage)
+        assert job_at_work(storage) is None
     storage.write_text("status.json", json.dumps({**words, "host": socket.gethostname(), "pid": 2**22 + 1}))
-    refuse_at_work(storage)  # no process has this number
+    assert job_at_work(storage) is None  # no process has this number
     storage.write_text("status.json", json.dumps({**words, "state": "stopped"}))
-    refuse_at_work(storage)
+    assert job_at_work(storage) is None
 
 
-def test_a_job_is_refused_where_another_is_at_work_unless_it_takes_over(tmp_path, monkeypatch):
+@pytest.fixture
+def on_s3(monkeypatch):
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(raysed.store.status, "_LOCAL_EVERY_S", 0.05)
+    with s3_bucket() as bucket:
+        yield lambda: Storage(below(bucket, "runs"), "mine")
+
+
+USED = r"^run 'mine' is in use by a job on .+ \(process \d+\)"
+
+
+def test_a_second_driver_waits_and_is_refused_only_if_the_first_writes(on_s3):
+    first, second, said = on_s3(), on_s3(), []
+    with first.lock(), status_of(first, every=0.5) as works:
+        with pytest.raises(UserError, match=rf"{USED}; wait for it, choose another --run, or .* --take-over$"):
+            wait_for_other(second, said.append)
+        soon = threading.Timer(0.2, works.write, kwargs={"state": "stopped"})
+        soon.start()
+        wait_for_other(second, said.append)
+        soon.join()
+    assert len(said) == 2 and re.search(rf"{USED}, last seen \d s ago; waiting at most [0-3] s to see whether", said[0])
+
+
+def test_a_second_driver_takes_over_from_one_that_was_killed(on_s3):
+    """The first has neither ended its status nor given up its claim, and counts as gone after six intervals."""
+    first, second, said = on_s3(), on_s3(), []
+    with first.lock():
+        now = time.time()
+        words = {"state": "running", "since": now - 60, "every": 0.2, "host": "head", "pid": 7, "told": now}
+        first.write_text("status.json", json.dumps(words))
+        wait_for_other(second, said.append)
+        assert re.match(r".*a job on head \(process 7\), last seen [01] s ago; waiting at most [01] s", *said)
+        with second.lock(), status_of(second):
+            commit(second, "corpus")
+            with pytest.raises(RunFailed, match="taken over"):
+                commit(first, "corpus")
+        wait_for_other(first, said.append)
+    assert status(first)["state"] == "complete" and len(said) == 1
+
+
+def test_the_wait_has_an_end_whatever_the_status_says(storage, tmp_path):
+    """A job that writes rarely is waited for three minutes, here a moment."""
+    tell_of(tmp_path, "mine", "running")
+    began = time.monotonic()
+    wait_for_other(storage, lambda line: None, longest=0.01)
+    assert time.monotonic() - began < 5
+
+
+def test_a_job_waits_for_another_unless_it_takes_over(tmp_path, monkeypatch):
     """On an object store, which has no lock."""
     fs = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
     tell_of(tmp_path / "runs", "mine", "running")
     monkeypatch.setattr(raysed.store.files, "filesystem", lambda location: (fs, "runs"))
     monkeypatch.setattr(Storage, "lock", lambda storage: 1 / 0)
-    config = make_config({"storage": "mock://bucket/runs", "run": "mine"})
-    with pytest.raises(UserError, match=r"^run 'mine' is in use by a job on head .* --take-over$"):
-        raysed.pipeline.run(config)
-    with pytest.raises(ZeroDivisionError):
-        raysed.pipeline.run(config, take_over=True)
+    monkeypatch.setattr(raysed.pipeline, "wait_for_other", partial(wait_for_other, longest=0.01))
+    config, said = make_config({"storage": "mock://bucket/runs", "run": "mine"}), []
+    for take_over in (False, True):
+        with pytest.raises(ZeroDivisionError):
+            raysed.pipeline.run(config, said.append, take_over=take_over)
+    assert len(said) == 1 and re.search(rf"{USED}, last seen", said[0])
 
 
 def test_the_exit_code_is_the_state(tmp_path):
