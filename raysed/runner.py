@@ -407,11 +407,13 @@ class Run:
                     unpacked[table].clear()
 
         if left:
-            self._backend.stream(Stream(tables, left, links, worker, self._context(share)), share, on_event)
+            stream = Stream(tables, left, links, worker, self._context(share), tables.known(storage))
+            self._backend.stream(stream, share, on_event)
         for table, entries in unpacked.items():
             storage.pack(table, entries)
         emit(sentences=embedded)
-        progress.close(f"{rows:,} sentences")
+        found = f", {rows - embedded:,} found, {embedded:,} embedded" if embedded < rows else ""
+        progress.close(f"{rows:,} sentences{found}")
         # All blocks exist: each table that consists of them is complete.
         shape = tables.count, tables.size, tables.rows
         whole = [replace(step, inputs={**step.inputs, "blocks": BlockShape(step.name, *shape)}) for step in steps]

@@ -6,10 +6,14 @@ continues with the missing ones.
 
 from __future__ import annotations
 
+import io
 import logging
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,12 +23,14 @@ import pyarrow.parquet as pq
 from raysed.cluster.jobs import OnEvent
 from raysed.config import stable_hash
 from raysed.context import Context
-from raysed.data.parquet import ROWS_PER_GROUP, SentenceTable, matrix, roles_in
+from raysed.data.parquet import ROWS_PER_GROUP, SentenceTable, matrix, open_table, roles_in, with_column
 from raysed.made import BLOCK_FILE, Step, block_name
+from raysed.store.checkpoints import changes
 from raysed.store.storage import Entry, Storage
 
 log = logging.getLogger(__name__)
 
+_KEYS, _IS_NEW, _KEYS_AT_ONCE = "keys.npy", "is_new", 8
 _SMALLEST_BLOCK = 256
 """Sentences; all of a block are lost with its worker."""
 _BLOCKS_PER_WORKER = 4
@@ -67,6 +73,16 @@ class BlockTables:
             starts = [start for start in starts if names[start] - done]
         return [{"start": start, "stop": min(start + self.size, self.rows)} for start in starts]
 
+    def known(self, storage: Storage) -> KnownTexts | None:
+        """Return what blocks of a keyed table say of any text, such as those of yesterday's corpus; None: of none."""
+        if not self.is_keyed:
+            return None
+        ((name, depends),) = self.depends.items()
+        own = {role: value for role, value in depends.items() if role != "corpus"}
+        same = [entry for entry in storage.listed(name) if _KEYS in entry.files]
+        same = [entry for entry in same if not changes({**own, "sentences": entry.depends["sentences"]}, entry.depends)]
+        return KnownTexts.of(same, storage) if same else None
+
     def read(self, storage: Storage, corpus: SentenceTable, place: Place) -> pa.Table:
         """Return the rows of a block that is to be made; none if it exists by now."""
         rows = corpus.rows(place["start"], place["stop"], self.columns)
@@ -80,13 +96,19 @@ class BlockTables:
         for index, table in enumerate(self.depends):
             name, depends = self._block(table, rows)
             block = _own_columns(rows, index).select(list(self.kept))
-            meta = {"rows": len(block), "size": self.size}
+            meta: dict[str, Any] = {"rows": len(block), "size": self.size}
+            if _IS_NEW in rows.column_names:
+                meta["embedded"] = int(rows.column(_IS_NEW).to_numpy().sum())
             if "input_ids" in self.kept:  # targets, whose mean is asked for
                 meta["sum"] = matrix(block.column("target")).sum(axis=0, dtype=np.float64).tolist()
-            entry = storage.commit(
-                name, lambda path, block=block: pq.write_table(block, path / BLOCK_FILE), depends, meta
-            )
-            entries.append(entry)
+
+            def write(path: Path, block: pa.Table = block) -> None:
+                pq.write_table(block, path / BLOCK_FILE)
+                if self.is_keyed:
+                    np.save(path / _KEYS, keys_of(rows))
+
+            # What a block replaces may have vectors of text that comes later.
+            entries.append(storage.commit(name, write, depends, meta, keeps_replaced=self.is_keyed))
         return entries
 
     def _block(self, table: str, rows: pa.Table) -> tuple[str, dict[str, Any]]:
@@ -101,6 +123,52 @@ class BlockTables:
             depends["sentences"] = stable_hash(list(zip(texts, roles)) if any(roles) else texts)
             del depends["corpus"]
         return block_name(table, first // self.size), depends
+
+
+@dataclass(frozen=True)
+class KnownTexts:
+    """Where blocks have vectors of texts; 16 bytes per text.
+
+    Attributes:
+        entries: of the blocks.
+        keys_N: of the texts, ascending, see `keys_of`.
+        places_N2: for each, the number of its block in `entries`, and its row.
+    """
+
+    entries: Sequence[Entry]
+    keys_N: np.ndarray
+    places_N2: np.ndarray
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry], storage: Storage) -> KnownTexts:
+        def keys(entry: Entry) -> np.ndarray:
+            return np.load(io.BytesIO(storage.plain.read(f"{entry.place}/{_KEYS}")))
+
+        with ThreadPoolExecutor(_KEYS_AT_ONCE) as readers:
+            found = list(readers.map(keys, entries))
+        places = [np.stack([np.full(len(of), number), np.arange(len(of))], 1) for number, of in enumerate(found)]
+        keys_N, places_N2 = np.concatenate(found), np.concatenate(places).astype(np.int32)
+        order = np.argsort(keys_N, kind="stable")
+        return cls(entries, keys_N[order], places_N2[order])
+
+    def find(self, keys_B: np.ndarray, storage: Storage) -> dict[int, np.ndarray]:
+        """Return the known vectors [D] among some texts, by their places; damaged blocks know none."""
+        at_B = np.minimum(np.searchsorted(self.keys_N, keys_B), len(self.keys_N) - 1)
+        rows_B = np.flatnonzero(self.keys_N[at_B] == keys_B)
+        blocks, found = self.places_N2[at_B, 0], {}
+        for number in np.unique(blocks[rows_B]):
+            if (path := storage.intact(self.entries[number])) is not None:
+                vectors_ND = matrix(open_table(path / BLOCK_FILE).read(["target"]).column("target"))
+                rows = rows_B[blocks[rows_B] == number]
+                found |= dict(zip(rows.tolist(), vectors_ND[self.places_N2[at_B[rows], 1]]))
+        return found
+
+
+def keys_of(rows: pa.Table) -> np.ndarray:
+    """Return 8 bytes that stand for each text and its role, uint64 [B]."""
+    texts = zip(roles_in(rows), rows.column("sentence").to_pylist())
+    digests = [blake2b(f"{role}\n{text}".encode(), digest_size=8).digest() for role, text in texts]
+    return np.frombuffer(b"".join(digests), np.uint64)
 
 
 def _own_columns(rows: pa.Table, index: int) -> pa.Table:
@@ -119,6 +187,7 @@ class Stream:
         places: of the blocks that may be missing.
         worker: class that makes a block, as a stage of the chain: `worker(inputs, settings, context)` is called with
             rows of the corpus; of the last stage's result, some columns are the block.
+        known: texts that need not be embedded again.
     """
 
     tables: BlockTables
@@ -126,6 +195,7 @@ class Stream:
     chain: Sequence[tuple[Step, str]]
     worker: Any
     context: Context
+    known: KnownTexts | None = None
 
 
 def chain_of(steps: Sequence[Step], title: str, groups: int = 1) -> list[tuple[Step, str]]:
@@ -165,6 +235,17 @@ class StreamStage:
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """Return the rows of a block with what the model adds."""
+        known = self._stream.known.find(keys_of(rows), self._storage) if self._stream.known else {}
+        if not known:
+            return self._embedded(rows)
+        is_new = np.array([row not in known for row in range(len(rows))])
+        x_BD = np.zeros((len(rows), len(next(iter(known.values())))), np.float32)
+        x_BD[list(known)] = list(known.values())
+        if is_new.any():
+            x_BD[is_new] = matrix(self._embedded(rows.filter(pa.array(is_new))).column("target"))
+        return with_column(rows, "target", x_BD).append_column(_IS_NEW, pa.array(is_new))
+
+    def _embedded(self, rows: pa.Table) -> pa.Table:
         if self._worker is None:
             inputs, settings = self._step.resolve_inputs(self._storage), self._step.settings
             self._worker = self._stream.worker(inputs, settings, self._stream.context)
@@ -178,4 +259,5 @@ def make_blocks_here(stream: Stream, storage: Storage, on_event: OnEvent) -> Non
     for place in stream.places:
         rows = tables.read(storage, corpus, place)
         entries = tables.commit(storage, stage(rows)) if len(rows) else []
-        on_event(tables.title, {"rows": place["stop"] - place["start"], "made": len(rows), "entries": entries})
+        made = sum(entry.meta.get("embedded", entry.meta["rows"]) for entry in entries[:1])
+        on_event(tables.title, {"rows": place["stop"] - place["start"], "made": made, "entries": entries})

@@ -180,5 +180,6 @@ class BlockSink(Datasink):
             with _remembered():
                 entries = self._tables.commit(self._storage, rows)
             written += len(rows)
-            self._events.put((self._tables.title, {"rows": len(rows), "made": len(rows), "entries": entries}))
+            made = entries[0].meta.get("embedded", len(rows))
+            self._events.put((self._tables.title, {"rows": len(rows), "made": made, "entries": entries}))
         return written

@@ -1,5 +1,6 @@
 """Check all that can be checked before a run starts, and identify its inputs."""
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -171,6 +172,10 @@ def check(config: Config) -> Job:
 
 def _check_start(config: Config) -> None:
     """Check the encoder; load it if the run needs it only after teachers have embedded the corpus, or if it is cut."""
+    own = os.path.abspath(os.path.expanduser(os.path.join(config.storage, config.run)))
+    if "://" not in config.storage and os.path.abspath(config.encoder.path).startswith(f"{own}{os.sep}"):
+        problem = f"{config.encoder.path!r} is in this run's own directory, whose model it replaces"
+        raise UserError(f"{problem}; copy it elsewhere and name the copy", setting="encoder.path")
     try:
         check_depths(config, check_encoder(config.encoder))
         if config.teachers or config.encoder.is_cut:

@@ -93,9 +93,18 @@ class Storage:
     # -- artefacts ---------------------------------------------------------------------------------------------------
 
     def commit(
-        self, name: str, write: Writer, depends: Mapping[str, Any], meta: Mapping[str, Any] | None = None
+        self,
+        name: str,
+        write: Writer,
+        depends: Mapping[str, Any],
+        meta: Mapping[str, Any] | None = None,
+        keeps_replaced: bool = False,
     ) -> Entry:
-        """Publish an artefact in place of an older one; `write` may add to `meta`. RunFailed after a take-over."""
+        """Publish an artefact in place of an older one; `write` may add to `meta`. RunFailed after a take-over.
+
+        Args:
+            keeps_replaced: leave the older one's files until this job ends.
+        """
         attempt = f"attempt-{uuid.uuid4().hex[:12]}"
         place = _place(check_name(name), attempt)
         # The entry is written outside this block: after an error it may still exist, and needs its files.
@@ -112,7 +121,7 @@ class Storage:
                 self.plain.upload(directory, place)
         self._check_claim()  # again: another job may have come while the files were copied
         self._write_entry(entry)
-        if before and before.place != place:
+        if before and before.place != place and not keeps_replaced:
             self.plain.delete(before.place)
         return entry
 

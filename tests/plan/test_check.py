@@ -248,6 +248,15 @@ def test_a_run_does_not_depend_on_where_it_lies_or_on_machines(inputs):
     assert check(config(seed=1)).depends != before
 
 
+def test_a_learner_is_not_the_model_that_its_own_run_replaces(inputs):
+    """Yesterday's model is, in a copy, what today's learner may start from."""
+    shutil.copytree(inputs / "encoder", inputs / "runs/today/model")
+    again = {"run": "today", "storage": "runs", "encoder": {"path": "runs/today/model", "max_length": 16}}
+    with pytest.raises(UserError, match=r"^encoder\.path: .*/runs/today/model' is in this run's own directory.* copy"):
+        check(config(**again))
+    check(config(**{**again, "run": "tomorrow"}))
+
+
 # -- the learner that a teacher gives by default ---------------------------------------------------------------------
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 32}

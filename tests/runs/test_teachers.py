@@ -178,7 +178,41 @@ def test_blocks_of_a_text_that_was_given_up_are_not_taken_for_those_of_another(s
     other = {"combination": {"weights": [1.0, 2.0], "turn": False}}
     combined(settings(**other))
     combined({**settings(**other), "storage": str(tmp_path / "new")})
-    np.testing.assert_array_equal(targets(copied)[1], targets(tmp_path / "new/taught")[1])
+    np.testing.assert_allclose(targets(copied)[1], targets(tmp_path / "new/taught")[1], atol=1e-6)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_only_new_text_of_a_corpus_that_has_grown_is_embedded(settings, tmp_path, capfd, damaged):
+    """Whatever its order, and whatever is gone; vectors are those of a run that embeds everything."""
+    asked: list[str] = []
+
+    def by_letters(sentences):
+        asked.extend(sentences)
+        return np.array([[text.count(letter) for letter in "aeioust"] for text in sentences])
+
+    file, old = tmp_path / "corpus.txt", [f"Ticket {n} says {chr(97 + n % 26) * 3}." for n in range(600)]
+    about = {"teachers": [settings_of(by_letters, given_objects)], "sed": {"head": "keep"}}
+    about["corpus"] = {"source": str(file)}
+    file.write_text("\n".join(old))
+    combined(settings(**about))
+    if damaged:
+        for path in (tmp_path / "runs/taught/teachers/rows").glob("*/000000/*/block.parquet"):
+            path.write_bytes(b"")
+    grown = [*old[40:], *(f"New ticket {n}." for n in range(50))]
+    np.random.default_rng(0).shuffle(grown)
+    file.write_text("\n".join(grown))
+    asked.clear()
+    combined(settings(**about))
+    of_corpus = [text for text in asked if "icket" in text]
+    assert len(of_corpus) == len(set(of_corpus)) and set(of_corpus) >= set(grown) - set(old)
+    if not damaged:
+        assert set(of_corpus) == set(grown) - set(old)
+        assert "610 sentences, 560 found, 50 embedded" in capfd.readouterr().out
+    expected = targets(tmp_path / "runs/taught")
+    combined({**settings(**about), "storage": str(tmp_path / "new")})
+    found = targets(tmp_path / "new/taught")
+    assert found[0] == expected[0]
+    np.testing.assert_allclose(found[1], expected[1], atol=1e-6)
 
 
 def test_teachers_are_scored_together_and_the_best_on_dev_are_named(first):
