@@ -11,7 +11,6 @@ The exit code is the run's state: 0 complete, 1 failed, 5 running, 4 stopped or 
 """
 
 import argparse
-import json
 
 from raysed.commands import parser_of
 from raysed.errors import UserError
@@ -44,11 +43,7 @@ def job(arguments: argparse.Namespace) -> int:
     storage = Storage(arguments.storage, arguments.run)
     if not storage.is_local:
         storage.check_access()
-    with readable(str(storage)):  # raises for an unknown run
-        if arguments.json:
-            facts, code = status_json(storage)
-            lines = [json.dumps(facts)]
-        else:
-            lines, code = describe(storage)
+    with readable(str(storage)):
+        lines, code = (status_json if arguments.json else describe)(storage)  # raises for an unknown run
     print(*lines, sep="\n")
     return code

@@ -31,8 +31,6 @@ def job(arguments: argparse.Namespace) -> None:
     from raysed.store.storage import Storage
 
     runs = [Storage(arguments.storage, run) for run in arguments.runs]
-    if not runs[0].is_local:
-        runs[0].check_access()
     with readable(arguments.storage):
         table, note = table_of_runs(runs, arguments.columns, arguments.rows)
     print(f"{table.markdown()}\n\n{note}" if arguments.format == "markdown" else f"% {note}\n{table.latex()}")

@@ -1,7 +1,7 @@
 """Scores of several complete runs, such as one per seed, in one table."""
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,12 +57,13 @@ def table_of_runs(runs: Sequence[Storage], columns: Sequence[str], rows: Sequenc
                 here = f"the runs {name} and {other} differ in {what}: {', '.join(differing)}"
                 raise UserError(f"{here}; name runs that have the same {what}, or those in common with {option}")
 
-    def cell(column: str) -> Callable[[Group], str]:
-        return lambda group: _cell([run.means.get((group, column)) for run in scores.values()])
+    def cells(group: Group) -> list[str]:
+        return [_cell([run.means.get((group, column)) for run in scores.values()]) for column in columns]
 
-    shown = {"": first.names.__getitem__, **{column: cell(column) for column in columns}}
+    lines = [[first.names[group], *cells(group)] for group in groups]
     seeds = ", ".join(str(run.seed) for run in scores.values())
-    return Table.of(groups, shown, text=1), f"Scores x100, mean ± standard deviation over runs; seeds: {seeds}."
+    table = Table(["", *columns], lines, text=1)
+    return table, f"Scores x100, mean ± standard deviation over runs; seeds: {seeds}."
 
 
 def _read(storage: Storage) -> ReportedScores:

@@ -229,14 +229,14 @@ def _read(storage: Storage) -> tuple[list[str], StoredStatus | None, int]:
     return names, status, _GONE if not status or status.is_gone else CODES[status.state]
 
 
-def status_json(storage: Storage) -> tuple[dict[str, Any], int]:
-    """Return a run's state and progress for programs, see docs/files.md, and the state's exit code."""
+def status_json(storage: Storage) -> tuple[list[str], int]:
+    """Return a line of JSON for programs, see docs/files.md, and the state's exit code."""
     _, status, code = _read(storage)
-    if status is None:
-        return {"run": storage.run, "state": "unknown"}, code
-    why = refusal(storage) if status.state == "complete" else None
-    state = "gone" if status.is_gone else status.state
-    return {"run": storage.run, **status.model_dump(), "state": state, "refusal": why}, code
+    facts = {"run": storage.run, "state": "unknown"}
+    if status:
+        why = refusal(storage) if status.state == "complete" else None
+        facts |= {**status.model_dump(), "state": "gone" if status.is_gone else status.state, "refusal": why}
+    return [json.dumps(facts)], code
 
 
 def describe(storage: Storage) -> tuple[list[str], int]:

@@ -47,6 +47,12 @@ def status(storage: Storage) -> dict:
     return json.loads(storage.read_text("status.json"))
 
 
+def facts_of(storage: Storage) -> tuple[dict, int]:
+    """What `raysed status --json` prints, and its exit code."""
+    lines, code = status_json(storage)
+    return json.loads(*lines), code
+
+
 def wait_for(storage: Storage, **expected) -> dict:
     """The status, once it says all this; the thread that writes it has its own time."""
     until = time.monotonic() + 20
@@ -172,7 +178,7 @@ def test_a_status_that_is_damaged_is_unknown_also_in_the_list_of_all_runs(storag
         ["mine: state unknown (no readable status.json)", "finished: corpus"],
         4,
     )
-    assert status_json(storage) == ({"run": "mine", "state": "unknown"}, 4)
+    assert facts_of(storage) == ({"run": "mine", "state": "unknown"}, 4)
     assert describe_all(str(tmp_path)) == ["mine  state unknown (no readable status.json)"]
     assert read_timings(storage) == {"ct-sed": {"seconds": 1.5}}
     with status_of(storage):
@@ -350,7 +356,7 @@ def test_the_exit_code_is_the_state(tmp_path):
         tell_of(tmp_path, "mine", state, age)
         is_gone = code == 5 and age
         storage = Storage(str(tmp_path), "mine")
-        facts, code_of_facts = status_json(storage)
+        facts, code_of_facts = facts_of(storage)
         assert facts["state"] == ("gone" if is_gone else state) and age <= facts["silent"] < age + 60
         assert describe(storage)[1] == code_of_facts == (4 if is_gone else code)
 
@@ -360,7 +366,7 @@ def test_the_keys_of_status_are_documented(storage):
     complete(storage, "no model is exported")
     with status_of(storage):
         emit(stage="ct")
-    facts, code = status_json(storage)
+    facts, code = facts_of(storage)
     assert (facts["refusal"], code) == ("no model is exported", 0) and status(storage).keys() <= facts.keys()
     page = (Path(__file__).parents[2] / "docs/files.md").read_text()
     keys = re.findall(r"^\| (`.*?) \|", page.partition("## status.json")[2].partition("\n## ")[0], flags=re.M)
