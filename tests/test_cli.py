@@ -104,6 +104,9 @@ def test_a_distillation_is_planned_and_nothing_is_trained(raysed, monkeypatch, t
     (tmp_path / "t.txt").write_text("".join(f"Sentence {n} is here.\n" for n in range(40)))
     code, said, _ = raysed("distill", "--teachers", "bundled:encoder", "--corpus", "t.txt", "--run", "small", "--plan")
     assert code == 0 and "plan of small for 1 node" in said and "teachers-sed  1 learner" in said
+    assert re.search(
+        r"^time: about \d+ minutes at the rates of this machine's \w+: trainings \d+, bundled \d+$", said, re.M
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["t.txt"]
 
 

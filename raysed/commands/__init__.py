@@ -18,7 +18,7 @@ _SHARED: dict[str, dict[str, Any]] = {
         "action": "store_true",
         "help": "export the model even if it is worse than its encoder or TF-IDF",
     },
-    "--plan": {"action": "store_true", "help": "show trainings, memory and storage; train nothing"},
+    "--plan": {"action": "store_true", "help": "show trainings, minutes, memory and storage; train nothing"},
     "--take-over": {"action": "store_true", "help": "end another job on this run (remote storage)"},
     "--verbose": {"action": "store_true", "help": "also print debug messages and the output of Ray and its workers"},
 }

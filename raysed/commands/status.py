@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
 def job(arguments: argparse.Namespace) -> int:
     """Print the state of one or all runs; return the exit code of the run's state."""
     from raysed.data.sources import readable
-    from raysed.store.status import describe, describe_all, status_json
+    from raysed.store.status import describe, describe_all
     from raysed.store.storage import Storage
 
     if arguments.watch:
@@ -44,6 +44,6 @@ def job(arguments: argparse.Namespace) -> int:
     if not storage.is_local:
         storage.check_access()
     with readable(str(storage)):
-        lines, code = (status_json if arguments.json else describe)(storage)  # raises for an unknown run
+        lines, code = describe(storage, arguments.json)  # raises for an unknown run
     print(*lines, sep="\n")
     return code

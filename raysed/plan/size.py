@@ -16,6 +16,7 @@ from raysed.errors import UserError
 from raysed.made import Made, Trained
 from raysed.model.shape import Shape
 from raysed.plan.check import Job, check
+from raysed.plan.minutes import show_minutes
 from raysed.plan.tables import CORPUS, known_rows
 from raysed.recipe import TEACHERS
 from raysed.registry import stages
@@ -77,13 +78,15 @@ def rehearsed(script: Script, job: Job) -> list[Made]:
 class TrainingEstimate:
     """Similar trainings, of members, grid models or learners (`what`); `updates` and `workers` are per training.
 
-    `storage`: bytes of their models, and of two checkpoints of each that trains at the same time.
+    `sentences`: that pass through the encoder, of all trainings. `storage`: bytes of their models, and of two
+    checkpoints of each that trains at the same time.
     """
 
     node: str
     what: str
     trainings: int
     updates: int
+    sentences: int
     at_once: int
     workers: int
     share: Share
@@ -106,10 +109,10 @@ def show_plan(script: Script, config: Config, cluster: Cluster) -> str:
     if missing := unmet_requirement(cluster, config.resources, config.sed.workers):  # such as GPUs yet to join
         raise UserError(missing)
     job, report = check(config), CorpusReport()
-    config, shape = job.config, job.shape
+    config, shape, texts = job.config, job.shape, list[str]()
     if job.needs_corpus and not config.corpus.sentences:
-        for _ in sentence_chunks(config.corpus, config.seed, report):
-            pass
+        for _, chunk in sentence_chunks(config.corpus, config.seed, report):
+            texts = max(texts, chunk, key=len)
     rows = known_rows(job, report.kept)
     if config.corpus.queries:
         rows[CORPUS] += sum(map(len, query_chunks(config.corpus, CorpusReport())))
@@ -133,6 +136,7 @@ encoder: {shape.parameters:,} parameters, {shape.layers} layers, width {shape.wi
 
 {trained}
 
+time: {show_minutes(job, steps, rows.get(CORPUS, 0), texts or job.evaluation.sentences, cluster)}
 storage: about {size(sum(storage.values()))}: {parts}
 assuming {tokens_of_sentence(config)} tokens per sentence; memory is per worker, storage for all trainings of a row"""
 
@@ -199,7 +203,8 @@ def _steps(
         concurrent = min(count, max(1, round(at_once * count / len(models))))
         storage = 4 * shape.parameters * count + 2.0 * concurrent * first.checkpoint_bytes
         updates = first.updates({name: rows[table.name] for name, table in first.tables.items()})
-        yield TrainingEstimate(node, what, count, updates, concurrent, ranks, share, need, storage)
+        passes = updates * first.rows_per_update * stages()[node.rpartition("-")[2]].sentences_per_row
+        yield TrainingEstimate(node, what, count, updates, count * passes, concurrent, ranks, share, need, storage)
 
 
 def largest_need(models: Sequence[Made], *, gpu: bool, kind: str) -> Need:

@@ -31,9 +31,7 @@ REPORT = ("report.html", "report.md", "report.json")
 _LOCAL_EVERY_S, _REMOTE_EVERY_S = 5.0, 30.0
 """Intervals of writing; on an object store each write is a request."""
 _MAX_MISSED = 6
-"""A job that misses this many writes in a row is considered gone."""
-_LONGEST_WAIT_S = 180.0
-"""As long as a job on an object store needs to miss its writes."""
+"""A job that misses this many writes in a row is considered gone: after three minutes on an object store."""
 AT_WORK = ("starting", "running")
 CODES = {"complete": 0, "failed": 1, "starting": 5, "running": 5, "stopped": 4}
 """Exit codes of `raysed status`; 2 is a user's mistake, as everywhere."""
@@ -125,7 +123,7 @@ def status_of(storage: Storage, every: float | None = None) -> Iterator[Status]:
     status.end(state="complete")
 
 
-def wait_for_other(storage: Storage, say: Callable[[str], None], longest: float = _LONGEST_WAIT_S) -> None:
+def wait_for_other(storage: Storage, say: Callable[[str], None], longest: float = 180.0) -> None:
     """Wait until no other job works on a remote run: it ends, or has written nothing for six of its intervals.
 
     Args:
@@ -221,35 +219,26 @@ def read_timings(storage: Storage) -> dict[str, dict[str, Any]]:
     return {k: v for k, v in found if isinstance(v, dict) and isinstance(v.get("seconds"), int | float)}
 
 
-def _read(storage: Storage) -> tuple[list[str], StoredStatus | None, int]:
-    """Return the names of a run's artefacts, its status, and the exit code of its state."""
+def describe(storage: Storage, as_json: bool = False) -> tuple[list[str], int]:
+    """Return lines for people (state, stage, finished artefacts, checkpoints) and the state's exit code.
+
+    Args:
+        as_json: return one line for programs instead, see docs/files.md.
+    """
     names, status = storage.names(), read_status(storage)
     if not names and not storage.has_files(FILE):
         raise UserError(f"there is no run at {storage}; omit the name to list all runs")
-    return names, status, _GONE if not status or status.is_gone else CODES[status.state]
-
-
-def status_json(storage: Storage) -> tuple[list[str], int]:
-    """Return a line of JSON for programs, see docs/files.md, and the state's exit code."""
-    _, status, code = _read(storage)
-    facts = {"run": storage.run, "state": "unknown"}
-    if status:
-        why = refusal(storage) if status.state == "complete" else None
-        facts |= {**status.model_dump(), "state": "gone" if status.is_gone else status.state, "refusal": why}
-    return [json.dumps(facts)], code
-
-
-def describe(storage: Storage) -> tuple[list[str], int]:
-    """Return lines for people (state, stage, finished artefacts, checkpoints) and the state's exit code."""
-    names, status, code = _read(storage)
-    state = status.state if status else ""
+    state = ("gone" if status.is_gone else status.state) if status else "unknown"
+    code, why = CODES.get(state, _GONE), refusal(storage) if state == "complete" else None
+    if as_json:
+        facts = {**(status.model_dump() if status else {}), "state": state, "refusal": why}
+        return [json.dumps({"run": storage.run, **facts})], code
     lines = [f"{storage.run}: {status or _UNKNOWN}"]
-    if state == "running" and status.stage is not None:
+    if state in ("running", "gone") and status.stage is not None:
         seconds = status.told + status.silent - (status.stage_since or status.told)
         lines.append(f"stage: {status.stage}, for {duration(seconds)}")
         lines += filter(None, [status.line])
-    if state == "complete":
-        lines += filter(None, [refusal(storage)])
+    lines += filter(None, [why])
     known = set(names)  # blocks of finished tables are not listed
     finished = [n for n in names if not n.startswith("checkpoints/") and n.rpartition("/")[0] not in known]
     lines += [f"finished: {', '.join(_summary(finished, status.totals if status else {})) or 'nothing yet'}"]

@@ -31,7 +31,6 @@ from raysed.store.status import (
     job_at_work,
     read_timings,
     refusal,
-    status_json,
     status_of,
     wait_for_other,
 )
@@ -49,7 +48,7 @@ def status(storage: Storage) -> dict:
 
 def facts_of(storage: Storage) -> tuple[dict, int]:
     """What `raysed status --json` prints, and its exit code."""
-    lines, code = status_json(storage)
+    lines, code = describe(storage, as_json=True)
     return json.loads(*lines), code
 
 
@@ -178,7 +177,7 @@ def test_a_status_that_is_damaged_is_unknown_also_in_the_list_of_all_runs(storag
         ["mine: state unknown (no readable status.json)", "finished: corpus"],
         4,
     )
-    assert facts_of(storage) == ({"run": "mine", "state": "unknown"}, 4)
+    assert facts_of(storage) == ({"run": "mine", "state": "unknown", "refusal": None}, 4)
     assert describe_all(str(tmp_path)) == ["mine  state unknown (no readable status.json)"]
     assert read_timings(storage) == {"ct-sed": {"seconds": 1.5}}
     with status_of(storage):
