@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from raysed.config import ResourcesConfig
+from raysed.config import Precision, ResourcesConfig
 from raysed.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ _GPU_PART = 0.85  # share of a GPU's memory that plans may use
 _SMALL_MEMBER = 1.5e9  # bytes of GPU memory of a member, if unknown
 _PASS_BYTES = 2.6e9  # GPU memory of an actor that embeds, besides weights
 _MAX_ACTORS = 3  # actors that share a GPU: while one embeds, others tokenise or write
-NO_BF16 = ("K80", "P4", "P100", "T4", "V100")  # GPUs without bf16 hardware
+_NO_BF16 = ("K80", "P4", "P100", "T4", "V100")  # GPUs without bf16 hardware
 
 
 @dataclass(frozen=True)
@@ -195,6 +195,11 @@ def plan_members(cluster: Cluster, res: ResourcesConfig, count: int, need: Need 
     cpus = _whole_cpus(cluster, count, gpus, need.host)
     workers = min(cluster.fit(cpus, gpus, need.host), count)
     return Share(max(workers, 1), cpus, gpus, cpus, int(need.host))
+
+
+def plans_bf16(precision: Precision, gpu: bool, kind: str) -> bool:
+    """Return whether machines will compute in bf16, as far as a plan knows: with `auto`, on all GPUs but old ones."""
+    return precision == "bf16" or (gpu and precision == "auto" and kind not in _NO_BF16)
 
 
 def too_large(cluster: Cluster, res: ResourcesConfig, need: Need) -> str | None:

@@ -22,7 +22,17 @@ from raysed.context import Context, Outcome
 from raysed.errors import RunFailed, UserError
 from raysed.made import Blocks, BlockShape, Made, Trained, Training, block_name
 from raysed.plan.size import largest_need
-from raysed.resources import Cluster, Demand, Share, plan_learners, plan_members, plan_teachers, too_large, uses_gpu
+from raysed.resources import (
+    Cluster,
+    Demand,
+    Share,
+    plan_learners,
+    plan_members,
+    plan_teachers,
+    plans_bf16,
+    too_large,
+    uses_gpu,
+)
 from raysed.store.progress import Progress, emit, listening
 from raysed.store.status import read_timings
 from raysed.store.storage import Entry, Storage
@@ -435,8 +445,10 @@ class Run:
             count = sum(map(len, teachers))
         elif not (weights := how.weights()):
             res = res.model_copy(update={"gpu": False})
-        elif problem := too_large(machines, res, embedding_need(how.title, weights)):
-            raise UserError(problem)
+        else:
+            weights //= 1 + plans_bf16(res.encode_precision, uses_gpu(res, machines), machines.gpu)
+            if problem := too_large(machines, res, embedding_need(how.title, weights)):
+                raise UserError(problem)
         if self._backend.share:
             return self._backend.share, 1
         return plan_teachers(machines, res, count, weights)

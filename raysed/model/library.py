@@ -55,27 +55,30 @@ class NotPackable(Exception):
     """The reason why only sentence-transformers can run a model."""
 
 
-def load(directory: Path, device: str = "cpu", trust_remote_code: bool = False) -> SentenceTransformer:
+def load(
+    directory: Path, device: str = "cpu", trust_remote_code: bool = False, dtype: torch.dtype = torch.float32
+) -> SentenceTransformer:
     """Load a model directory with the library; raise UserError for custom modules other than a flow."""
     entries = _entries(directory)
     if any(kind == _FLOW for kind, _ in entries):  # the library would run the directory's glow.py
         modules = [_module(directory, *entry, trust_remote_code) for entry in entries]
         return SentenceTransformer(modules=modules, device=device).eval()
-    return _read(directory, device, trust_remote_code)
+    return _read(directory, device, trust_remote_code, dtype)
 
 
-def load_trusted(directory: Path, device: str, max_length: int | None) -> SentenceTransformer:
+def load_trusted(directory: Path, device: str, max_length: int | None, dtype: torch.dtype) -> SentenceTransformer:
     """Load a model directory and run the code in it; `max_length` lowers the model's own limit of tokens."""
-    model = _read(directory, device, trust_remote_code=True)
+    model = _read(directory, device, True, dtype)
     if max_length:
         model.max_seq_length = min(model.max_seq_length, max_length)
     return model
 
 
-def _read(directory: Path, device: str, trust_remote_code: bool) -> SentenceTransformer:
+def _read(directory: Path, device: str, trust_remote_code: bool, dtype: torch.dtype) -> SentenceTransformer:
     options = {"device": device, "local_files_only": True}
     settings = (file.read_text("utf-8") for file in visible(directory, "**/sentence_*_config.json"))
-    with safe_loads(str(directory), unused="" if "pooler_output" in "".join(settings) else "pooler"):
+    unused = "" if "pooler_output" in "".join(settings) else "pooler"
+    with safe_loads(str(directory), unused, dtype=dtype):
         model = SentenceTransformer(str(directory), trust_remote_code=trust_remote_code, **options)
     for module in model.modules():
         if isinstance(module, Transformer) and module.tokenizer is not None:
@@ -85,7 +88,7 @@ def _read(directory: Path, device: str, trust_remote_code: bool) -> SentenceTran
     return model.eval()
 
 
-def load_parts(directory: Path, device: str) -> tuple[Encoder, PreTrainedTokenizerBase, Layers, int, nn.Sequential]:
+def load_parts(directory: Path) -> tuple[Encoder, PreTrainedTokenizerBase, Layers, int, nn.Sequential]:
     """Load what `load.NativeModel` holds: a model that packed rows can compute up to the pooled vector.
 
     Raise NotPackable unless it is a transformer, mean or cls pooling, and maps of the pooled vector.
@@ -103,7 +106,7 @@ def load_parts(directory: Path, device: str) -> tuple[Encoder, PreTrainedTokeniz
         raise NotPackable("its transformer does not return the layers that it pools")
     encoder.pooling = pooling.pooling_mode
     longest = _longest(directory, place, tokenizer.model_max_length)
-    return encoder.to(device), tokenizer, layers, longest, nn.Sequential(*heads)
+    return encoder, tokenizer, layers, longest, nn.Sequential(*heads)
 
 
 def _modules_of_vectors(directory: Path) -> tuple[str, Layers, Pooling, list[nn.Module]]:

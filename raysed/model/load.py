@@ -110,11 +110,13 @@ def load_model(
     device: str = "cpu",
     place: str | None = None,
     trust_remote_code: bool = False,
+    dtype: torch.dtype = torch.float32,
 ) -> NativeModel | LibraryModel:
     """Load a model by directory, hub id, `package:NAME/DIR` or `bundled:encoder`.
 
     `layers` and `max_length` apply to plain transformers only. `place` names the setting or option in error messages
-    (None: `--models`). With `trust_remote_code`, sentence-transformers runs the whole model.
+    (None: `--models`). With `trust_remote_code`, sentence-transformers runs the whole model. `dtype` is that of a
+    transformer's weights, and must be float32 or bfloat16.
     """
     place = place or f"--models {name}"
     directory = model_directory(name, place, trust_remote_code)
@@ -122,9 +124,9 @@ def load_model(
         _check_kind(directory, name)
         prompts = prompts_of(directory)
         if trust_remote_code:
-            return replace(_load_trusted(directory, layers, max_length, device), prompts=prompts)
+            return replace(_load_trusted(directory, layers, max_length, device, dtype), prompts=prompts)
         if (directory / "modules.json").is_file() or find_adapter_config_file(directory):
-            return replace(_load_modules(directory, device), prompts=prompts)
+            return replace(_load_modules(directory, device, dtype), prompts=prompts)
         encoder, tokenizer = load_encoder(EncoderConfig(path=str(directory), max_length=3))
         _check_depth(layers, encoder.transformer.config.num_hidden_layers, place)
         longest = longest_input(encoder.transformer.config)
@@ -133,7 +135,15 @@ def load_model(
         encoder.set_head(load_head(directory))  # present if it is a run's learner
     except UserError as error:
         raise error.at(place) from None
-    return NativeModel(encoder.to(device), tokenizer, layers, max_length, prompts=prompts)
+    return _placed(NativeModel(encoder, tokenizer, layers, max_length, prompts=prompts), device, dtype)
+
+
+def _placed(model: NativeModel, device: str, dtype: torch.dtype) -> NativeModel:
+    """Round before the move, so that a GPU never holds float32."""
+    if dtype == torch.bfloat16:
+        model.encoder.round_weights()
+    model.encoder.to(device)
+    return model
 
 
 def _check_kind(directory: Path, name: str) -> None:
@@ -161,11 +171,11 @@ def _check_depth(layers: Layers, count: int, place: str) -> None:
         raise UserError(f"{error}; choose fewer with --pool-layers or pool_layers", setting=place) from None
 
 
-def _load_modules(directory: Path, device: str) -> NativeModel | LibraryModel:
+def _load_modules(directory: Path, device: str, dtype: torch.dtype) -> NativeModel | LibraryModel:
     from raysed.model import library  # takes seconds
 
     try:
-        return NativeModel(*library.load_parts(directory, device))
+        return _placed(NativeModel(*library.load_parts(directory)), device, dtype)
     except UserError:
         raise
     except LOAD_ERRORS as error:
@@ -175,17 +185,17 @@ def _load_modules(directory: Path, device: str) -> NativeModel | LibraryModel:
         ) from None
     except library.NotPackable as packable:
         reason = str(packable)
-    return _by_library(lambda: library.load(directory, device), directory, reason)
+    return _by_library(lambda: library.load(directory, device, dtype=dtype), directory, reason)
 
 
-def _load_trusted(directory: Path, layers: Layers, max_length: int, device: str) -> LibraryModel:
+def _load_trusted(directory: Path, layers: Layers, max_length: int, device: str, dtype: torch.dtype) -> LibraryModel:
     from raysed.model import library  # takes seconds
 
     is_plain = not (directory / "modules.json").is_file()
     if is_plain and layers != 1:
         raise UserError(f"pool_layers is {layers}, but trust_remote_code pools the last layer; set it to 1")
     limit = max_length if is_plain else None
-    return _by_library(lambda: library.load_trusted(directory, device, limit), directory, "its own code may run")
+    return _by_library(lambda: library.load_trusted(directory, device, limit, dtype), directory, "its own code may run")
 
 
 def _by_library(load: Callable[[], Any], directory: Path, reason: str) -> LibraryModel:

@@ -38,13 +38,17 @@ def uses_bf16(precision: Precision, encoder: "Encoder") -> bool:
     `auto` uses bf16 on GPUs that have it. On CPUs, the processor's flags and the number of weights decide; static
     models stay in fp32. So all workers on one kind of machine, and a resumed training, compute in one precision.
     """
+    weights = 0 if encoder.is_static else sum(weights.numel() for weights in encoder.parameters())
+    return is_bf16(precision, next(encoder.parameters()).device, weights)
+
+
+def is_bf16(precision: Precision, device: torch.device | str, weights: int) -> bool:
+    """Return what `uses_bf16` does for a model of so many weights, which need not be loaded."""
     if precision in ("fp32", "bf16"):
         return precision == "bf16"
-    device = next(encoder.parameters()).device
-    if device.type != "cpu":
+    if torch.device(device).type != "cpu":
         return has_bf16(device)
-    is_large = sum(weights.numel() for weights in encoder.parameters()) >= _FEWEST_WEIGHTS
-    return is_large and not encoder.is_static and not _BF16.isdisjoint(cpu_flags())
+    return weights >= _FEWEST_WEIGHTS and not _BF16.isdisjoint(cpu_flags())
 
 
 @cache

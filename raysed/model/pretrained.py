@@ -91,10 +91,12 @@ def _warnings_off() -> Iterator[None]:
 
 
 @contextmanager
-def safe_loads(name: str, unused: str = "pooler", setting: str | None = None) -> Iterator[None]:
+def safe_loads(
+    name: str, unused: str = "pooler", setting: str | None = None, dtype: torch.dtype = torch.float32
+) -> Iterator[None]:
     """Check every transformer that is loaded in this block, whichever library asks for it.
 
-    Weights come from safetensors, in float32. If any are missing but those with `unused` in their names, raise
+    Weights come from safetensors, as `dtype`. If any are missing but those with `unused` in their names, raise
     UserError about the model `name` and its `setting`. No attention or other layer comes from a hub.
     """
 
@@ -102,7 +104,7 @@ def safe_loads(name: str, unused: str = "pooler", setting: str | None = None) ->
         options = {key: value for key, value in options.items() if key not in _CODE_OPTIONS}
         check_size(name, options.get("config"))
         # Without a name, attention is torch's, or the architecture's own. A configuration may name code on a hub.
-        options |= {"use_safetensors": True, "dtype": torch.float32, "attn_implementation": None}
+        options |= {"use_safetensors": True, "dtype": dtype, "attn_implementation": None}
         model, info = original.__get__(None, cls)(*arguments, **options, output_loading_info=True)
         resized = [key for key, *_ in info["mismatched_keys"]]
         missing = sorted(key for key in [*info["missing_keys"], *resized] if not unused or unused not in key)

@@ -20,7 +20,7 @@ from raysed.plan.minutes import show_minutes
 from raysed.plan.tables import CORPUS, known_rows
 from raysed.recipe import TEACHERS
 from raysed.registry import stages
-from raysed.resources import NO_BF16, Cluster, Need, Share, plan_learners, plan_members, unmet_requirement, uses_gpu
+from raysed.resources import Cluster, Need, Share, plan_learners, plan_members, plans_bf16, unmet_requirement, uses_gpu
 from raysed.store.storage import Storage
 from raysed.store.text import Table, size
 from raysed.train.memory import training_need
@@ -221,7 +221,7 @@ def need_of(name: str, config: Config, shape: Shape, *, gpu: bool, kind: str = "
     """
     stage, settings = stages()[name], getattr(config, name)
     precision = getattr(settings, "precision", config.members.precision)
-    bf16 = precision == "bf16" or (gpu and precision == "auto" and kind not in NO_BF16)
+    bf16 = plans_bf16(precision, gpu, kind)
     # Each sentence counts once, even if two encoders take one half of the batch each.
     sentences, workers = stage.rows_per_update(settings) * stage.sentences_per_row, getattr(settings, "workers", 1)
     tokens = _LONG_BATCH * sentences / (workers or 1) * tokens_of_sentence(config)

@@ -177,6 +177,27 @@ def test_entries_of_new_blocks_are_copied_in_files_as_they_come(monkeypatch):
     assert packs == [(f"{table}/targets", pair) for pair in (["0", "1"], ["2", "3"], ["4"]) for table in "ab"]
 
 
+@pytest.mark.parametrize(
+    ("precision", "machines", "bytes_"),
+    [
+        ("auto", Cluster(((8, 1),), gpu_bytes=80e9, gpu="A100"), 2),
+        ("bf16", Cluster(((8, 0),), node_bytes=80e9), 2),
+        ("fp32", Cluster(((8, 1),), gpu_bytes=80e9, gpu="A100"), 4),
+        ("auto", Cluster(((8, 1),), gpu_bytes=80e9, gpu="V100"), 4),
+        ("auto", Cluster(((8, 0),), node_bytes=80e9), 4),
+    ],
+    ids=["a GPU", "on CPUs, too", "as set", "an old GPU", "CPUs"],
+)
+def test_a_teachers_weights_take_the_memory_of_their_precision(monkeypatch, precision, machines, bytes_):
+    planned = []
+    monkeypatch.setattr(runner, "plan_teachers", lambda machines, res, count, weights: planned.append(weights))
+    run = object.__new__(Run)
+    run._backend = SimpleNamespace(machines=lambda: machines, share=None)
+    run._resources = ResourcesConfig(encode_precision=precision)
+    run._plan_stream(Blocks(Made("corpus"), SimpleNamespace(), "the teacher", weights=lambda: 4 * 8_000_000_000), [])
+    assert planned == [bytes_ * 8_000_000_000]
+
+
 # -- machines --------------------------------------------------------------------------------------------------------
 
 HEAD = (0.0, 0.0)

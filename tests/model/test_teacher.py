@@ -10,8 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
+from sentence_transformers.sentence_transformer.modules import Dense, Pooling, StaticEmbedding, Transformer
+from transformers import AutoTokenizer, Qwen3Config, Qwen3Model
 
+from raysed import bundled
 from raysed.config import CorpusConfig, TeacherConfig, stable_hash
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.errors import UserError
@@ -224,3 +226,38 @@ def test_what_goes_wrong_later_is_said():
         loaded(failing).embed(["a good one", "a bad one"])
     with pytest.raises(UserError, match=r"x is an object of a Python process that has ended.*; pass it to ray"):
         load_teacher(TeacherConfig(path=f"python:{stable_hash('another')}-5", name="x")).check()
+
+
+@pytest.fixture(scope="module")
+def last_token(tmp_path_factory):
+    """A tiny decoder with a linear layer after its last token, as EmbeddingGemma has layers after its mean."""
+    place = tmp_path_factory.mktemp("qwen3")
+    tokenizer = AutoTokenizer.from_pretrained(bundled.ENCODER)
+    torch.manual_seed(0)
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
+    sizes = {"vocab_size": len(tokenizer), "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    Qwen3Model(Qwen3Config(**sizes, **heads, max_position_embeddings=128)).save_pretrained(place / "plain")
+    tokenizer.save_pretrained(place / "plain")
+    modules = [Transformer(str(place / "plain"), max_seq_length=64), Pooling(64, "lasttoken"), Dense(64, 32)]
+    SentenceTransformer(modules=modules, device="cpu").save(str(place / "model"))
+    return TeacherConfig(path=str(place / "model"))
+
+
+def test_a_model_that_the_library_runs_computes_in_bf16(last_token):
+    sentences = bundled.corpus()[:200]
+    x_ND, y_ND = (load_teacher(last_token, precision=precision).embed(sentences) for precision in ("fp32", "bf16"))
+    norms_N = np.linalg.norm(x_ND, axis=1) * np.linalg.norm(y_ND, axis=1)
+    assert 0.999 <= ((x_ND * y_ND).sum(1) / norms_N).min() < 1 - 1e-7 and y_ND.dtype == np.float32
+    dtypes = {}
+    for precision in ("fp32", "bf16"):
+        model = load_teacher(last_token, precision=precision)._model.model
+        dtypes[precision] = {parameter.dtype for parameter in model.parameters()}
+    assert dtypes == {"fp32": {torch.float32}, "bf16": {torch.bfloat16}}
+
+
+def test_a_static_model_stays_in_fp32(tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(bundled.ENCODER).backend_tokenizer
+    SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=8)]).save(str(tmp_path))
+    config = TeacherConfig(path=str(tmp_path))
+    x_ND, y_ND = (load_teacher(config, precision=precision).embed(["The cat."]) for precision in ("fp32", "bf16"))
+    assert (x_ND == y_ND).all()

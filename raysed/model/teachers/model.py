@@ -7,13 +7,14 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import torch
 from safetensors import safe_open
 
 from raysed.config import Role
 from raysed.data.tokens import SAMPLE_TEXTS
 from raysed.errors import UserError
 from raysed.model.load import LibraryModel, NativeModel, load_model
-from raysed.model.precision import uses_bf16
+from raysed.model.precision import is_bf16
 from raysed.model.teacher import Teacher
 from raysed.store.files import files_of_model
 from raysed.store.hub import MODEL_FILES, model_directory
@@ -32,7 +33,8 @@ class ModelTeacher(Teacher):
     @cached_property
     def _model(self) -> NativeModel | LibraryModel:
         config, place = self.config, f"teachers: {self.config.path!r}"
-        options = {"device": self.device, "place": place}
+        bf16 = is_bf16(self.precision, self.device, self.weights_bytes() // 4)
+        options = {"device": self.device, "place": place, "dtype": torch.bfloat16 if bf16 else torch.float32}
         options["trust_remote_code"] = config.trust_remote_code
         prompts = {**self.prompts, **({"": ""} if config.prompt else {})}  # replaces the model's default
         try:
@@ -41,10 +43,7 @@ class ModelTeacher(Teacher):
             if config.trust_remote_code or "custom code" not in str(error):
                 raise
             raise UserError(f"{error}; set teachers.trust_remote_code to run the code that comes with it") from None
-        model = replace(loaded, prompts=prompts)
-        if isinstance(model, NativeModel) and uses_bf16(self.precision, model.encoder):
-            model.encoder.round_weights()
-        return model
+        return replace(loaded, prompts=prompts)
 
     @cached_property
     def _directory(self) -> Path:
