@@ -12,6 +12,7 @@ resume, and RESULTS/scores.json keeps what is done.
 RESULTS is `headline-results` in --storage (`runs`):
 
     table.md       the README's table, its differences with 95 % intervals over items and seeds, all scores, settings
+    outcomes.npz   what each model makes of each item, from which intervals follow without data and models
     scores.json    settings of each row and seed, speeds
     data/, text/   data as it was fetched; the texts to draw from, and a directory for each draw, with its embeddings
     vectors/       embeddings of the published models
@@ -199,6 +200,7 @@ def main() -> None:
         bench.save()
     page = page_of(scores, bench, arguments.local)
     (bench.results / "table.md").write_text(page, encoding="utf-8")
+    write_outcomes(scores.outcomes, evaluation, bench.results / "outcomes.npz")
     print(f"{page}\n{bench.results / 'table.md'}, {minutes(began)}", flush=True)
     if arguments.picture:
         words = mean_of_kinds(evaluation, evaluation.score_baselines()[TF_IDF].outcomes)
@@ -397,11 +399,13 @@ class Scores(NamedTuple):
         evaluation: the tasks.
         scores: x100 by column and model, one a seed.
         draws: of the mean over seeds, x100, by column and model, [R] each.
+        outcomes: what each seed of a model makes of the tasks, by model.
     """
 
     evaluation: Evaluation
     scores: dict[str, dict[str, list[float]]]
     draws: dict[str, dict[str, np.ndarray]]
+    outcomes: dict[str, list[Outcomes]]
 
     @classmethod
     def of(cls, models: Mapping[str, Sequence[Path]], evaluation: Evaluation, results: Path) -> "Scores":
@@ -434,7 +438,7 @@ class Scores(NamedTuple):
             }
             draws[column] = {name: sum(of[kind] * draws[kind][name] for kind in KINDS) for name in outcomes}
         order = [*weights, *columns]
-        return cls(evaluation, {each: scores[each] for each in order}, {each: draws[each] for each in order})
+        return cls(evaluation, {each: scores[each] for each in order}, {each: draws[each] for each in order}, outcomes)
 
     def table(self, speed: Mapping[str, float]) -> Table:
         """Returns the README's table."""
@@ -614,6 +618,35 @@ def outcomes_of(paths: Sequence[Path], evaluation: Evaluation, results: Path) ->
         np.savez(file, **evaluation.score(x_UD).outcomes)
     with np.load(file) as found:
         return dict(found)
+
+
+def write_outcomes(outcomes: Mapping[str, Sequence[Outcomes]], evaluation: Evaluation, to: Path) -> None:
+    """Writes what models make of every item, in float32.
+
+    Arrays are named TASK/MODEL/SEED: the cosines of pairs, 1 for texts with the right class and else 0, nDCG@10 of
+    queries. TASK/strata numbers the subsets whose scores are averaged (-1: not counted), TASK/gold has the pairs'
+    scores. A task over all subsets has the items of the task of its file, which alone is written.
+    """
+    arrays = {}
+    for name in dict.fromkeys([*(task for tasks in KINDS.values() for task in tasks), "sts15 all"]):
+        task = evaluation.tasks[name]
+        of_items: Callable[[np.ndarray], np.ndarray] = {
+            "pairs": lambda cosine_P: cosine_P,
+            "neighbours": lambda predicted_N, task=task: predicted_N == task.labels,
+            "retrieval": lambda outcome_QM: outcome_QM[:, 0],
+        }[task.kind]
+        values = {
+            f"{name}/{model}/{seed}": of_items(one[name])
+            for model, group in outcomes.items()
+            for seed, one in enumerate(group)
+        }
+        strata = np.full(len(next(iter(values.values()))), -1)
+        for stratum, (rows, _) in enumerate(task.strata()):
+            strata[rows] = stratum
+        arrays |= {**values, f"{name}/strata": strata}
+        if task.kind == "pairs":
+            arrays[f"{name}/gold"] = task.gold
+    np.savez_compressed(to, **{name: np.asarray(array, np.float32) for name, array in arrays.items()})
 
 
 def score(evaluation: Evaluation, outcomes: Outcomes, tasks: Sequence[str]) -> float:

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 
-from raysed.config import TeacherConfig
+from raysed.config import TeacherConfig, make_config
 from raysed.model.teacher import load_teacher
+from raysed.score.intervals import interval, resample
+from raysed.score.tasks import Evaluation
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared/data"
@@ -166,3 +169,44 @@ def test_the_config_of_a_row_is_valid_and_has_as_many_updates_for_either_text(he
         assert config.teachers[0].path == str(tmp_path / "drawn" / f"{headline.MPNET}.parquet")
         updates.add(round(config.corpus.sentences * config.sed.epochs))
     assert updates == {135_000}
+
+
+def test_an_interval_follows_from_the_written_outcomes_alone(headline, tmp_path):
+    random, tasks = np.random.default_rng(0), {}
+    for name in (*headline.KINDS["pairs"], "sts15 all"):
+        rows = [f"{'ab'[k % 2]}\t{k % 6}\t{name} {k}.\tOther {k}." for k in range(60)]
+        (tmp_path / f"{name}.tsv").write_text("\n".join(["subset\tscore\tsentence1\tsentence2", *sorted(rows)]) + "\n")
+        tasks[name] = str(tmp_path / f"{name}.tsv")
+    for name in headline.KINDS["classes"]:
+        rows = [f"{k % 3}\t{name} {k}." for k in range(60)]
+        (tmp_path / f"{name}.tsv").write_text("\n".join(["label\ttext", *rows]) + "\n")
+        tasks[name] = {"source": str(tmp_path / f"{name}.tsv"), "kind": "neighbours"}
+    (tmp_path / "trecqa/qrels").mkdir(parents=True)
+    for file, of in (("corpus", "Answer"), ("queries", "Question")):
+        lines = [json.dumps({"_id": f"{file[0]}{k}", "text": f"{of} {k}"}) for k in range(40)]
+        (tmp_path / f"trecqa/{file}.jsonl").write_text("\n".join(lines) + "\n")
+    relevant = [f"q{k}\tc{k}\t1" for k in range(40)]
+    (tmp_path / "trecqa/qrels/test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *relevant]) + "\n")
+    tasks["trecqa"] = str(tmp_path / "trecqa")
+    evaluation = Evaluation.load(make_config({"evaluation": {"tasks": tasks, "dev": None}}).evaluation)
+    outcomes = {
+        name: [evaluation.score(random.normal(size=(len(evaluation.sentences), 8))).outcomes for _ in range(seeds)]
+        for name, seeds in (("one", 1), ("other", 2))
+    }
+    headline.write_outcomes(outcomes, evaluation, tmp_path / "outcomes.npz")
+    kept = dict(np.load(tmp_path / "outcomes.npz"))
+    for name, task in evaluation.tasks.items():
+        score, strata = task.metrics(outcomes["one"][0][name])[task.main], kept[f"{name}/strata"]
+        values = kept[f"{name}/one/0"]
+        if task.kind == "pairs":
+            parts = [np.flatnonzero(strata == each) for each in np.unique(strata)]
+            gold = kept[f"{name}/gold"]
+            assert len(parts) == 2
+            assert np.mean([100 * spearmanr(values[at], gold[at])[0] for at in parts]) == pytest.approx(score, abs=1e-3)
+        else:
+            assert 100 * values.mean() == pytest.approx(score, abs=1e-3)
+    right = kept["clinc-test/one/0"]
+    drawn_R = right[random.integers(60, size=(4000, 60))].mean(1) * 100
+    expected = interval(resample(evaluation, {"one": outcomes["one"]}, ["clinc-test"])["one"])
+    assert interval(drawn_R) == pytest.approx(expected, abs=2)
+    assert kept["trecqa/other/1"].dtype == np.float32
