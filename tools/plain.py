@@ -66,7 +66,7 @@ _TRAINS = _TASKS + _SHORT
 _TRAINS_MEMBERS = _TRAINS + " --set members.count=2 --set ct.steps=2 --set flow.epochs=1"
 _ONE_RECIPE = _TRAINS_MEMBERS + " --set recipes=[ct-sed-flow]"
 ENDINGS = {
-    r"^raysed distill .*--dev ": _SHORT,
+    r"^(raysed|python jobs/)\s*distill.* --dev ": _SHORT,
     r"^(raysed|python jobs/)\s*distill": _TRAINS,
     r"^raysed run .*\brecipes=": _TRAINS_MEMBERS + " --set sts.lower_bounds=[0] --set sts.models=2",
     r"^raysed run .*\bbsl\.": _TRAINS_MEMBERS + " --set recipes=[bsl]",
