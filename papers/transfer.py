@@ -14,7 +14,10 @@ SST2, SST5                     SST/{binary,fine}/sentiment-*            2^-2..3,
 SICKEntailment                 SICK/SICK_{train,trial,test_annotated}   2^-2..3, dev              test
 SICKRelatedness, STSBenchmark  the same; STS/STSBenchmark/sts-*.csv     -                         Pearson, test
 
-Scores are accuracies if nothing else is said. Folds are stratified and shuffled by seed 1111, in SentEval's order.
+Scores are accuracies if nothing else is said. A logistic regression has an L2 penalty and trains by L-BFGS to
+convergence, or for 1,000 iterations (`converged`: false). BSL averages MR, CR, SUBJ, MPQA, SST2, TREC and MRPC.
+Folds are stratified and shuffled by seed 1111, in SentEval's order.
+
 Files are UTF-8, or else Latin-1. SICK and STS-B can also be tab-separated tables there or one level below: `sick*.tsv`
 with the columns split, relatedness, label, premise and hypothesis, whose missing splits are drawn from the training
 rows (test a third, dev a tenth; compare such scores with no published ones), and `stsb-{train,dev,test}.tsv` with
