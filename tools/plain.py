@@ -40,7 +40,6 @@ TIMEOUT = 600  # seconds
 LEFT_OUT = {
     r"^pip install '?\.": "it makes the environments",
     r"^make ": "it installs into .venv; jobs and benchmarks are the commands",
-    r"^git clone |^\. \.venv/": "it needs another checkout and environment",
     r"^ray |^kubectl |^export RAY_AUTH_MODE": "it needs a cluster",
     r"^GROUP=|^aws |^echo |^\$QUOTA ": "it needs an account",
     r"^python tools/bundled_(encoder|head)\.py": "it writes the bundled encoder",
