@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from raysed.config import load_config
+from raysed.config import Config, load_config
 from raysed.process import prepare_process
 from raysed.score.tasks import Evaluation
 from raysed.train.calibrations.whiten import CALIBRATION
@@ -52,8 +52,7 @@ def main() -> None:
     bench = Bench.of(arguments)
     wanted = arguments.only or [*NAMES, SIMCSE]
     drawn = bench.drawn(ARMS[0], 0)
-    config = load_config(bench.config("controls"), bench.more)
-    bench.more = [*bench.more, f"sed.epochs={UPDATES / (config.corpus.sentences // config.sed.batch_size)}"]
+    bench.more = [*bench.more, shorter(load_config(bench.config("controls"), bench.more))]
     for seed in range(arguments.seeds):
         for arm in ARMS:
             if f"{arm.name}{SUFFIX}" in wanted:
@@ -78,6 +77,11 @@ def main() -> None:
     ]
     (bench.results / "controls.md").write_text("\n\n".join(page) + "\n", encoding="utf-8")
     print("\n\n".join(page), flush=True)
+
+
+def shorter(config: Config) -> str:
+    """Returns the setting of the number of steps."""
+    return f"sed.epochs={UPDATES / (config.corpus.sentences // config.sed.batch_size)}"
 
 
 def train_by_simcse(bench: Bench, seed: int, drawn: Path) -> None:

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from raysed.config import TeacherConfig, make_config
+from raysed.config import TeacherConfig, load_config, make_config
 from raysed.model.teacher import load_teacher
 from raysed.score.intervals import interval, resample
 from raysed.score.tasks import Evaluation
+from raysed.train.stages.sed import STAGE
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared/data"
@@ -169,6 +170,20 @@ def test_the_config_of_a_row_is_valid_and_has_as_many_updates_for_either_text(he
         assert config.teachers[0].path == str(tmp_path / "drawn" / f"{headline.MPNET}.parquet")
         updates.add(round(config.corpus.sentences * config.sed.epochs))
     assert updates == {135_000}
+
+
+def test_controls_differ_in_their_teachers_alone_and_take_703_steps(headline, tmp_path):
+    controls = importlib.import_module("controls")
+    settings, taught, others = headline.load(headline.CONFIG)["settings"], set(), []
+    path = headline.write_config(settings, tmp_path, tmp_path / headline.MINILM, tmp_path, "controls")
+    shorter = load_config(path, [controls.shorter(load_config(path))])
+    for arm in controls.ARMS:
+        config = load_config(path, arm.overrides(shorter, tmp_path / "drawn", 1))
+        assert STAGE.steps(config.sed, config.corpus.sentences) == controls.UPDATES
+        taught.add(tuple(Path(teacher.path).stem for teacher in config.teachers))
+        others.append(config.model_copy(update={"teachers": []}))
+    assert len(taught) == len(controls.ARMS) and all(other == others[0] for other in others)
+    assert taught >= {headline.TEACHERS[headline.ALL], (headline.MPNET, headline.MINILM)}
 
 
 def test_an_interval_follows_from_the_written_outcomes_alone(headline, tmp_path):
