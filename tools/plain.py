@@ -47,6 +47,7 @@ LEFT_OUT = {
     r"^python - .*\n(?!import |from )": "it needs names that its page does not define",
     r"\nimport ray\n|ray_template\.": "it needs Ray; tests/cluster/ runs it",
     r"push_to_hub\(|load_dataset\(|--push |--task mteb/": "it needs the hub",
+    r"backend=\"onnx|fastembed|^pip install 'optimum": "it needs an environment of its own, in which they ran once",
     r"examples/mteb_scores\.py": "it needs mteb and the hub",
     r"^python examples/write_queries\.py (?!--help)": "it needs a server; tests/test_examples.py runs it",
     r"^python -m papers\.views ": "it needs WordNet or translation models; tests/papers/ runs it",
