@@ -223,7 +223,7 @@ def export_model(
     Its modules are the transformer, the mean over several layers and the mean over tokens, or `StaticEmbedding` for a
     static model. Head and calibration follow as linear layers. A flow is `FlowHead` from a copy of glow.py; such a
     model, or an encoder with custom code, needs `trust_remote_code=True`. Every release since 3.2 reads the names of
-    classes and settings, because the ONNX backend needs release 5 (docs/distill.md). `encode_query` and
+    classes and settings, because the ONNX backend needs release 5 (docs/serve.md). `encode_query` and
     `encode_document` add the `prompts` of their role; `encode` adds none.
     """
     if calibration is not None and calibration.width != encoder.width:
