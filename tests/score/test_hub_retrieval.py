@@ -79,6 +79,7 @@ def test_judgements_of_another_dataset(clone, tmp_path):
     ("content", "split", "named", "known"),
     [
         (MTEB, "train", "name 'default', split 'train'", r"\['test', 'dev'\]"),
+        ({**MTEB, "default": {"test": JUDGED}}, "dev", "name 'default', split 'dev'", r"\['test'\]"),
         (
             {**NANO, "qrels": {"dev": JUDGED, "train": JUDGED}},
             None,
