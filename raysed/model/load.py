@@ -140,7 +140,7 @@ def load_model(
 
 def _placed(model: NativeModel, device: str, dtype: torch.dtype) -> NativeModel:
     """Round before the move, so that a GPU never holds float32."""
-    if dtype == torch.bfloat16:
+    if dtype == torch.bfloat16 and not model.encoder.is_static:
         model.encoder.round_weights()
     model.encoder.to(device)
     return model

@@ -29,7 +29,7 @@ TWO = Share(2, 1, 0.0, 1)
 
 def learner(marks: Path, node: str):
     made = job(marks, node, 0, updates=0, is_gang=True)
-    made.task.settings.update(sed=Config().sed)
+    made.step.settings.update(sed=Config().sed)
     return made
 
 

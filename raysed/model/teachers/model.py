@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from raysed.config import Role
 from raysed.data.tokens import SAMPLE_TEXTS
@@ -33,7 +33,10 @@ class ModelTeacher(Teacher):
     @cached_property
     def _model(self) -> NativeModel | LibraryModel:
         config, place = self.config, f"teachers: {self.config.path!r}"
-        bf16 = is_bf16(self.precision, self.device, self.weights_bytes() // 4)
+        try:
+            bf16 = is_bf16(self.precision, self.device, self.weights_bytes() // 4)
+        except SafetensorError:  # a damaged file, which is named when it is loaded
+            bf16 = False
         options = {"device": self.device, "place": place, "dtype": torch.bfloat16 if bf16 else torch.float32}
         options["trust_remote_code"] = config.trust_remote_code
         prompts = {**self.prompts, **({"": ""} if config.prompt else {})}  # replaces the model's default
