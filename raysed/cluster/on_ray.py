@@ -21,7 +21,7 @@ from raysed.cluster.tasks import missing_nodes_logged, run_tasks
 from raysed.cluster.tuning import Prepared, run_trials
 from raysed.config import ResourcesConfig
 from raysed.context import Context
-from raysed.made import Made, RemoteValue, Step
+from raysed.made import BlockShape, Made, RemoteValue, Step
 from raysed.resources import Cluster, Demand, Share, uses_gpu
 from raysed.store.storage import Storage
 
@@ -109,7 +109,7 @@ class RayBackend:
         """Return a step whose large inputs are in the object store, each put there once."""
         inputs: dict[str, Any] = dict(step.inputs)
         for role, value in step.inputs.items():
-            if not isinstance(value, Made | list | Mapping | str | int | float | None):
+            if not isinstance(value, Made | BlockShape | list | Mapping | str | int | float | None):
                 if id(value) not in self._shared:
                     self._shared[id(value)] = value, RemoteValue(partial(ray.get, ray.put(value)))
                 inputs[role] = self._shared[id(value)][1]

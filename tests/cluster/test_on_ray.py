@@ -15,7 +15,7 @@ from raysed.cluster.on_ray import RayBackend
 from raysed.config import ResourcesConfig
 from raysed.context import Context
 from raysed.errors import UserError
-from raysed.made import Step
+from raysed.made import BlockShape, Made, RemoteValue, Step
 from raysed.resources import Cluster, Share
 from raysed.store.storage import Storage
 
@@ -54,6 +54,12 @@ def test_short_makers_are_tasks_where_there_are_several_machines(backend, monkey
     assert failed == {"f": "flow: a planted mistake"} and sum(value is table for value in puts) == 1
     assert os.getpid() not in {storage.entry(name).meta["process"] for name in "de"}
     assert (storage.fetch("e") / "sum").read_text() == "1000.0"
+
+
+def test_what_a_worker_finds_in_the_run_is_not_put_into_the_object_store(backend):
+    inputs = {"blocks": BlockShape("table", 1, 256, 3), "model": Made("ct/members/00"), "teachers": [Made("a")]}
+    sent = backend._to_workers(Step("table", "", fit, {}, {}, {**inputs, "table": np.ones(3)}))
+    assert {role: sent.inputs[role] for role in inputs} == inputs and isinstance(sent.inputs["table"], RemoteValue)
 
 
 def test_the_queue_needs_no_cpu_and_is_on_the_node_of_the_job(backend, monkeypatch):
