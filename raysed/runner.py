@@ -248,9 +248,7 @@ class Run:
             self._stream([made for made in tables if made.how.group == group])
         trainings = [made for made in missing if isinstance(made.how, Training)]
         for stage in dict.fromkeys(made.stage for made in trainings):
-            outcomes = self._train([made for made in trainings if made.stage == stage])
-            for name, outcome in ((name, outcome) for name, outcome in outcomes.items() if outcome.failure):
-                raise replace(outcome, failure=f"{name}: {outcome.failure}").error()
+            _raise_failure(self._train([made for made in trainings if made.stage == stage]))
 
     def _make_needs(self, missing: Sequence[Made]) -> None:
         needed = {need.name: need for made in missing for need in made.needs}
@@ -287,14 +285,13 @@ class Run:
         stage, kind = wanted[0].stage, wanted[0].step.title.split(" ")[0]
         kind = f"{kind}s" if len(wanted) > 1 and not kind.endswith("s") else kind
         title = f"{'fit' if stage == 'calibration' else 'compute'} {kind}"
-        by_name, done = {made.name: made for made in wanted}, 0
+        done = 0
         with self._timed(stage):
             progress = Progress(title, len(wanted))
 
             def on_event(name: str, event: Mapping[str, Any]) -> None:
                 nonlocal done
-                for failed, reason in event["failed"].items():
-                    self._leave_out(by_name[failed], reason)
+                self._leave_out(wanted, event["failed"])
                 done += 1
                 progress.update(round(done * len(wanted) / len(groups)), f"{done} of {len(groups)}")
 
@@ -307,13 +304,15 @@ class Run:
         share = replace(share, gpus=0.0) if on_cpus else share
         self._backend.map(jobs, share, self._context(share), on_event)
 
-    def _leave_out(self, made: Made, reason: str) -> None:
-        """Go on without what could not be made; raise if the run needs it."""
-        if not made.may_fail:
-            raise UserError(f"{made.name}: {reason}")
-        made.step.checked(None)
-        self.failures[made.name] = reason
-        self._say(f"left out: {made.name}: {reason}")
+    def _leave_out(self, wanted: Sequence[Made], failed: Mapping[str, str]) -> None:
+        """Go on without what could not be made, by name with the reason; raise if the run needs it."""
+        for made in (made for made in wanted if made.name in failed):
+            reason = failed[made.name]
+            if not made.may_fail:
+                raise UserError(f"{made.name}: {reason}")
+            made.step.checked(None)
+            self.failures[made.name] = reason
+            self._say(f"left out: {made.name}: {reason}")
 
     # trainings
 
@@ -353,9 +352,7 @@ class Run:
         outcomes = self._map_trainings(jobs, self._share(share), line)
         done = [entry for made in models if (entry := self._entry(made))]
         emit(sentences=sum(entry.meta["sentences"] for entry in done))
-        for name, outcome in outcomes.items():
-            if outcome.failure:
-                raise replace(outcome, failure=f"{name}: {outcome.failure}").error()
+        _raise_failure(outcomes)
         if len(done) < len(models):
             missing = next(made.name for made in models if not self._entry(made))
             raise RunFailed(f"{missing} ended without a result; see its log at {self._storage.uri('train')}")
@@ -427,13 +424,8 @@ class Run:
         # All blocks exist: each table that consists of them is complete.
         shape = tables.count, tables.size, tables.rows
         whole = [replace(step, inputs={**step.inputs, "blocks": BlockShape(step.name, *shape)}) for step in steps]
-        by_name = {made.name: made for made in group}
-
-        def on_whole(name: str, event: Mapping[str, Any]) -> None:
-            for failed, reason in event["failed"].items():
-                self._leave_out(by_name[failed], reason)
-
-        self._map_short([ShortJob(step.name, [step]) for step in whole], True, on_whole)
+        jobs = [ShortJob(step.name, [step]) for step in whole]
+        self._map_short(jobs, True, lambda name, event: self._leave_out(group, event["failed"]))
 
     def _plan_stream(self, how: Blocks, steps: Sequence[Any]) -> tuple[Share, int]:
         """Return the actors of a stream, and the number of groups that the teachers of a mean are divided into."""
@@ -452,3 +444,10 @@ class Run:
         if self._backend.share:
             return self._backend.share, 1
         return plan_teachers(machines, res, count, weights)
+
+
+def _raise_failure(outcomes: Mapping[str, Outcome]) -> None:
+    """Raise the first failure of some trainings, if any."""
+    for name, outcome in outcomes.items():
+        if outcome.failure:
+            raise replace(outcome, failure=f"{name}: {outcome.failure}").error()
