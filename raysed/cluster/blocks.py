@@ -235,14 +235,14 @@ class StreamStage:
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """Return the rows of a block with what the model adds."""
-        known = self._stream.known.find(keys_of(rows), self._storage) if self._stream.known else {}
-        if not known:
+        if self._stream.known is None:
             return self._embedded(rows)
-        is_new = np.array([row not in known for row in range(len(rows))])
-        x_BD = np.zeros((len(rows), len(next(iter(known.values())))), np.float32)
-        x_BD[list(known)] = list(known.values())
+        vectors = self._stream.known.find(keys_of(rows), self._storage)
+        is_new = np.array([row not in vectors for row in range(len(rows))])
         if is_new.any():
-            x_BD[is_new] = matrix(self._embedded(rows.filter(pa.array(is_new))).column("target"))
+            new_BD = matrix(self._embedded(rows.filter(pa.array(is_new))).column("target"))
+            vectors |= dict(zip(np.flatnonzero(is_new).tolist(), new_BD))
+        x_BD = np.stack([vectors[row] for row in range(len(rows))])
         return with_column(rows, "target", x_BD).append_column(_IS_NEW, pa.array(is_new))
 
     def _embedded(self, rows: pa.Table) -> pa.Table:

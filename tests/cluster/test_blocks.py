@@ -5,6 +5,7 @@ import queue
 import sys
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -147,6 +148,28 @@ def test_a_lost_actor_is_replaced_and_an_error_ends_the_stream_with_what_it_says
     assert marks.read_text().split().count("3") == 2 and not tables.missing(storage)
     assert "MakeBlocks" in (tmp_path / "run/logs/data/rows.txt").read_text(), "where time was spent is kept"
     assert not list(storage.names("checkpoints")), "what counts the losses of a block is gone with the stream"
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_actors_copy_the_vectors_of_text_that_other_blocks_have(ray_cluster, tmp_path, storage):
+    copy_what_is_known(tmp_path, storage)
+
+
+def copy_what_is_known(tmp_path: Path, storage: Storage, gpus: float = 0.0) -> None:
+    """Some blocks have only new text, some only known text, and some both; the sink counts what was embedded."""
+    marks, counts = tmp_path / "marks", []
+    on_ray(stream_of(storage, marks, tables_of(TEXT, is_keyed=True)), storage, print, gpus)
+    grown = ["new", "newer", "newest", TEXT[7], TEXT[2], "fresh", TEXT[0], TEXT[4]]
+    save_corpus(storage, grown)
+    marks.write_text("")
+    tables = tables_of(grown, is_keyed=True)
+    stream = replace(stream_of(storage, marks, tables), known=tables.known(storage))
+    on_ray(stream, storage, lambda _, event: counts.append(event["made"]), gpus)
+    assert sorted(counts) == [0, 1, 3] and len(marks.read_text().split()) == 2
+    found = [row for each in read(storage) for row in each["target"]]
+    assert found == [[len(text), -len(text)] for text in grown]
 
 
 def block(ids: list[int]) -> pa.Table:

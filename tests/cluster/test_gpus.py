@@ -124,6 +124,15 @@ def test_blocks_on_gpus_never_mix(gpus, tmp_path):
 @pytest.mark.cluster
 @pytest.mark.more
 @pytest.mark.slow
+def test_known_text_is_copied_on_gpus(gpus, tmp_path):
+    storage = Storage(str(tmp_path), "run")
+    test_blocks.save_corpus(storage, test_blocks.TEXT)
+    test_blocks.copy_what_is_known(tmp_path, storage, gpus=1.0)
+
+
+@pytest.mark.cluster
+@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_cpu", "blank_pictures")
 def test_one_cpu_is_enough_for_the_pages_example_and_the_template(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
