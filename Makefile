@@ -69,7 +69,7 @@ gpu-check: .venv/installed  ## check and measure a GPU in 15 minutes (GPU_CHECK=
 lint: .venv/installed-tests  ## check style, types, and who imports whom
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && $(BIN)/mypy
 
-docs: .venv/installed  ## write the tables of docs/configuration.md
+docs: .venv/installed  ## write the lists of docs/configuration.md
 	$(BIN)/python tools/settings_page.py
 
 site: .venv/installed-site  ## build the documentation site into build/site; a broken link is an error

@@ -1,10 +1,10 @@
-"""Write the tables of docs/configuration.md from the docstrings of the settings; keep the text between them.
+"""Write the lists of docs/configuration.md from the docstrings of the settings; keep the text between them.
 
     python tools/settings_page.py        (or: make docs)
 
-A table stands between `<!-- settings: BLOCK -->` and `<!-- /settings -->`. Without a name, it has the settings outside
-of blocks. The settings of a block without a table are in the table of the block around it. A table of several blocks
-has the settings that they share, and their own tables omit these.
+A list stands between `<!-- settings: BLOCK -->` and `<!-- /settings -->`. Without a name, it has the settings outside
+of blocks. The settings of a block without a list are in the list of the block around it. A list of several blocks
+has the settings that they share, and their own lists omit these.
 """
 
 import ast
@@ -21,11 +21,11 @@ from pydantic import BaseModel
 from raysed import config
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/configuration.md"
-_TABLE = re.compile(r"(<!-- settings(?:: ([^>]+))? -->\n).*?(<!-- /settings -->)", re.DOTALL)
+_LIST = re.compile(r"(<!-- settings(?:: ([^>]+))? -->\n).*?(<!-- /settings -->)", re.DOTALL)
 
 
 class Setting(NamedTuple):
-    """A row of a table; `block` is dotted, e.g. `evaluation.tasks.NAME`."""
+    """An entry of a list; `block` is dotted, e.g. `evaluation.tasks.NAME`."""
 
     block: str
     name: str
@@ -67,7 +67,7 @@ def _block_in(annotation: Any) -> tuple[type[BaseModel] | None, str]:
 
 
 def _format_default(default: Any) -> str:
-    return default if isinstance(default, str) else json.dumps(default, default=lambda task: task.source)
+    return default if default and isinstance(default, str) else json.dumps(default, default=lambda task: task.source)
 
 
 @cache
@@ -88,33 +88,33 @@ def _meaning(model: type[BaseModel], name: str) -> str:
     text = next(filter(None, (_docstrings(kind.__module__).get((kind.__name__, name)) for kind in kinds)), None)
     if text is None:
         raise ValueError(f"{model.__name__}.{name} has no docstring; say below it what it means")
-    text = re.sub(r"docs/([\w-]+)\.md(#[\w-]+)?", r"[\1](\1.md\2)", text.replace("|", r"\|"))
+    text = re.sub(r"docs/([\w-]+)\.md(#[\w-]+)?", r"[\1](\1.md\2)", text)
     return text.replace("SECURITY.md", "[security](../SECURITY.md)")
 
 
 def fill(page: str) -> str:
-    """Return the page with new tables.
+    """Return the page with new lists.
 
     Raises:
-        ValueError: a table names no block of settings.
+        ValueError: a list names no block of settings.
     """
-    tables: dict[str, list[list[Setting]]] = {match[2] or "": [] for match in _TABLE.finditer(page)}
+    lists: dict[str, list[list[Setting]]] = {match[2] or "": [] for match in _LIST.finditer(page)}
     rest = settings()
-    for blocks in (name.split() for name in tables):
+    for blocks in (name.split() for name in lists):
         if len(blocks) > 1:
             names = set.intersection(*({s.name for s in rest if s.block == block} for block in blocks))
             shared = [s for s in rest if s.block in blocks and s.name in names]
             rest = [s for s in rest if s not in shared]
-            tables[" ".join(blocks)] = _group_equal(shared)
+            lists[" ".join(blocks)] = _group_equal(shared)
     for setting in rest:
         block = setting.block
-        while block and block not in tables:
+        while block and block not in lists:
             block = block.rpartition(".")[0]
-        tables[block].append([setting])
-    for name, rows in tables.items():
-        if not rows:
-            raise ValueError(f"docs/configuration.md has a table for {name!r}, which is no block of settings")
-    return _TABLE.sub(lambda match: f"{match[1]}{_table(tables[match[2] or ''])}{match[3]}", page)
+        lists[block].append([setting])
+    for name, entries in lists.items():
+        if not entries:
+            raise ValueError(f"docs/configuration.md has a list for {name!r}, which is no block of settings")
+    return _LIST.sub(lambda match: f"{match[1]}\n{_list(lists[match[2] or ''])}\n{match[3]}", page)
 
 
 def _group_equal(shared: list[Setting]) -> list[list[Setting]]:
@@ -126,12 +126,12 @@ def _group_equal(shared: list[Setting]) -> list[list[Setting]]:
     return list(groups.values())
 
 
-def _table(rows: list[list[Setting]]) -> str:
-    lines = ["| setting | default | meaning |", "|---|---|---|"]
-    for row in rows:
-        keys = ", ".join(f"`{setting.key}`" for setting in row)
-        lines.append(f"| {keys} | {row[0].default} | {row[0].meaning} |")
-    return "\n".join([*lines, ""])
+def _list(entries: list[list[Setting]]) -> str:
+    lines = []
+    for entry in entries:
+        keys = ", ".join(f"`{setting.key}`" for setting in entry)
+        lines.append(f"- {keys} ({entry[0].default}): {entry[0].meaning}\n")
+    return "".join(lines)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The page of the settings is that of the code, and its tables leave nothing out."""
+"""The page of the settings is that of the code, and its lists leave nothing out."""
 
 import re
 
@@ -18,8 +18,8 @@ def leaves(block: dict, prefix: str = "") -> list[str]:
 def test_the_page_is_that_of_the_code_and_has_every_setting_once():
     page = PAGE.read_text(encoding="utf-8")
     assert page == fill(page), "docs/configuration.md is stale: write it anew with `make docs`"
-    rows = re.findall(r"^\| (`[a-z].*?`) \| (.+?) \| (.+) \|$", page, flags=re.M)
-    shown = [key for keys, *_ in rows for key in re.findall(r"`([^`]+)`", keys)]
+    entries = re.findall(r"^- (`[a-z].*?`) \((.+?)\): (.+)$", page, flags=re.M)
+    shown = [key for keys, *_ in entries for key in re.findall(r"`([^`]+)`", keys)]
     assert len(set(shown)) == len(shown)
     assert set(leaves(Config().model_dump())) <= set(shown)
-    assert ("`ct.negatives`", "`7`", "Negative pairs for each positive pair.") in rows
+    assert ("`ct.negatives`", "`7`", "Negative pairs for each positive pair.") in entries
