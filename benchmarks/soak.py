@@ -1,6 +1,6 @@
 """Soak: the whole job, again and again, on a cluster that loses a node every minute on average.
 
-    python benchmarks/soak.py [--minutes 30] [--every 60] [--nodes 4] [--seed 0] [--s3]
+    python benchmarks/soak.py [--minutes 30] [--every 60] [--nodes 4] [--seed 0]
 
 A Ray cluster on this machine: a head that works for nobody and nodes of one CPU. First the job of `tests/faults.py` (CT
 members, their mean, a learner, a flow, the report) runs undisturbed, once to warm up and twice for its time. Then it
@@ -15,7 +15,6 @@ get more of them. The exit code is 1 where weights differ.
 """
 
 import argparse
-import os
 import random
 import statistics
 import sys
@@ -29,8 +28,6 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
-
-from s3 import CREDENTIALS, below, s3_bucket  # noqa: E402
 
 import faults  # noqa: E402
 from harness import where  # noqa: E402
@@ -48,14 +45,11 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=60.0, help="seconds between two losses, on average")
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--s3", action="store_true", help="runs lie in a bucket of an S3 server on this machine")
     options = parser.parse_args()
-    os.environ.update(CREDENTIALS if options.s3 else {})  # before nodes start, which inherit it
     with ExitStack() as ending:
-        bucket = ending.enter_context(s3_bucket()) if options.s3 else ""
         nodes = ending.enter_context(faults.Nodes(options.nodes))
         directory = ending.enter_context(tempfile.TemporaryDirectory())
-        soak = Soak(nodes, Path(directory), options.every, random.Random(options.seed), bucket)
+        soak = Soak(nodes, Path(directory), options.every, random.Random(options.seed))
         soak.run(losses=False)  # fills caches of files
         undisturbed, quiet = statistics.mean(soak.run(losses=False) for _ in range(2)), soak.memory()
         weights = soak.weights()
@@ -76,7 +70,6 @@ class Soak:
         directory: for runs.
         every: seconds between two losses, on average.
         draw: of times and victims.
-        bucket: where runs lie, if not in the directory.
         seconds: of each finished job.
         lost: nodes.
         failures: ends with an error.
@@ -89,7 +82,6 @@ class Soak:
     directory: Path
     every: float
     draw: random.Random
-    bucket: str = ""
     seconds: list[float] = field(default_factory=list)
     lost: int = 0
     failures: int = 0
@@ -111,8 +103,7 @@ class Soak:
         place = self.directory / f"{len(list(self.directory.iterdir())):03d}"
         place.mkdir()
         started = time.monotonic()
-        location = below(self.bucket, place.name) if self.bucket else ""
-        self._job = faults.Job(place, self.nodes.address, location, **RETRIES)
+        self._job = faults.Job(place, self.nodes.address, **RETRIES)
         while (code := self._job.process.poll()) != 0:
             if code is not None:
                 self.failures += 1
