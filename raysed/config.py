@@ -278,9 +278,8 @@ class TaskConfig(Block):
 
     source: Source
     """Pairs: a file ([formats](#file-formats)), hub dataset, SentEval directory or one of its `STS.input.*.txt`, or
-    `bundled:generated-train`, `-dev` or `-test`. Retrieval: a BEIR directory, a hub dataset or its clone with
-    configurations `corpus`, `queries`, and `qrels` or `default`, or the documents' file. Labelled texts: a file with
-    labels."""
+    `bundled:generated-train`, `-dev` or `-test`. Retrieval: a BEIR directory, [hub
+    dataset](evaluate.md#retrieval-tasks-of-the-hub) or the documents' file. Labelled texts: a file with labels."""
     kind: str | None = None
     """`pairs`, `retrieval` or `neighbours` (labelled texts). `null`: by the files."""
     queries: Source | None = None
@@ -551,8 +550,7 @@ class ExportConfig(Block):
 
     recipe: str | None = None
     """Recipe to export; of several models, the best on the dev task. `null`: the last of `recipes` whose model is
-    not clearly worse than the best one (95 %). A trained model must beat the original encoder under the same
-    calibration. Without a dev task: the last recipe."""
+    not clearly worse than [the best one](report.md#the-verdict), or without a dev task the last."""
     allow_worse: bool = False
     """Export even a model [below the original encoder or TF-IDF](report.md#no-exported-model)."""
     license: str | None = Field(None, pattern=r"^[a-z0-9.-]+$")

@@ -62,9 +62,8 @@ class SedConfig(TuningConfig):
     start: Literal["encoder", "mlm"] = "encoder"
     """Where learners start: the original `encoder` (paper), or `mlm`, the first member after that stage."""
     checkpoint: Literal["last", "best_on_dev", "best_on_held_out"] = "last"
-    """`last`: the final weights. `best_on_dev`: those of the best evaluation, with early stopping.
-    `best_on_held_out`: those with the lowest loss on a held-out 5 % of the corpus (at most 2,000 sentences), with
-    early stopping and without labels."""
+    """`last`: the final weights. `best_on_dev`: those of the best evaluation. `best_on_held_out`: those with the lowest
+    loss on a held-out 5 % of the corpus (at most 2,000 sentences). The last two stop early."""
     patience: int = Field(5, ge=1)
     """Early stopping: evaluations without a better score."""
     batch_size: int = Field(32, ge=1)
