@@ -1,4 +1,4 @@
-"""Whatever CONTRIBUTING.md adds is one file: its worked examples, as they stand there."""
+"""Whatever CONTRIBUTING.md adds is one file: its examples, as they stand there and in examples/extend/."""
 
 import functools
 import importlib
@@ -25,7 +25,11 @@ from raysed.train.loop import TrainingLoop
 from raysed.train.setup import set_up
 from raysed.train.stage import Start
 
-PAGE = Path(__file__).resolve().parents[1] / "CONTRIBUTING.md"
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = [
+    *re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL),
+    *(path.read_text() for path in sorted(ROOT.glob("examples/extend/*.py"))),
+]
 FOUND = (
     *(registry.stages, registry.calibrations, registry.calibration_names),
     *(teacher.kinds, kinds.kinds, section.all_sections),
@@ -41,8 +45,8 @@ def new_file(tmp_path, monkeypatch):
             cached.cache_clear()
 
     def put(package: str) -> None:
-        pattern = rf"```python\n(# raysed/{package}/(\w+)\.py\n.*?)```"
-        ((code, name),) = re.findall(pattern, PAGE.read_text(), re.DOTALL)
+        places = ((re.match(rf"# raysed/{package}/(\w+)\.py\n", code), code) for code in EXAMPLES)
+        ((name, code),) = ((place[1], code) for place, code in places if place)
         (tmp_path / f"{name}.py").write_text(code)
         found = importlib.import_module(f"raysed.{package.replace('/', '.')}")
         monkeypatch.setattr(found, "__path__", [*found.__path__, str(tmp_path)])
