@@ -52,10 +52,10 @@ def commands() -> Iterator[str]:
     yield from (span for _, span in spans())
 
 
-def first_cells(name: str) -> set[str]:
-    """The code spans in the first column of the page's tables."""
-    cells = (line.split("|")[1] for line in prose(ROOT / name).splitlines() if line.startswith("| "))
-    return {span for cell in cells for span in re.findall(r"`([^`]+)`", cell)}
+def listed(name: str) -> set[str]:
+    """The code spans before the colon in the entries of the page's lists."""
+    entries = re.findall(r"^- (`.*?): ", prose(ROOT / name), flags=re.M)
+    return {span for entry in entries for span in re.findall(r"`([^`]+)`", entry)}
 
 
 def slugs(page: Path) -> set[str]:
@@ -132,7 +132,7 @@ def test_options_exist():
     for line in (line for line in commands() if "--" in line):
         words = shlex.split(line)
         assert options_in(words) <= own | ray_options(words[1:] if words[0] == "ray" else ["job", "submit"]), line
-    documented = {cell for cell in first_cells("docs/configuration.md") if cell.startswith("--")}
+    documented = {name for name in listed("docs/configuration.md") if name.startswith("--")}
     assert documented == of_jobs["jobs/ensemble_then_distill.py"] - {"-h", "--help"}
 
 
@@ -142,7 +142,7 @@ def test_options_exist():
 def test_named_configs_exist_and_each_is_on_the_page_of_settings():
     for page in [*PAGES, *ROOT.glob("raysed/configs/*.yaml"), ROOT / "cluster.yaml", *JOBS]:
         assert set(re.findall(r"--config ([\w-]+)(?![\w./-])", page.read_text())) <= CONFIGS, by_name(page)
-    assert first_cells("docs/configuration.md") >= CONFIGS
+    assert listed("docs/configuration.md") >= CONFIGS
 
 
 def test_settings_exist_and_take_the_values_shown():
@@ -167,7 +167,7 @@ def test_settings_in_commands_and_blocks_are_taken():
 
 
 def test_recipes_are_recipes_and_every_stage_has_its_row():
-    assert first_cells("docs/papers.md") >= {*member_stages(), "sed", "flow", "sn", "natsv", "whiten", "base"}
+    assert listed("docs/papers.md") >= {*member_stages(), "sed", "flow", "sn", "natsv", "whiten", "base"}
     for _, span in spans():
         if re.fullmatch(r"(?:base|ct)(?:-[a-z]+)+", span):
             parse_recipe(span)
