@@ -1,13 +1,12 @@
-"""Is raysed right on this GPU, and how fast: one table, the questions that decide most first.
+r"""Is raysed right on this GPU, and how fast: one table, the questions that decide most first.
 
     make gpu-check                                    (or: python benchmarks/gpu_check.py)
     make gpu-check GPU_CHECK="--parts 0 1"            these parts alone
     make gpu-check GPU_CHECK="--device cpu"           small shapes on the CPU, which keeps this script alive
 
-It needs no network and no Ray; benchmarks/README.md says which packages, and how to bring them to a machine without a
-package registry. Encoders have the shapes of BERT-base and -large, random weights and the bundled tokenizer's
-vocabulary; sentences are those of the package. Each part writes its lines when it ends. Parts 0 to 5 should take less
-than nine minutes, which no card has shown yet.
+It needs no network and no Ray. Encoders have the shapes of BERT-base and -large, random weights and the bundled
+tokenizer's vocabulary; sentences are those of the package. Each part writes its lines when it ends. Parts 0 to 5 should
+take less than nine minutes, which no card has shown yet.
 
 0. the card, its driver, and the cores
 1. recorded updates against launched ones, with dropout, in fp32 and bf16: losses of every objective that is recorded
@@ -17,6 +16,23 @@ than nine minutes, which no card has shown yet.
 5. a small run on the local engine: members, targets, learners, flow, scores, export
 6. an update that cannot be recorded, in a process of its own, which it may break
 7. CT in several processes that share the GPU, without and with MPS
+
+Without a package registry, the machine needs Python with PyTorch, transformers, NumPy, PyArrow, SciPy, psutil, PyYAML,
+safetensors, rich, Jinja2 and Matplotlib. Collect the rest as wheels (17 MB) in a checkout where `make quickstart` ran,
+for the other machine's Python, here 3.12. Leave out what it has: packages in build/site take precedence.
+
+    to="--dest build/wheels --only-binary :all: --python-version 3.12 --platform manylinux_2_28_x86_64"
+    to="$to --platform manylinux2014_x86_64"
+    .venv/bin/python -m pip download -c constraints.txt $to pydantic
+    .venv/bin/python -m pip download -c constraints.txt $to --no-deps sentence-transformers bm25s tensorboardX \
+        protobuf scikit-learn joblib cloudpickle narwhals threadpoolctl hjson einops msgpack
+    DS_BUILD_OPS=0 .venv/bin/python -m pip wheel -c constraints.txt --wheel-dir build/wheels --no-deps \
+        --no-build-isolation deepspeed
+
+Copy the checkout with build/wheels to that machine, and run there:
+
+    python -m pip install --no-index --no-deps --target build/site build/wheels/*.whl
+    PYTHONPATH=build/site:. python benchmarks/gpu_check.py --output page.md
 """
 
 import argparse
