@@ -10,8 +10,9 @@ import io
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,11 @@ class KnownTexts:
     @classmethod
     def of(cls, entries: Sequence[Entry], storage: Storage) -> KnownTexts:
         def keys(entry: Entry) -> np.ndarray:
-            return np.load(io.BytesIO(storage.plain.read(f"{entry.place}/{_KEYS}")))
+            with suppress(FileNotFoundError):
+                data = storage.plain.read(f"{entry.place}/{_KEYS}")
+                if sha256(data).hexdigest() == entry.files[_KEYS]:
+                    return np.load(io.BytesIO(data))
+            return np.zeros(0, np.uint64)
 
         with ThreadPoolExecutor(_KEYS_AT_ONCE) as readers:
             found = list(readers.map(keys, entries))
@@ -153,12 +158,15 @@ class KnownTexts:
 
     def find(self, keys_B: np.ndarray, storage: Storage) -> dict[int, np.ndarray]:
         """Return the known vectors [D] among some texts, by their places; damaged blocks know none."""
+        if not len(self.keys_N):
+            return {}
         at_B = np.minimum(np.searchsorted(self.keys_N, keys_B), len(self.keys_N) - 1)
         rows_B = np.flatnonzero(self.keys_N[at_B] == keys_B)
         blocks, found = self.places_N2[at_B, 0], {}
         for number in np.unique(blocks[rows_B]):
             if (path := storage.intact(self.entries[number])) is not None:
                 vectors_ND = matrix(open_table(path / BLOCK_FILE).read(["target"]).column("target"))
+                storage.release(path)
                 rows = rows_B[blocks[rows_B] == number]
                 found |= dict(zip(rows.tolist(), vectors_ND[self.places_N2[at_B[rows], 1]]))
         return found

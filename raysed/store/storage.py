@@ -226,13 +226,17 @@ class Storage:
 
     @contextmanager
     def borrowed(self, name: str) -> Iterator[Path]:
-        """Yield what `fetch` returns; afterwards the disk may need the room of a remote artefact's copy."""
+        """Yield what `fetch` returns, and release it."""
         path = self.fetch(name)
         try:
             yield path
         finally:
-            if not self.is_local:
-                cache.release(path)
+            self.release(path)
+
+    def release(self, path: Path) -> None:
+        """Need what `fetch` or `intact` has returned no more: the disk may need the room of a remote artefact's copy."""
+        if not self.is_local:
+            cache.release(path)
 
     def forget(self, name: str) -> None:
         """Delete an artefact's manifest entry, but none of its files."""

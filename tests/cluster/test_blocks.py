@@ -172,6 +172,20 @@ def copy_what_is_known(tmp_path: Path, storage: Storage, gpus: float = 0.0) -> N
     assert found == [[len(text), -len(text)] for text in grown]
 
 
+@pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(b"")], ids=["gone", "empty"])
+@pytest.mark.parametrize("made", [[3, 0, 0], [3, 3, 2]], ids=["one", "all"])
+def test_text_of_blocks_with_damaged_keys_is_embedded_again(storage, tmp_path, damage, made):
+    marks, tables, counts = tmp_path / "marks", tables_of(TEXT, is_keyed=True), []
+    make_blocks_here(stream_of(storage, marks, tables), storage, lambda *event: None)
+    for number in np.flatnonzero(made):
+        damage(storage.fetch(block_name("rows", number)) / "keys.npy")
+    storage = Storage(storage.location, "run")  # of another process
+    stream = replace(stream_of(storage, marks, tables), known=tables.known(storage))
+    make_blocks_here(stream, storage, lambda _, event: counts.append(event["made"]))
+    assert counts == made
+    assert [row[0] for each in read(storage) for row in each["target"]] == [10] * 8
+
+
 def block(ids: list[int]) -> pa.Table:
     table = pa.table({"id": ids, "sentence": [f"sentence {i}" for i in ids]})
     return with_column(table, "target", np.full((len(ids), 2), 5, np.float32))

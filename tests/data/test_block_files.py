@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raysed.cluster.blocks import KnownTexts, keys_of
 from raysed.data import parquet
 from raysed.data.parquet import ROWS_PER_GROUP, BlockFiles, SentenceTable
 from raysed.data.targets import TARGET_FILE, TargetBatches, with_column
@@ -112,3 +113,19 @@ def test_a_learner_keeps_the_blocks_of_at_most_two_windows_on_a_full_disk(remote
         kept.append(len([path for path in cache.directory().glob("[!.]*") if path.suffix != ".half"]))
     batches._reader.shutdown()
     assert 1 <= max(kept) <= 8 + 1, "the mean's directory stays"
+
+
+def test_blocks_in_which_text_is_looked_up_do_not_stay_on_a_full_disk(remote):
+    def write(keys: np.ndarray, vectors: pa.Table, directory: Path) -> None:
+        write_block(vectors, directory)
+        np.save(directory / "keys.npy", keys)
+
+    texts, vectors = [pa.table({"sentence": [f"{number}"]}) for number in range(9)], table(1)
+    entries = [
+        remote.commit(block_name("rows", number), partial(write, keys_of(text), vectors), {})
+        for number, text in enumerate(texts)
+    ]
+    known = KnownTexts.of(entries, remote)
+    for text in texts:
+        assert [*known.find(keys_of(text), remote)] == [0]
+    assert len(list(cache.directory().glob("[!.]*"))) == 1
