@@ -197,7 +197,8 @@ class Run:
             entry = self._storage.finished(made.name, made.step.depends)
             if entry and "blocks" in entry.meta:
                 blocks = {block_name(made.name, number) for number in range(entry.meta["blocks"])}
-                entry = entry if blocks <= self._storage.finished_below(made.name) else None
+                left = blocks - {block.name for block in self._storage.finished_below(made.name)}
+                entry = None if left else entry
             if entry is None:
                 return False
             self._sure.add(made.name)

@@ -69,7 +69,8 @@ class BlockTables:
         """Return the places of blocks that may be missing; of a keyed one, that depends on its text."""
         starts = range(0, self.rows, self.size)
         if not self.is_keyed:
-            done = set().union(*(storage.finished_below(*table) for table in self.depends.items()))
+            known = (entry for table in self.depends.items() for entry in storage.finished_below(*table))
+            done = {entry.name for entry in known if entry.meta["size"] == self.size}
             names = {start: {block_name(name, start // self.size) for name in self.depends} for start in starts}
             starts = [start for start in starts if names[start] - done]
         return [{"start": start, "stop": min(start + self.size, self.rows)} for start in starts]

@@ -262,10 +262,10 @@ class Storage:
         """Yield what `entries` returns, in any order and with few requests; with `depends`, only what has these."""
         return self._listed(below, self.plain.sizes_below(below), depends)
 
-    def finished_below(self, below: str, depends: Mapping[str, Any] | None = None) -> set[str]:
-        """Return the names of intact artefacts below a path, with few requests; see `finished`."""
+    def finished_below(self, below: str, depends: Mapping[str, Any] | None = None) -> Iterator[Entry]:
+        """Yield the entries of intact artefacts below a path, with few requests; see `finished`."""
         sizes = self.plain.sizes_below(below)
-        return {entry.name for entry in self._listed(below, sizes, depends) if self._is_complete(entry, sizes)}
+        return (entry for entry in self._listed(below, sizes, depends) if self._is_complete(entry, sizes))
 
     def _listed(self, below: str, sizes: Mapping[str, int], depends: Mapping[str, Any] | None) -> Iterator[Entry]:
         left, attempts = set(self.names(below)), {}

@@ -211,6 +211,16 @@ def test_a_block_that_takes_its_workers_down_ends_the_stream(storage, tmp_path, 
         assert worker(corpus.rows(3, 6, Lengths.columns)).num_rows == 3
 
 
+def test_blocks_of_another_size_are_made_again(storage):
+    """Two tables that were begun on other machines are completed in one pass."""
+    depends = {"a": {"members": "a"}, "b": {"members": "b"}}
+    for name, size in (("a", SIZE), ("b", SIZE + 1)):
+        begun = replace(tables_of(TEXT), depends={name: depends[name]}, size=size)
+        begun.commit(storage, block([*range(size)]))
+    both = replace(tables_of(TEXT), depends=depends)
+    assert [place["start"] for place in both.missing(storage)] == [0, 3, 6]
+
+
 def test_what_is_missing_is_found_without_the_corpus(storage, monkeypatch):
     monkeypatch.setattr(blocks, "SentenceTable", lambda path: pytest.fail("the corpus was read"))
     every = [{"start": 0, "stop": 3}, {"start": 3, "stop": 6}, {"start": 6, "stop": 8}]

@@ -589,8 +589,8 @@ def test_many_entries_are_read_with_few_requests_and_none_that_is_out_of_date(re
     listed = {entry.name: entry.depends for entry in remote.listed("rows")}
     assert listed == {**dict.fromkeys(names[2:], OLD), names[1]: NEW}
     assert len(requests) == 4, "the copies, the newer entry, and two that were not copied"
-    assert remote.finished_below("rows") == {*names[1:]} - {names[2]}
-    assert remote.finished_below("rows", OLD) == {*names[3:]}
+    assert {entry.name for entry in remote.finished_below("rows")} == {*names[1:]} - {names[2]}
+    assert {entry.name for entry in remote.finished_below("rows", OLD)} == {*names[3:]}
 
 
 def test_entries_are_read_where_their_copies_are_damaged(remote):
@@ -600,7 +600,7 @@ def test_entries_are_read_where_their_copies_are_damaged(remote):
     text = remote.read_text(path)
     for harm in (text[:50], text.replace("steps", "stops"), "\n"):
         remote.write_text(path, harm)
-        assert remote.finished_below("ct", OLD) == {NAME}
+        assert [entry.name for entry in remote.finished_below("ct", OLD)] == [NAME]
 
 
 def test_a_job_that_was_taken_over_commits_nothing_more_nor_do_its_workers(remote):
