@@ -149,6 +149,8 @@ def run(
         modes.enter_context(torch.inference_mode(False))  # turns gradients on, too
         job = check(config)
         if report := finished_report(storage, job.depends):
+            # Another command on this run may have written its own, and was stopped soon after.
+            storage.write_text("config.yaml", dump_config(job.config))
             done = f"nothing to do: {storage} is complete, and no setting or input has changed"
             say("\n".join(filter(None, [done, report.meta["refusal"]])))
             return report.meta["refusal"]

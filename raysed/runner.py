@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 
 from raysed.cluster.blocks import BlockTables, Stream, block_size, chain_of
 from raysed.cluster.jobs import OnEvent, ShortJob, TrainingJob, TrainingLine
-from raysed.config import ResourcesConfig
+from raysed.config import ResourcesConfig, stable_hash
 from raysed.context import Context, Outcome
 from raysed.errors import RunFailed, UserError
 from raysed.made import Blocks, BlockShape, Made, Trained, Training, block_name
@@ -44,7 +44,7 @@ Engine = Literal["ray", "local"]
 _PACKED = 1000
 """Manifest entries of blocks per file that copies them."""
 _FAILED = "failed.json"
-"""File of trainings that the run went on without: reasons by name and fingerprint."""
+"""File of trainings that the run went on without: reasons, see `_record_of`."""
 
 
 class Backend(Protocol):
@@ -141,7 +141,7 @@ class Run:
         """
         self._experiments |= {made.name: models for made in models}
         known = self._storage.read_json(_FAILED)
-        failed = {m.name: known[m.name]["why"] for m in models if known.get(m.name, {}).get("of") == m.fingerprint}
+        failed = {made.name: known[record] for made in models if (record := _record_of(made)) in known}
         outcomes = self._train([made for made in models if made.name not in failed and not self._entry(made)])
         failed |= {name: outcome.failure for name, outcome in outcomes.items() if outcome.failure}
         found = []
@@ -155,7 +155,7 @@ class Run:
 
     def decide(self, trained: Sequence[Trained], lines: Iterable[str]) -> None:
         """Go on without the trainings that have failed: no later job tries them again. Say `lines`."""
-        failed = {each.name: {"of": each.made.fingerprint, "why": each.failure} for each in trained if each.failure}
+        failed = {_record_of(each.made): each.failure for each in trained if each.failure}
         if failed:
             self._storage.write_text(_FAILED, json.dumps(self._storage.read_json(_FAILED) | failed, indent=1))
         for line in lines:
@@ -445,6 +445,11 @@ class Run:
         if self._backend.share:
             return self._backend.share, 1
         return plan_teachers(machines, res, count, weights)
+
+
+def _record_of(made: Made) -> str:
+    """Return what names a failed training: with other `members.max_retries` or `members.min_members` it is another."""
+    return f"{made.name} {stable_hash([made.fingerprint, str(made.step.inputs['options'])])}"
 
 
 def _raise_failure(outcomes: Mapping[str, Outcome]) -> None:

@@ -90,9 +90,11 @@ def test_the_ensemble_is_scored_by_its_mean_embedding(finished_run):
 
 def test_a_finished_run_has_nothing_to_do(copied, tmp_path):
     before, said = manifest(copied), []
-    raysed.pipeline.run(load_config(copied / "config.yaml", [f"storage={tmp_path}"]), said.append)
+    config = load_config(copied / "config.yaml", [f"storage={tmp_path}"])
+    (copied / "config.yaml").write_text("seed: 7  # of a command that was stopped before it changed more")
+    raysed.pipeline.run(config, said.append)
     assert said == [f"nothing to do: {copied} is complete, and no setting or input has changed"]
-    assert manifest(copied) == before
+    assert manifest(copied) == before and load_config(copied / "config.yaml").seed == config.seed
     assert json.loads((copied / "status.json").read_text())["state"] == "complete"
 
 

@@ -95,9 +95,9 @@ def test_a_killed_run_continues_and_a_changed_setting_remakes_what_depends_on_it
 # -- trainings -------------------------------------------------------------------------------------------------------
 
 
-def model(marks, index: int, score: float = 0.0, behaves: str = "") -> Made:
+def model(marks, index: int, score: float = 0.0, behaves: str = "", **options) -> Made:
     settings = {"steps": 2, "score": score, "behaves": behaves, "marks": str(marks)}
-    untracked = {"options": SimpleNamespace(max_retries=0)}
+    untracked = {"options": SimpleNamespace(max_retries=0, **options)}
     how = Training("ct", None, index, Scored, lambda **about: Need(), lambda rows: 2, {}, 0, 4)
     return made(f"ct/members/{index:02d}", f"member {index}", "ct", Scored, {}, settings, untracked, how=how)
 
@@ -129,9 +129,9 @@ def test_a_training_that_a_job_went_on_without_is_not_tried_again(tmp_path, mark
     run_at(storage, said.append).decide(trained, ["left out: one"])
     assert [each.failure for each in run_at(storage).train(models)] == [None, "lost"] and said[-1] == "left out: one"
     assert starts(marks) == {"ct-members-00": [2], "ct-members-01": [2, 2]}
-    changed = [model(marks, 0), model(marks, 1, score=1, behaves="lost always")]
-    run_at(storage).train(changed)
-    assert starts(marks)["ct-members-01"] == [2, 2, 2]
+    for changed in ({"score": 1}, {"min_members": 2}):
+        run_at(storage).train([model(marks, 0), model(marks, 1, behaves="lost always", **changed)])
+    assert starts(marks)["ct-members-01"] == [2, 2, 2, 2]
 
 
 # -- tables of blocks ------------------------------------------------------------------------------------------------
