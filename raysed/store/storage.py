@@ -275,11 +275,16 @@ class Storage:
 
         def entries() -> Iterator[Entry]:
             for path in (path for path in sizes if path.startswith(f"{below}/{_PACK}")):
+                is_outdated = True
                 for entry in self._packed(path):
+                    found = attempts.get(entry.name, set())
+                    is_outdated = is_outdated and entry.attempt not in found
                     # Another attempt has an entry of its own, which may be newer.
-                    if entry.name in left and attempts.get(entry.name) == {entry.attempt}:
+                    if entry.name in left and found == {entry.attempt}:
                         left.remove(entry.name)
                         yield entry
+                if is_outdated and self._job:
+                    self.plain.delete(path)
             yield from filter(None, map(self.entry, sorted(left)))
 
         return (entry for entry in entries() if depends is None or self._is_current(entry, depends))

@@ -593,6 +593,24 @@ def test_many_entries_are_read_with_few_requests_and_none_that_is_out_of_date(re
     assert {entry.name for entry in remote.finished_below("rows", OLD)} == {*names[3:]}
 
 
+def test_copies_go_when_all_of_their_entries_have_been_replaced(remote):
+    """Else a run that is used every night would have more of them to read each time."""
+    names = ["rows/0", "rows/1"]
+
+    def packs() -> int:
+        assert len(list(remote.listed("rows"))) == 2
+        return len([path for path in remote.plain.sizes_below("rows") if "/entries-" in path])
+
+    with remote.lock():
+        for name in names:
+            commit(remote, OLD, name)
+        remote.pack("rows", [remote.entry(name) for name in names])
+        commit(remote, NEW, names[0])
+        assert packs() == 1
+        commit(remote, NEW, names[1])
+        assert packs() == 0
+
+
 def test_entries_are_read_where_their_copies_are_damaged(remote):
     commit(remote, OLD)
     remote.pack("ct", [remote.entry(NAME)])
