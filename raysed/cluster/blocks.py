@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b, sha256
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ class BlockTables:
             return None
         ((name, depends),) = self.depends.items()
         own = {role: value for role, value in depends.items() if role != "corpus"}
-        same = [entry for entry in storage.listed(name) if _KEYS in entry.files]
+        same = [entry for entry in chain(storage.listed(name), storage.replaced(name)) if _KEYS in entry.files]
         same = [entry for entry in same if not changes({**own, "sentences": entry.depends["sentences"]}, entry.depends)]
         return KnownTexts.of(same, storage) if same else None
 

@@ -36,6 +36,8 @@ Writer = Callable[[Path], None]
 _ATTEMPT = r"attempt-[0-9a-f]{12}"
 _PACK = "entries-"
 """Start of the names of files that `Storage.pack` writes."""
+_REPLACED = "replaced.json"
+"""Copy of the entry of an attempt that another has replaced, beside its files."""
 _DAMAGES = (ValueError, TypeError, AttributeError, RecursionError)
 """What parsing a damaged entry raises."""
 _USER_FACING = ("model", "plots")
@@ -103,7 +105,7 @@ class Storage:
         """Publish an artefact in place of an older one; `write` may add to `meta`. RunFailed after a take-over.
 
         Args:
-            keeps_replaced: leave the older one's files until this job ends.
+            keeps_replaced: leave the older one's files for `replaced`, until what it is a block of is finished.
         """
         attempt = f"attempt-{uuid.uuid4().hex[:12]}"
         place = _place(check_name(name), attempt)
@@ -120,6 +122,8 @@ class Storage:
             elif not self.is_local:
                 self.plain.upload(directory, place)
         self._check_claim()  # again: another job may have come while the files were copied
+        if before and keeps_replaced:
+            self.write_text(f"{before.place}/{_REPLACED}", _text_of(before))
         self._write_entry(entry)
         if before and before.place != place and not keeps_replaced:
             self.plain.delete(before.place)
@@ -289,6 +293,13 @@ class Storage:
 
         return (entry for entry in entries() if depends is None or self._is_current(entry, depends))
 
+    def replaced(self, below: str) -> Iterator[Entry]:
+        """Yield the entries of replaced artefacts below a path whose files are kept."""
+        for path in self.plain.sizes_below(below):
+            if found := re.fullmatch(rf"(.+)/{_ATTEMPT}/{_REPLACED}", path):
+                with suppress(*_DAMAGES):
+                    yield _parse_entry(found[1], self.read_text(path))
+
     def _packed(self, path: str) -> Iterator[Entry]:
         for line in (self.read_text(path) or "").splitlines():
             try:
@@ -440,16 +451,17 @@ class Storage:
 
     def _sweep(self) -> None:
         """Delete what killed processes left: half-written files, and attempts beside the one that an entry names."""
-        attempts: dict[str, set[str]] = {}
+        attempts, kept, known = dict[str, set[str]](), set[str](), set(self.names())
         for path in list(self.plain.walk()):
             if is_temporary(path):
                 self.plain.delete(path)
             if found := re.match(rf"(.+?)/({_ATTEMPT})(/|$)", path):
                 attempts.setdefault(found[1], set()).add(found[2])
-        known = set(self.names())
+                if path.endswith(f"/{_REPLACED}") and os.path.dirname(found[1]) not in known:
+                    kept.add(found[2])
         for place, found in attempts.items():
             if place in known and len(found) > 1 and (entry := self.entry(place)):
-                for attempt in found - {entry.attempt}:
+                for attempt in found - kept - {entry.attempt}:
                     self.plain.delete(f"{place}/{attempt}")
 
 

@@ -4,7 +4,7 @@ import os
 import queue
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -184,6 +184,31 @@ def test_text_of_blocks_with_damaged_keys_is_embedded_again(storage, tmp_path, d
     make_blocks_here(stream, storage, lambda _, event: counts.append(event["made"]))
     assert counts == made
     assert [row[0] for each in read(storage) for row in each["target"]] == [10] * 8
+
+
+def test_a_job_that_was_killed_while_it_replaced_blocks_has_lost_no_vectors(storage, tmp_path):
+    def job(texts: list[str], most: int = 9) -> list[int]:
+        """Makes a table, but dies after so many blocks; returns how many texts were embedded for each."""
+        storage, tables, counts = Storage(str(tmp_path), "run"), tables_of(texts, is_keyed=True), []
+
+        def count(_: str, event: dict) -> None:
+            counts.append(event["made"])
+            if len(counts) == most:
+                raise KeyboardInterrupt
+
+        with suppress(KeyboardInterrupt), storage.lock():
+            storage.forget("rows")
+            save_corpus(storage, texts)
+            stream = replace(stream_of(storage, tmp_path / "marks", tables), known=tables.known(storage))
+            make_blocks_here(stream, storage, count)
+            storage.commit("rows", lambda path: None, {})
+        return counts
+
+    assert job(TEXT) == [3, 3, 2]
+    others = TEXT[::2] + TEXT[1::2]
+    assert [job(others, most) for most in (1, 2, 9)] == [[0], [0, 0], [0, 0, 0]]
+    assert [each["target"] for each in read(storage)] == [[[10, -10]] * 3] * 2 + [[[10, -10]] * 2]
+    assert len(list((tmp_path / "run/rows").glob("*/attempt-*"))) == 3, "what was replaced is gone in the end"
 
 
 def block(ids: list[int]) -> pa.Table:
