@@ -205,6 +205,6 @@ def _make(job: Job, storage: Storage, status: Status, engine: Engine, say: Calla
             publish(job, storage, results, run.ensure, say)
             run.clear()
     except Exception as error:
-        if not status.follows_a_complete_run:
+        if storage.is_owner() and not status.follows_a_complete_run:
             publish_failure(job.config.model_dump(mode="json"), storage, error)
         raise

@@ -410,7 +410,7 @@ class Run:
             for entry in event["entries"]:
                 table = entry.name.rpartition("/")[0]
                 unpacked[table].append(entry)
-                if len(unpacked[table]) == _PACKED:
+                if len(unpacked[table]) >= _PACKED:
                     storage.pack(table, unpacked[table])
                     unpacked[table].clear()
 

@@ -35,6 +35,7 @@ from raysed.errors import RunFailed, UserError
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_checkpoint
 from raysed.store.checkpoints import Checkpoints
+from raysed.store.files import CLAIM
 from raysed.store.status import describe, finished_report
 from raysed.store.storage import Storage
 from raysed.train.state import seed_everything
@@ -197,6 +198,17 @@ def test_a_mistake_leaves_a_complete_run_as_it_is(copied, tmp_path):
         with pytest.raises(UserError):
             run(tmp_path, **changes)
         assert {name: (copied / name).read_text() for name in kept} == before
+
+
+def test_a_job_that_was_taken_over_leaves_the_report_to_the_other(tmp_path, monkeypatch):
+    def taken_over(*of):
+        (tmp_path / "tiny" / CLAIM).write_text('{"job": "the other"}')
+        raise RunFailed("taken over")
+
+    monkeypatch.setattr("raysed.plan.size.rehearsed", taken_over)
+    with pytest.raises(RunFailed, match="taken over"):
+        run(tmp_path, recipes=["ct"])
+    assert not (tmp_path / "tiny/report.json").exists()
 
 
 def test_a_changed_setting_remakes_what_depends_on_it(copied, tmp_path, caplog):
