@@ -134,17 +134,17 @@ def train(step: Step, trainer: type[Trainer], storage: Storage, context: Context
 
     A failure that another start may fix is raised, until `max_retries` are used up. Others are returned.
     """
-    if step.exists(storage):  # a worker published it and was lost before it could report
-        return Outcome()
-    checkpoints, options = step.checkpoints(storage), resolve_input(step.inputs["options"], storage)
-    begun = (0, {}) if context.rank else (checkpoints.begin(context.job), checkpoints.failure(context.job))
-    starts, failed = context.broadcast(begun)
-    if "failure" in failed:  # of another worker; it ended all of them
-        return Outcome(failure=failed["failure"], is_mistake=failed["is_mistake"])
-    if starts > options.max_retries:
-        cause = f"; the last error was: {failed['cause']}" if failed else ""
-        return Outcome(failure=f"its worker was lost {starts} times without a new checkpoint in between{cause}")
+    starts, checkpoints, options = 0, step.checkpoints(storage), resolve_input(step.inputs["options"], storage)
     try:
+        if step.exists(storage):  # a worker published it and was lost before it could report
+            return Outcome()
+        begun = (0, {}) if context.rank else (checkpoints.begin(context.job), checkpoints.failure(context.job))
+        starts, failed = context.broadcast(begun)
+        if "failure" in failed:  # of another worker; it ended all of them
+            return Outcome(failure=failed["failure"], is_mistake=failed["is_mistake"])
+        if starts > options.max_retries:
+            cause = f"; the last error was: {failed['cause']}" if failed else ""
+            return Outcome(failure=f"its worker was lost {starts} times without a new checkpoint in between{cause}")
         with context.training(step, storage) as own:
             training = step.checked(trainer(step.resolve_inputs(storage), step.settings, own))
             result = training.run()

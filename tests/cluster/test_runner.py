@@ -23,6 +23,7 @@ from raysed.plan import size
 from raysed.plan.check import check
 from raysed.resources import Cluster, Need
 from raysed.runner import Run
+from raysed.store.checkpoints import Checkpoints
 from raysed.store.progress import emit
 from raysed.store.status import read_timings
 from raysed.store.storage import Storage
@@ -264,6 +265,16 @@ def test_without_ray_one_training_follows_the_other_and_is_tried_again_as_often_
     outcomes = {name: event["outcome"] for name, event in events if "outcome" in event}
     assert [each.failure for each in outcomes.values()] == [None, "lost", "a planted mistake"]
     assert [name for name, _ in events] == ["ct/00", "ct/00", "mlm/00", "bsl/00"]
+
+
+def test_storage_that_does_not_answer_ends_a_training_also_before_its_start(tmp_path, marks, monkeypatch):
+    def begin(checkpoints, job):
+        raise OSError(113, "no route to host")
+
+    monkeypatch.setattr(Checkpoints, "begin", begin)
+    events, backend = [], LocalBackend(Storage(str(tmp_path), "run"), RESOURCES)
+    backend.map([job(marks, "ct", 0)], backend.share, Context(), lambda name, event: events.append(event["outcome"]))
+    assert [(each.failure, each.is_mistake) for each in events] == [("[Errno 113] no route to host", True)]
 
 
 def test_what_cannot_be_made_for_a_reason_of_the_users_leaves_the_others():
