@@ -30,6 +30,7 @@ def scoped(name, *permissions):
         ("zoo/new", {"role": "write"}, "me, whose token this is, may not write to zoo; name one of lab, me"),
         ("you/new", {"role": "write"}, "me, whose token this is, may not write to you; name one of lab, me"),
         ("me/open", {"role": "write"}, "this repository is public; add --public, or name another one"),
+        ("open", {"role": "write"}, "this repository is public; add --public, or name another one"),
         ("a/b/c", {"role": "write"}, "the hub cannot be asked: Repo id must be .*"),
     ],
 )

@@ -25,6 +25,7 @@ def check_push(repo: str, public: bool) -> None:
     place, api = f"--push {repo}", HfApi()
     try:
         user = api.whoami()
+        repo = repo if "/" in repo else f"{user['name']}/{repo}"
         is_public = not api.model_info(repo).private  # also refuses what cannot be a name
     except LocalTokenNotFoundError:
         raise UserError("the hub's token is missing; run `hf auth login`, or set HF_TOKEN", place) from None
@@ -32,7 +33,7 @@ def check_push(repo: str, public: bool) -> None:
         is_public = False
     except Exception as error:  # the hub's libraries raise a dozen unrelated types
         raise UserError(f"the hub cannot be asked: {hub_problem(error)}", place) from None
-    if problem := _refusal(user, repo if "/" in repo else f"{user['name']}/{repo}"):
+    if problem := _refusal(user, repo):
         raise UserError(problem, place)
     if is_public and not public:
         raise UserError("this repository is public; add --public, or name another one", place)
