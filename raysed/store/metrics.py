@@ -80,7 +80,7 @@ class MetricsLog:
         for path in self._directory.iterdir():
             if self._sizes.get(path.name) != path.stat().st_size:
                 data = path.read_bytes()
-                self._storage.write_bytes(f"{self._name}/{path.name}", data)
+                self._storage.plain.write(f"{self._name}/{path.name}", data)
                 self._sizes[path.name] = len(data)
 
 

@@ -238,7 +238,7 @@ class Storage:
             self.release(path)
 
     def release(self, path: Path) -> None:
-        """Need what `fetch` or `intact` has returned no more: the disk may need the room of a remote artefact's copy."""
+        """Give back what `fetch` or `intact` has returned: the disk may need the room of a remote artefact's copy."""
         if not self.is_local:
             cache.release(path)
 
@@ -301,12 +301,10 @@ class Storage:
                     yield _parse_entry(found[1], self.read_text(path))
 
     def _packed(self, path: str) -> Iterator[Entry]:
-        for line in (self.read_text(path) or "").splitlines():
-            try:
-                entry = _parse_entry(*line.split("\t"))
-            except _DAMAGES:  # the entry itself is read instead
-                continue
-            yield entry
+        with suppress(FileNotFoundError):  # another process has just deleted it
+            for line in self.plain.read(path).splitlines():
+                with suppress(*_DAMAGES):  # the entry itself is read instead
+                    yield _parse_entry(*line.decode().split("\t"))
 
     def remove(self, name: str) -> None:
         """Remove an artefact, or all below a path, from the manifest, and delete the files."""
@@ -355,11 +353,8 @@ class Storage:
     # -- plain files -------------------------------------------------------------------------------------------------
 
     def write_text(self, name: str, text: str) -> None:
-        self.write_bytes(name, text.encode())
-
-    def write_bytes(self, name: str, data: bytes) -> None:
         """Write a small file atomically."""
-        self.plain.write(name, data)
+        self.plain.write(name, text.encode())
 
     def read_text(self, name: str) -> str | None:
         """Return a small file's text, or None if it does not exist."""

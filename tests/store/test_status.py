@@ -171,7 +171,7 @@ def test_a_running_run_is_described(storage):
 )
 def test_a_status_that_is_damaged_is_unknown_also_in_the_list_of_all_runs(storage, tmp_path, text):
     commit(storage, "corpus")
-    storage.write_bytes("status.json", text)
+    storage.plain.write("status.json", text)
     storage.write_text("timings.json", '{"corpus": 5, "ct": {"seconds": "x"}, "ct-sed": {"seconds": 1.5}}')
     assert describe(storage) == (
         ["mine: state unknown (no readable status.json)", "finished: corpus"],
@@ -238,7 +238,7 @@ def test_a_run_whose_model_was_refused_is_complete_without_it(storage):
 DAMAGES = {
     "report": lambda storage: storage.write_text("report.json", json.dumps({"status": "failed"})),
     "report of another": lambda storage: storage.write_text("report.json", '{"status": "complete", "score": 99}'),
-    "half a report": lambda storage: storage.write_bytes("report.json", b"\xff"),
+    "half a report": lambda storage: storage.plain.write("report.json", b"\xff"),
     "words": lambda storage: storage.write_text("report.md", "edited"),
     "page": lambda storage: Path(storage.uri("report.html")).unlink(),
     "model": lambda storage: storage.remove("model"),

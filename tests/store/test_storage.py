@@ -616,8 +616,8 @@ def test_entries_are_read_where_their_copies_are_damaged(remote):
     remote.pack("ct", [remote.entry(NAME)])
     (path,) = (path for path in remote.plain.sizes_below("ct") if "entries-" in path)
     text = remote.read_text(path)
-    for harm in (text[:50], text.replace("steps", "stops"), "\n"):
-        remote.write_text(path, harm)
+    for harm in (text[:50], text.replace("steps", "stops"), "\n", "\udcff"):
+        remote.plain.write(path, harm.encode(errors="surrogateescape"))
         assert [entry.name for entry in remote.finished_below("ct", OLD)] == [NAME]
 
 
