@@ -305,8 +305,11 @@ def _block_files(storage: Storage, name: str, directory: Path | None, shape: Map
 
 @contextmanager
 def _block_file(storage: Storage, name: str) -> Iterator[Path]:
-    with storage.borrowed(name) as directory:
+    directory = storage.fetch(name)
+    try:
         yield directory / BLOCK_FILE
+    finally:
+        storage.release(directory)
 
 
 def _facts_of_blocks(storage: Storage, name: str, blocks: Sequence[str]) -> list[Mapping[str, Any]]:

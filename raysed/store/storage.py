@@ -228,15 +228,6 @@ class Storage:
             raise FileNotFoundError(f"{self.uri(name)} is not a finished artefact of this run")
         return path
 
-    @contextmanager
-    def borrowed(self, name: str) -> Iterator[Path]:
-        """Yield what `fetch` returns, and release it."""
-        path = self.fetch(name)
-        try:
-            yield path
-        finally:
-            self.release(path)
-
     def release(self, path: Path) -> None:
         """Give back what `fetch` or `intact` has returned: the disk may need the room of a remote artefact's copy."""
         if not self.is_local:

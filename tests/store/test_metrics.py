@@ -77,14 +77,14 @@ def remote(tmp_path, monkeypatch) -> Storage:
 def test_a_log_for_an_object_store_is_there_while_training_goes_on(remote, tmp_path, monkeypatch):
     """Each file is copied as it has grown, also where copies fail meanwhile; at the end none is left here."""
     monkeypatch.setattr(raysed.store.metrics, "_COPY_S", 0.02)
-    directory, failures, write = tmp_path / "bucket/runs/run/logs/ct/members/00", [1, 2], remote.write_bytes
+    directory, failures, write = tmp_path / "bucket/runs/run/logs/ct/members/00", [1, 2], remote.plain.write
 
     def failing(name: str, data: bytes) -> None:
         if failures:
             raise OSError(f"no answer {failures.pop()}")
         write(name, data)
 
-    monkeypatch.setattr(remote, "write_bytes", failing)
+    monkeypatch.setattr(remote.plain, "write", failing)
     with MetricsLog(remote, "ct/members/00") as metrics:
         for count in (1, 2):
             metrics.write(HISTORY[count - 1])
