@@ -14,13 +14,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from raysed.config import EncoderConfig, Precision, Role, TeacherConfig, stable_hash
+from raysed.config import EncoderConfig, Precision, Role, TeacherConfig
 from raysed.errors import UserError, public
 from raysed.model.pretrained import LOAD_ERRORS, configuration_of, load_tokenizer, longest_input
 from raysed.model.prompts import prompts_of
 from raysed.registry import discover
-from raysed.store.files import Watched, digest_of
-from raysed.store.hub import model_identity, other_code
+from raysed.store.files import Watched
+from raysed.store.hub import model_identity
 
 LONGEST_TEXT = 512
 """Tokens of a text that a distillation reads at most; attention is quadratic in them."""
@@ -89,15 +89,6 @@ class Teacher(ABC):
     def knows(self, sentences: Sequence[str]) -> bool:
         """Return whether it can embed all these sentences."""
         return True
-
-    def _digest(self, files: Iterable[Path]) -> str:
-        """Return a digest of files, prompts and settings, except `path` and `name`."""
-        digests = {str(path.relative_to(self._directory)): digest_of(path) for path in files}
-        digests |= other_code(self._directory, self.config.trust_remote_code)
-        untracked = {"path", "name", "query_prompt", "document_prompt"}
-        untracked |= set() if self.config.trust_remote_code else {"trust_remote_code"}
-        settings = self.config.model_dump(mode="json", exclude=untracked)
-        return stable_hash([digests, settings, self.prompts])
 
     @property
     def watched(self) -> Watched:

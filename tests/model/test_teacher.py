@@ -35,8 +35,9 @@ def test_a_teacher_is_known_by_its_files_and_by_how_it_is_asked(tiny_encoder_dir
     identity = checked(tiny).identity
     teacher = checked(tiny.model_copy(update={"name": "another name"}))
     assert teacher.identity == identity and teacher.weights_bytes() == 4 * teacher.parameters > 0
-    others = [checked(tiny.model_copy(update={name: "a "})) for name in ("prompt", "query_prompt", "document_prompt")]
-    assert len({identity, *(other.identity for other in others)}) == 4
+    changes = [{name: "a "} for name in ("prompt", "query_prompt", "document_prompt")]
+    others = [checked(tiny.model_copy(update=change)) for change in (*changes, {"max_length": 19}, {"pool_layers": 2})]
+    assert len({identity, *(other.identity for other in others)}) == 6
     with pytest.raises(UserError, match=r"^teachers: .*: max_length is 75, but it takes at most 40 tokens"):
         checked(TeacherConfig(path=str(tiny_encoder_dir)))
 
@@ -53,6 +54,8 @@ def test_modules_that_are_kept_as_pickles_are_part_of_a_teacher(tiny_encoder_dir
         vectors.append(SentenceTransformer(str(place)).encode("the cat sat"))
         identities.append(load_teacher(TeacherConfig(path=str(place))).identity)
     assert np.abs(vectors[0] - vectors[1]).max() > 1e-3 and identities[0] != identities[1]
+    other_limit = TeacherConfig(path=str(tmp_path / "1"), max_length=30, pool_layers=2)  # for plain transformers
+    assert load_teacher(other_limit).identity == identities[1], "what it has embedded stays known beside other teachers"
 
 
 def test_a_file_gives_its_own_embeddings(tmp_path, monkeypatch):

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
-from raysed.config import Role
+from raysed.config import Role, stable_hash
 from raysed.data.tokens import SAMPLE_TEXTS
 from raysed.errors import UserError
 from raysed.model.load import LibraryModel, NativeModel, load_model
 from raysed.model.precision import is_bf16
 from raysed.model.teacher import Teacher
-from raysed.store.files import files_of_model
-from raysed.store.hub import MODEL_FILES, model_directory
+from raysed.store.files import digest_of, files_of_model
+from raysed.store.hub import MODEL_FILES, model_directory, other_code
 
 
 class ModelTeacher(Teacher):
@@ -55,8 +55,16 @@ class ModelTeacher(Teacher):
 
     @cached_property
     def identity(self) -> str:
-        read = MODEL_FILES | ({".bin", ".py"} if self.config.trust_remote_code else {".bin"})
-        return self._digest(files_of_model(self._directory, read.__contains__))
+        """A digest of files, prompts and the settings that matter."""
+        directory, is_trusted = self._directory, self.config.trust_remote_code
+        read = MODEL_FILES | ({".bin", ".py"} if is_trusted else {".bin"})
+        files = files_of_model(directory, read.__contains__)
+        digests = {str(path.relative_to(directory)): digest_of(path) for path in files}
+        digests |= other_code(directory, is_trusted)
+        unused = {"path", "name", "query_prompt", "document_prompt", *(() if is_trusted else ("trust_remote_code",))}
+        if (directory / "modules.json").is_file():  # whose modules pool and cut texts their own way
+            unused |= {"pool_layers", "max_length"}
+        return stable_hash([digests, self.config.model_dump(mode="json", exclude=unused), self.prompts])
 
     def weights_bytes(self) -> int:
         """Return the memory of its weights in fp32, from the shapes in its files."""
