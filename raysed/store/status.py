@@ -141,8 +141,9 @@ def wait_for_other(storage: Storage, say: Callable[[str], None], longest: float 
     until = time.monotonic() + left
     while (seconds := until - time.monotonic()) > 0:
         time.sleep(min(seconds, _LOCAL_EVERY_S))
-        now = read_status(storage)
-        if now is None or now.state not in AT_WORK:
+        if (now := read_status(storage)) is None:  # as while it is written, where that is no single step
+            continue
+        if now.state not in AT_WORK:
             return
         if now.told != status.told:
             raise UserError(f"{other}; wait for it, choose another --run, or end that job with --take-over")

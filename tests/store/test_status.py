@@ -327,6 +327,15 @@ def test_a_second_driver_takes_over_from_one_that_was_killed(on_s3):
     assert status(first)["state"] == "complete" and len(said) == 1
 
 
+def test_a_status_that_is_half_written_is_not_the_end_of_its_job(storage, tmp_path, monkeypatch):
+    tell_of(tmp_path, "mine", "running")
+    words = status(storage)
+    texts = iter(["{", json.dumps({**words, "told": words["told"] + 5})])
+    monkeypatch.setattr(time, "sleep", lambda seconds: storage.write_text("status.json", next(texts)))
+    with pytest.raises(UserError, match=USED):
+        wait_for_other(storage, lambda line: None)
+
+
 def test_the_wait_has_an_end_whatever_the_status_says(storage, tmp_path):
     """A job that writes rarely is waited for three minutes, here a moment."""
     tell_of(tmp_path, "mine", "running")
