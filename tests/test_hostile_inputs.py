@@ -296,7 +296,7 @@ s/STS.input.s.txt: a b\n -> ...STS.input.s.txt, line 1: 1 tab-separated columns 
 > corpus d
 d/4.txt: x\n\ny\n -> ...: no usable sentence in ...0.txt, ... and 2 more (15 ...
 > MINE=t
-t/x:  -> ...t is not a SentEval directory: it has no STS.input.<subset>.txt
+t/x:  -> ...t is no task: it has no STS.input.<subset>.txt (SentEval), no corpus.jsonl ...; for de-corpus, ...
 > evaluate --models bundled:encoder --task c
 c/corpus.jsonl:  -> evaluation.tasks.c: c has no queries.jsonl; in BEIR's layout it is beside corpus.jsonl
 """

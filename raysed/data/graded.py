@@ -132,7 +132,10 @@ def _read(config: TaskConfig, setting: str, split: str) -> Iterator[Rows]:
         graded = [file for file in visible(path, "STS.input.*.txt") if file.name != "STS.input.ALL.txt"]
         if not graded:
             check_content(path, setting)
-            raise UserError(f"{path} is not a SentEval directory: it has no STS.input.<subset>.txt")
+            problem = f"{path} is no task: it has no STS.input.<subset>.txt (SentEval), no corpus.jsonl (BEIR), and no"
+            raise UserError(
+                f"{problem} configurations corpus and queries in README.md; for de-corpus, set config_name to de"
+            )
         yield from map(_read_graded_lines, graded)
     elif path.name.startswith("STS.input.") and path.suffix == ".txt":
         yield _read_graded_lines(path)
