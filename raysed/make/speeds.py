@@ -34,7 +34,8 @@ def speeds(out: Path, inputs: Named, settings: Named, context: Context) -> Named
     teachers = {name: value for name, value in inputs.items() if name.startswith("teacher ")}
     found = {}
     for name, config in teachers.items():
-        other = load_teacher(config, context.device).embed  # in fp32, as its own library runs it
+        precision = settings.get("precision", "fp32")  # as its own library runs it
+        other = load_teacher(config, context.device, precision).embed
         found[name] = relative_speed(own.embed, other, sentences.evaluation, context.device, len(teachers))
     return found
 

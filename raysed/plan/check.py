@@ -214,8 +214,9 @@ def _evaluation(
 
 
 def load_teachers(config: Config) -> list[Teacher]:
-    """Return the teachers; their models are loaded when they are first used."""
-    return [load_teacher(block, encoder=config.encoder) for block in config.teachers]
+    """Return the teachers; their models are loaded when they are first used, in fp32 unless bf16 is asked for."""
+    precision = "bf16" if config.resources.encode_precision == "bf16" else "fp32"
+    return [load_teacher(block, precision=precision, encoder=config.encoder) for block in config.teachers]
 
 
 def check_teachers(config: Config, teachers: Sequence[Teacher]) -> tuple[int, ...]:

@@ -80,7 +80,7 @@ def teachers_of_run(job: Job, scored: Mapping[str, list[EvaluatedModel]]) -> dic
 def _evaluated(job: Job, index: int, make: Any, inputs: Mapping[str, Any]) -> EvaluatedModel:
     layers, name = job.config.encoder.pool_layers, f"{TEACHERS}/embeddings/{index:02d}"
     title = f"embeddings by {job.teachers[index].title}"
-    found = made(name, title, "teachers", make, inputs, {"layers": layers})
+    found = made(name, title, "teachers", make, inputs, {"layers": layers, **_precision(job)})
     return EvaluatedModel(TEACHERS, "member", index, found, [layers])
 
 
@@ -91,7 +91,12 @@ def speeds_of_teachers(job: Job, start: Made | None) -> Made | None:
         return None
     sources = {name: ExternalInput(t.identity, t.config, [t.watched]) for name, t in models.items()}
     inputs = {"encoder": job.encoder, "model": start, "sentences": job.sentences, **sources}
-    return made(SPEEDS, "speeds of the teachers", "evaluation", speeds, inputs, how="worker")
+    return made(SPEEDS, "speeds of the teachers", "evaluation", speeds, inputs, _precision(job), how="worker")
+
+
+def _precision(job: Job) -> dict[str, str]:
+    """Return the precision of teachers on the evaluation's sentences, unless it is the usual one."""
+    return {"precision": "bf16"} if job.config.resources.encode_precision == "bf16" else {}
 
 
 def scores_of_teachers(job: Job, known: list[EvaluatedModel]) -> Made | None:

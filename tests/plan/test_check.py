@@ -325,6 +325,16 @@ def test_half_of_a_teacher_of_any_architecture_learns(inputs, tiny_tokenizer, na
     assert np.isfinite(found_ND).all() and not np.allclose(found_ND, before_ND, atol=1e-5)
 
 
+@pytest.mark.parametrize(("asked", "precision"), [("auto", "fp32"), ("bf16", "bf16")])
+def test_teachers_are_loaded_in_bf16_wherever_they_run_if_that_is_set(asked, precision):
+    """A check or a score in fp32 would need twice their memory."""
+    settings = {"recipes": ["teachers-sed"], "teachers": ["bundled:encoder"], "corpus": {"sentences": 300}}
+    found = described(make_config({**settings, "resources": {"encode_precision": asked}}))
+    scored = found["teachers/embeddings/00"].step
+    assert scored.inputs["teacher"].precision == precision
+    assert {step.settings.get("precision", "fp32") for step in (scored, found["speeds"].step)} == {precision}
+
+
 def test_a_teacher_that_no_learner_can_start_from_is_refused_at_the_start(inputs, tiny_tokenizer):
     """As is another learner, although it is needed only after all teachers have embedded the corpus."""
     model = SentenceTransformer(modules=[StaticEmbedding(tiny_tokenizer.backend_tokenizer, embedding_dim=8)])
