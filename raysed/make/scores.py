@@ -60,12 +60,14 @@ def embeddings(out: Path, inputs: Named, settings: Named, context: Context) -> N
 
 
 def teacher_embeddings(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
-    """Embed sentences with an external teacher; refuse non-finite results."""
+    """Embed sentences with an external teacher, and free its model; refuse non-finite results."""
     teacher: Teacher = inputs["teacher"]
     evaluation = inputs["sentences"].evaluation
     x_UD = embed_by(teacher, evaluation.sentences, evaluation.roles)
     np.save(out / layers_file(settings["layers"]), x_UD)
-    return {"parameters": teacher.parameters, "width": x_UD.shape[1]}
+    facts = {"parameters": teacher.parameters, "width": x_UD.shape[1]}
+    teacher.unload()
+    return facts
 
 
 def embed_by(teacher: Teacher, texts: Sequence[str], roles: Sequence[Role]) -> np.ndarray:

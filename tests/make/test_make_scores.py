@@ -45,13 +45,11 @@ def test_this_process_holds_one_member_at_a_time(run, request):
 
 def test_this_process_holds_one_teacher_at_a_time(run, tiny_encoder_dir, most_alive):
     _, storage, sentences = run
-    for length in (8, 12, 16):
-        teacher = load_teacher(TeacherConfig(path=str(tiny_encoder_dir), max_length=length))
-        inputs, name = {"teacher": teacher, "sentences": sentences}, f"teachers/embeddings/{length}"
-        entry = Step(name, "", teacher_embeddings, {"of": length}, {"layers": 1}, inputs).run(storage, Context())
-        assert entry.meta["width"] == 16
-        teacher.unload()
-        del teacher, inputs
+    teachers = [load_teacher(TeacherConfig(path=str(tiny_encoder_dir), max_length=length)) for length in (8, 12, 16)]
+    for index, teacher in enumerate(teachers):
+        inputs, name = {"teacher": teacher, "sentences": sentences}, f"teachers/embeddings/{index:02d}"
+        entry = Step(name, "", teacher_embeddings, {"of": index}, {"layers": 1}, inputs).run(storage, Context())
+        assert entry.meta["width"] == 16 and entry.meta["parameters"] > 0
     assert most_alive() == 1
 
 
