@@ -404,7 +404,8 @@ def _with_lengths(config: Config) -> Config:
     known["encoder"].setdefault("max_length", limit)
     for block in (block for block, kind in zip(known["teachers"], kinds) if kind.is_model):
         block.setdefault("max_length", limit)  # for plain transformers
-    if not any(kind.is_stored for kind in kinds):  # such a file has vectors of whole lines only
+    # Stored vectors and translations are of whole lines.
+    if not (config.corpus.translations or any(kind.is_stored for kind in kinds)):
         known.setdefault("corpus", {}).setdefault("passage_characters", PASSAGE)
     return make_config(known)
 
@@ -414,8 +415,8 @@ def evaluate(models: Any, tasks: Any, dev: Any = None) -> Comparison:
 
     Args:
         models: one or several teachers as for `distill`, such as `{"path": "bert-base-uncased", "pool_layers": 2}`.
-        tasks: as for `distill`: graded pairs, labelled texts, or directories in BEIR's layout, recognised by their
-            content.
+        tasks: as for `distill`: graded pairs, labelled texts, translations, or directories in BEIR's layout, recognised
+            by their content.
         dev: a further such task, which chooses the best subset of several models. None: all tasks choose.
 
     Raises:
@@ -445,7 +446,7 @@ def evaluate(models: Any, tasks: Any, dev: Any = None) -> Comparison:
     with tempfile.TemporaryDirectory() as directory:
         sources = _sources(dev, tasks, directory)
         if len(sources) <= (dev is not None):
-            raise UserError("tasks: none given; pass graded pairs, labelled texts or a directory in BEIR's layout")
+            raise UserError("tasks: none given; pass graded pairs, labelled texts, translations or a BEIR directory")
         config = make_config({"evaluation": _on_tasks(sources, dev is not None)})
         config = config.model_copy(update={"teachers": teachers})
         evaluation = without_seen(Evaluation.load(config.evaluation), config.evaluation, {})

@@ -248,10 +248,14 @@ class CorpusConfig(Block):
     passage_characters: int | None = Field(None, ge=50)
     """Cut longer lines at sentence ends into passages of at most so many characters. `null`: skip lines of more
     than 2,000."""
+    translations: Annotated[list[str], AfterValidator(each_once)] = []
+    """Columns with translations of the sentence, such as `[de, fr]`. Learners also learn each sentence's target from
+    these; teachers, members and calibrations read sentences only (docs/distill.md#other-languages)."""
 
     def identity(self) -> dict[str, Any]:
         """Return what sentences depend on besides the files."""
-        return self.model_dump(mode="json", exclude={"source", "queries"})
+        unused = set() if self.translations else {"translations"}
+        return self.model_dump(mode="json", exclude={"source", "queries", *unused})
 
 
 class TaskColumns(Block):
@@ -274,14 +278,15 @@ class TaskColumns(Block):
 
 
 class TaskConfig(Block):
-    """A task to score models on: graded pairs, retrieval, or labelled texts."""
+    """A task to score models on: graded pairs, retrieval, labelled texts, or translations."""
 
     source: Source
     """Pairs: a file ([formats](#file-formats)), hub dataset, SentEval directory or one of its `STS.input.*.txt`, or
     `bundled:generated-train`, `-dev` or `-test`. Retrieval: a BEIR directory, [hub
-    dataset](evaluate.md#retrieval-tasks-of-the-hub) or the documents' file. Labelled texts: a file with labels."""
+    dataset](evaluate.md#retrieval-tasks-of-the-hub) or the documents' file. Labelled texts: a file with labels.
+    Translations: a file with a column per language, such as `en` and `de`."""
     kind: str | None = None
-    """`pairs`, `retrieval` or `neighbours` (labelled texts). `null`: by the files."""
+    """`pairs`, `retrieval`, `neighbours` (labelled texts) or `translations`. `null`: by the files."""
     queries: Source | None = None
     """Retrieval: file of queries (`_id`, `text`), unless beside the documents."""
     qrels: Source | None = None

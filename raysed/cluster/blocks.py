@@ -46,7 +46,7 @@ class BlockTables:
     Attributes:
         corpus: name of the sentence table.
         depends: by name of each table, all that it depends on.
-        columns, kept: of the corpus, that blocks are made from, and of a block.
+        columns, kept: of the corpus, that blocks are made from, and of a block, as far as the corpus has them.
         rows, size: of the corpus, and of a block.
         is_keyed: see `raysed.made.Blocks`.
     """
@@ -97,7 +97,8 @@ class BlockTables:
         entries = []
         for index, table in enumerate(self.depends):
             name, depends = self._block(table, rows)
-            block = _own_columns(rows, index).select(list(self.kept))
+            block = _own_columns(rows, index)
+            block = block.select([name for name in self.kept if name in block.column_names])
             meta: dict[str, Any] = {"rows": len(block), "size": self.size}
             if _IS_NEW in rows.column_names:
                 meta["embedded"] = int(rows.column(_IS_NEW).to_numpy().sum())

@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
     result = parser_of(__doc__, "--set")
     add_names(result, "--models", "MODEL", "models, or .parquet files of embeddings; default: the config's teachers")
-    add_tasks(result, "graded pairs, labelled texts or a directory in BEIR's layout, instead of the tasks of a config")
+    add_tasks(result, "graded pairs, labelled texts, translations or a BEIR directory; instead of a config's tasks")
     result.add_argument("--dev", metavar="TASK", help="choose the best subset on this task; default: all tasks")
     result.add_argument("--config", help="a name from raysed/configs/ or a YAML file; quickstart if no task is given")
     layers = "average this many last layers of plain transformers, or first_last; default: 1, or the config's"

@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ _SENTENCE_END = re.compile(r"""[.!?…][)\]"'”’»]*(?= |$)|[。！？]""")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 Source = File | Hub
+Columns = list[list[str]]
+"""B sentences, and their translations in each language; empty text if one is missing or unusable."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ _QUERIES = _Kind("corpus.queries", "query", ("query", "text"))
 class CorpusReport:
     """Number of lines (or records) by outcome; `kept` may be a draw from the `usable`.
 
-    A line that was cut (`split`) counts once per passage.
+    A line that was cut (`split`) counts once per passage. `untranslated`: translations that kept sentences lack.
     """
 
     lines: int = 0
@@ -60,6 +63,7 @@ class CorpusReport:
     usable: int = 0
     kept: int = 0
     split: int = 0
+    untranslated: int = 0
 
     def summary(self) -> str:
         """Return the counts as one line.
@@ -70,6 +74,7 @@ class CorpusReport:
         counts = {"empty": self.empty, "too short": self.too_short, "too long": self.too_long}
         counts |= {"duplicates": self.duplicates, "usable": self.usable, "kept": self.kept}
         counts |= {"cut into passages": self.split} if self.split else {}
+        counts |= {"translations missing or unusable": self.untranslated} if self.untranslated else {}
         return f"{self.lines:,} lines: {', '.join(f'{count:,} {what}' for what, count in counts.items())}"
 
 
@@ -84,27 +89,36 @@ def check_corpus(config: CorpusConfig) -> None:
 
 
 def sentence_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> Iterator[tuple[np.ndarray, list[str]]]:
-    """Yield ids, int64 [B] counted from 0, and B sentences, cleaned and without duplicates.
+    """Yield ids, int64 [B] counted from 0, and the B sentences of `column_chunks`."""
+    first = 0
+    for sentences, *_ in column_chunks(config, seed, report):
+        ids, first = np.arange(first, first + len(sentences)), first + len(sentences)
+        yield ids, sentences
+
+
+def column_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> Iterator[Columns]:
+    """Yield B sentences and their translations, cleaned and without duplicates.
 
     All sentences come in reading order, or `config.sentences` are drawn uniformly. A draw depends on the seed and the
     set of sentences, not on their order or files. It comes in random order, after everything has been read. `report`
     must be fresh, and is complete when the iterator ends.
 
-    Equal 8-byte hashes mark duplicates: 100 million sentences lose one to a shared hash with probability 0.03 %.
+    Of rows with the same sentence, the first stays, whatever the translations. Equal 8-byte hashes mark duplicates: 100
+    million sentences lose one to a shared hash with probability 0.03 %.
     Memory: 8 MB per million distinct sentences, three times that during merges, and a draw's sentences.
     """
-    chunks, first = _usable_chunks(find_sources(config), config, _SENTENCES, seed, report), 0
+    chunks = _usable_chunks(find_sources(config), config, _SENTENCES, seed, report)
     count = config.sentences
-    for sentences in (texts for _, texts in chunks) if count is None else _draw(chunks, count, report):
-        ids, first = np.arange(first, first + len(sentences)), first + len(sentences)
-        report.kept += len(sentences)
-        yield ids, sentences
+    for columns in (columns for _, columns in chunks) if count is None else _draw(chunks, count, report):
+        report.kept += len(columns[0])
+        report.untranslated += sum(column.count("") for column in columns)
+        yield columns
 
 
 def query_chunks(config: CorpusConfig, report: CorpusReport) -> Iterator[list[str]]:
     """Yield the queries of `corpus.queries` in reading order, cleaned as sentences are, without duplicates, uncut."""
-    whole = config.model_copy(update={"passage_characters": None})
-    for _, queries in _usable_chunks(_query_sources(config), whole, _QUERIES, 0, report):
+    whole = config.model_copy(update={"passage_characters": None, "translations": []})
+    for _, (queries,) in _usable_chunks(_query_sources(config), whole, _QUERIES, 0, report):
         report.kept += len(queries)
         yield queries
 
@@ -166,6 +180,11 @@ def _texts_of(block: Rows, config: CorpusConfig, report: CorpusReport) -> list[s
     return found
 
 
+def _translations(block: Rows, column: str) -> list[str]:
+    texts = (clean(text, MOST_CHARACTERS) for text in block.texts(f"in {column}"))
+    return [text if LEAST_CHARACTERS <= len(text) <= MOST_CHARACTERS else "" for text in texts]
+
+
 def _hashes(texts: Sequence[str], salt: bytes) -> np.ndarray:
     digests = b"".join(blake2b(text.encode(), digest_size=8, salt=salt).digest() for text in texts)
     return np.frombuffer(digests, "<u8")
@@ -173,16 +192,17 @@ def _hashes(texts: Sequence[str], salt: bytes) -> np.ndarray:
 
 def _usable_chunks(
     sources: Sequence[Source], config: CorpusConfig, kind: _Kind, seed: int, report: CorpusReport
-) -> Iterator[tuple[np.ndarray, list[str]]]:
-    """Yield seeded hashes, uint64 [B], and B distinct texts."""
+) -> Iterator[tuple[np.ndarray, Columns]]:
+    """Yield seeded hashes, uint64 [B], and B distinct texts with their translations."""
     seen, salt = _SeenHashes(), blake2b(str(seed).encode(), digest_size=16).digest()
     most = config.passage_characters or MOST_CHARACTERS
     for block in (block for source in sources for block in _blocks(source, config, kind)):
         texts = _texts_of(block, config, report)
+        columns = [texts, *(_translations(block, column) for column in config.translations)]
         lengths = np.array([len(text) for text in texts])
         short, long = lengths < LEAST_CHARACTERS, lengths > most
-        usable = [texts[row] for row in np.flatnonzero(~(short | long))]
-        keys = _hashes(usable, salt)
+        usable = np.flatnonzero(~(short | long))
+        keys = _hashes([texts[row] for row in usable], salt)
         fresh, empty = seen.add(keys), int((lengths == 0).sum())
         report.lines += len(texts)
         report.empty += empty
@@ -191,7 +211,7 @@ def _usable_chunks(
         report.usable += len(fresh)
         report.duplicates += len(usable) - len(fresh)
         if len(fresh):
-            yield keys[fresh], [usable[row] for row in fresh]
+            yield keys[fresh], [[column[row] for row in usable[fresh]] for column in columns]
     if not report.usable:
         problem = f"no usable {kind.word} in {_names(sources)} ({report.summary()})"
         wanted = f"a row should be a {kind.word} of {LEAST_CHARACTERS} to {most:,} characters"
@@ -220,17 +240,17 @@ class _SeenHashes:
         return np.sort(first[new])
 
 
-def _draw(chunks: Iterator[tuple[np.ndarray, list[str]]], count: int, report: CorpusReport) -> Iterator[list[str]]:
-    """Yield the `count` texts of smallest seeded hash: a uniform draw, whatever the reading order."""
-    hashed = ((key, text) for keys, texts in chunks for key, text in zip(keys.tolist(), texts))
-    drawn = [text for _, text in heapq.nsmallest(count, hashed)]
+def _draw(chunks: Iterator[tuple[np.ndarray, Columns]], count: int, report: CorpusReport) -> Iterator[Columns]:
+    """Yield the `count` rows of smallest seeded hash: a uniform draw, whatever the reading order."""
+    hashed = (row for keys, columns in chunks for row in zip(keys.tolist(), *columns))
+    drawn = [row for _, *row in heapq.nsmallest(count, hashed)]
     if len(drawn) < count:
         raise UserError(
             f"{count:,} sentences are needed, but corpus.source has only {report.usable:,} usable ones "
             f"({report.summary()}); lower corpus.sentences and sed.sentences, or add text"
         )
     for start in range(0, count, _ROWS):
-        yield drawn[start : start + _ROWS]
+        yield [list(column) for column in zip(*drawn[start : start + _ROWS])]
 
 
 def find_sources(config: CorpusConfig) -> list[Source]:
@@ -265,9 +285,11 @@ def _blocks(source: Source, config: CorpusConfig, kind: _Kind) -> Iterator[Rows]
     """Yield rows in blocks, with the texts as `sentence`."""
     names = [config.column] if config.column and kind is _SENTENCES else kind.columns
     remedy = "; name another column in corpus.column" if kind is _SENTENCES else ""
-    text, needed = ("sentence",), " or ".join(names)
-    wanted = {text: [(name,) for name in names]}
-    return rows(source, Schema(kind.setting, "sentences", wanted, needed, text=text, remedy=remedy, bare=text))
+    others = config.translations if kind is _SENTENCES else []
+    text, needed = ("sentence",), ", ".join([" or ".join(names), *others])
+    wanted = {text: [(name,) for name in names], **{(f"in {name}",): [(name,)] for name in others}}
+    options = {"text": [*chain(*wanted)], "remedy": remedy + " or corpus.translations" * bool(others)}
+    return rows(source, Schema(kind.setting, "sentences", wanted, needed, bare=() if others else text, **options))
 
 
 def _names(sources: list[Source]) -> str:

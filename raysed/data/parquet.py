@@ -23,6 +23,8 @@ from raysed.store.files import visible
 
 ROLE = pa.field("role", pa.string())
 """Column of a table with queries: `document` or `query`. Documents come first."""
+TEXTS = pa.field("texts", pa.list_(pa.list_(pa.int32())))
+"""Column of a table with translations: tokens of the sentence and of each translation, or the sentence's again."""
 
 ROWS_PER_GROUP = 4096
 """Rows per row group, which learners read as a whole."""

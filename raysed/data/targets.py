@@ -6,15 +6,16 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from raysed.config import TargetPrecision
 from raysed.data.batches import Batches
-from raysed.data.parquet import ROWS_PER_GROUP, BlockFiles, SentenceTable, Source, list_rows, matrix, with_column
+from raysed.data.parquet import ROWS_PER_GROUP, TEXTS, BlockFiles, SentenceTable, Source, list_rows, matrix, with_column
 from raysed.data.tokens import PackedTokens, TokenTable, pack
 from raysed.errors import UserError
 
-_COLUMNS = ("id", "input_ids", "target")
+_COLUMNS = ("id", "input_ids", TEXTS.name, "target")
 TARGET_FILE = "part-00000.parquet"
 """First file of a table; only file of a block."""
 MEAN = "mean.npy"
@@ -29,7 +30,7 @@ TARGET_TYPES = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16)}
 
 @dataclass(frozen=True)
 class TargetBatch:
-    """One worker's sentences with their targets, [B, D].
+    """One worker's sentences, each followed by its translations if there are any, with their targets, [B, D].
 
     Attributes:
         weight: its number of sentences over the workers' mean; the mean of weighted losses is the batch's loss.
@@ -45,11 +46,20 @@ class TargetBatch:
 
 
 class _Window(NamedTuple):
-    """One worker's rows of some row groups of a target table; `rows`: which is at each place of the shuffled window."""
+    """One worker's rows of some row groups of a target table; `rows`: which is at each place of the shuffled window.
+
+    Each row has as many texts, whose `tokens` follow one another.
+    """
 
     tokens: TokenTable
     targets: np.ndarray
     rows: np.ndarray
+
+    def take(self, places: np.ndarray) -> tuple[TokenTable, np.ndarray]:
+        """Return the texts of the rows at some places, and their targets in float32."""
+        rows, per_row = self.rows[places], len(self.tokens) // len(self.targets)
+        texts = (rows[:, None] * per_row + np.arange(per_row)).ravel()
+        return self.tokens.take(texts), np.repeat(self.targets[rows].astype(np.float32, copy=False), per_row, axis=0)
 
 
 class TargetBatches(Batches):
@@ -97,9 +107,7 @@ class TargetBatches(Batches):
             stop = start + self._group_rows[groups].sum()
             inside = wanted[(wanted >= start) & (wanted < stop)] - start
             if len(inside):
-                loaded = self._window_at(epoch, window)
-                rows = loaded.rows[inside]
-                pieces.append((loaded.tokens.take(rows), loaded.targets[rows].astype(np.float32, copy=False)))
+                pieces.append(self._window_at(epoch, window).take(inside))
             start = stop
         tokens, targets = zip(*pieces)
         targets_BD = torch.from_numpy(np.concatenate(targets) - self._offset)
@@ -140,7 +148,7 @@ class TargetBatches(Batches):
         places, tables = zip(*self._groups.map(read, np.roll(np.arange(len(groups)), -shift)))
         table, rows = pa.concat_tables(tables), np.full(len(order), -1)
         rows[np.concatenate(places)] = np.arange(len(table))
-        return _Window(TokenTable.from_arrow(table), list_rows(table.column("target")), rows)
+        return _Window(_texts_of(table), list_rows(table.column("target")), rows)
 
 
 def held_out_batches(source: Source, batch_size: int, offset: np.ndarray | float = 0.0) -> list[TargetBatch]:
@@ -149,10 +157,19 @@ def held_out_batches(source: Source, batch_size: int, offset: np.ndarray | float
     held = _held_out_rows(groups.sizes)
     parts = ((groups.row_group(group, _COLUMNS), held[group]) for group in np.flatnonzero(held))
     table = pa.concat_tables(part.take(np.arange(len(part) - count, len(part))) for part, count in parts)  # copied
-    tokens, targets_ND = TokenTable.from_arrow(table), matrix(table.column("target"))
-    targets_ND = targets_ND - np.asarray(offset, np.float32)
-    places = np.split(np.arange(len(tokens)), range(batch_size, len(tokens), batch_size))
-    return [TargetBatch(pack(tokens.take(rows)), torch.from_numpy(targets_ND[rows])) for rows in places]
+    rows_N, targets_ND = np.arange(len(table)), matrix(table.column("target")) - np.asarray(offset, np.float32)
+    window = _Window(_texts_of(table), targets_ND, rows_N)
+    batches = map(window.take, np.split(rows_N, range(batch_size, len(table), batch_size)))
+    return [TargetBatch(pack(tokens), torch.from_numpy(targets_BD)) for tokens, targets_BD in batches]
+
+
+def _texts_of(table: pa.Table) -> TokenTable:
+    """Return all texts of each row: its sentence, and its translations if the table has them."""
+    if TEXTS.name not in table.column_names:
+        return TokenTable.from_arrow(table)
+    texts = pc.list_flatten(table.column(TEXTS.name))
+    ids = np.repeat(table.column("id").to_numpy(), len(texts) // max(len(table), 1))
+    return TokenTable.from_arrow(pa.table({"id": ids, "input_ids": texts}))
 
 
 def rows_to_learn(rows: int) -> int:

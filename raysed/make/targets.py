@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from raysed.config import Precision, Role, TargetPrecision, TeacherConfig
 from raysed.context import Context
-from raysed.data.parquet import ROLE, ROWS_PER_GROUP, BlockFiles, SentenceTable, Source, roles_in
+from raysed.data.parquet import ROLE, ROWS_PER_GROUP, TEXTS, BlockFiles, SentenceTable, Source, roles_in
 from raysed.data.targets import MEAN, matrix, with_column, with_targets
 from raysed.data.tokens import TokenTable
 from raysed.errors import UserError
@@ -54,7 +54,7 @@ class MeanBlocks:
     per table for the last actor of a chain, and is empty for the others.
     """
 
-    columns, kept = ("id", "input_ids"), ("id", "input_ids", "target")
+    columns, kept = ("id", "input_ids", TEXTS.name), ("id", "input_ids", TEXTS.name, "target")
 
     def __init__(self, inputs: Named, settings: Named, context: Context):
         paths: dict[int, list[Path]] = {}
@@ -413,7 +413,7 @@ def combination(out: Path, inputs: Named, settings: Named, context: Context) -> 
 class CombinedBlocks:
     """Add the teachers' combined embeddings to a block of the corpus."""
 
-    columns, kept = ("id", "input_ids"), ("id", "input_ids", "target")
+    columns, kept = ("id", "input_ids", TEXTS.name), ("id", "input_ids", TEXTS.name, "target")
 
     def __init__(self, inputs: Named, settings: Named, context: Context):
         self._table = TeacherVectors(inputs, settings["widths"])

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 
 from raysed.config import Role
 from raysed.context import Context
-from raysed.data.corpus import MOST_CHARACTERS, CorpusReport, query_chunks, sentence_chunks
+from raysed.data.corpus import MOST_CHARACTERS, Columns, CorpusReport, column_chunks, query_chunks
 from raysed.data.pairs import write_pairs
-from raysed.data.parquet import ROLE
-from raysed.data.tokens import SENTENCE_SCHEMA, FlatTokens, LengthReport
+from raysed.data.parquet import ROLE, TEXTS
+from raysed.data.tokens import SENTENCE_SCHEMA, FlatTokens, LengthReport, TokenTable
 from raysed.make.inputs import Named
 from raysed.model.pretrained import text_tokenizer
 from raysed.model.static_start import write_static
@@ -34,27 +34,33 @@ def sentence_table(out: Path, inputs: Named, settings: Named, context: Context) 
     """Clean, draw and tokenise the corpus, a few thousand sentences at a time.
 
     With `corpus.queries`, queries follow all sentences, so other queries leave the sentences' blocks unchanged. The
-    table then has the column `ROLE`.
+    table then has the column `ROLE`, and with `corpus.translations` the column `TEXTS`.
     """
     block = settings["corpus"]
     tokenizer = text_tokenizer(inputs["encoder"], inputs["start"], settings.get("prompts", {}))
-    report, queries, lengths = CorpusReport(), CorpusReport(), LengthReport(tokenizer.max_length)
+    report, queries, languages = CorpusReport(), CorpusReport(), len(block.translations)
+    lengths, of_all = LengthReport(tokenizer.max_length), LengthReport(tokenizer.max_length)
 
-    def texts_by_role() -> Iterator[tuple[Role, list[str]]]:
-        for _, sentences in sentence_chunks(block, settings["seed"], report):
-            yield "document" if block.queries else "", sentences
+    def texts_by_role() -> Iterator[tuple[Role, Columns]]:
+        for columns in column_chunks(block, settings["seed"], report):
+            yield "document" if block.queries else "", columns
         for lines in query_chunks(block, queries) if block.queries else ():
-            yield "query", lines
+            yield "query", [lines] * (1 + languages)
 
     progress = Progress("read corpus", block.sentences or 0)
-    schema = SENTENCE_SCHEMA.append(ROLE) if block.queries else SENTENCE_SCHEMA
+    schema = pa.schema([*SENTENCE_SCHEMA, *[ROLE] * bool(block.queries), *[TEXTS] * bool(languages)])
     with pq.ParquetWriter(out / "part-00000.parquet", schema) as writer, closing(FlatTokens(out)) as flat:
-        for role, texts in texts_by_role():
+        for role, (texts, *others) in texts_by_role():
             ids = np.arange(lengths.sentences, lengths.sentences + len(texts))
             table = tokenizer(texts, repeat(role), ids, lengths)
-            tokens = pa.ListArray.from_arrays(pa.array(table.offsets, pa.int32()), pa.array(table.input_ids))
-            columns = [pa.array(ids), pa.array(texts, pa.string()), tokens, pa.repeat(role, len(texts))]
-            writer.write_table(pa.Table.from_arrays(columns[: len(schema)], schema=schema))
+            columns = {"id": ids, "sentence": pa.array(texts, pa.string()), "input_ids": _lists(table)}
+            columns[ROLE.name] = pa.repeat(role, len(texts))
+            if others:
+                in_turn = [text or row[0] for row in zip(texts, *others) for text in row]
+                starts = np.arange(len(texts) + 1, dtype=np.int32) * (1 + languages)
+                inner = _lists(tokenizer(in_turn, repeat(role), None, of_all))
+                columns[TEXTS.name] = pa.ListArray.from_arrays(starts, inner)
+            writer.write_table(pa.table([columns[name] for name in schema.names], schema=schema))
             flat.add(table)
             progress.update(lengths.sentences)
     progress.close(f"{lengths.sentences:,} sentences")
@@ -64,9 +70,13 @@ def sentence_table(out: Path, inputs: Named, settings: Named, context: Context) 
         "lengths": asdict(lengths),
         "rows": lengths.sentences,
         "summary": report.summary(),
-        "length_summary": str(lengths),
+        "length_summary": str(lengths) + f"; with translations: {of_all}" * bool(languages),
         "query_summary": queries.summary() if block.queries else "",
     }
+
+
+def _lists(table: TokenTable) -> pa.ListArray:
+    return pa.ListArray.from_arrays(pa.array(table.offsets, pa.int32()), pa.array(table.input_ids))
 
 
 def long_lines(count: int) -> Iterator[str]:

@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from raysed.config import CorpusConfig, EncoderConfig
-from raysed.data.corpus import CorpusReport, sentence_chunks
+from raysed.data.corpus import CorpusReport, column_chunks
 from raysed.data.tokens import TokenTable, tokenize
 from raysed.errors import UserError
 from raysed.model.combination import principal_directions
@@ -35,8 +35,8 @@ def write_static(encoder: EncoderConfig, corpus: CorpusConfig, seed: int, path: 
     plain = without_special_tokens(tokenizer)
     rows_VD = token_embeddings(teacher, tokenizer)
     counts_V = np.zeros(len(rows_VD), np.int64)
-    for _, sentences in sentence_chunks(corpus, seed, CorpusReport()):
-        table = tokenize(plain, sentences, encoder.max_length)
+    for columns in column_chunks(corpus, seed, CorpusReport()):
+        table = tokenize(plain, [text for column in columns for text in column], encoder.max_length)
         counts_V += np.bincount(table.input_ids, minlength=len(rows_VD))
     rows_VD = start_rows(rows_VD, counts_V, encoder.static.width or teacher.width)
     save_encoder(Encoder(StaticVectors.from_rows(torch.from_numpy(rows_VD))), plain, path)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def check_settings(config: Config) -> list[Recipe]:
     """Parse the recipes, and refuse settings that contradict each other or lack what a stage needs."""
     recipes = parse_recipes(config.recipes)
-    for rules in (_of_export, _of_dev, _of_teachers, _of_stages, _of_learners, _of_queries, _of_fit, _of_engine):
+    for rules in (_of_export, _of_dev, _of_teachers, _of_stages, _of_learners, _of_corpus, _of_fit, _of_engine):
         for problem in rules(config, recipes):
             raise UserError(problem)
     return recipes
@@ -130,7 +130,7 @@ def _of_learners(config: Config, recipes: list[Recipe]) -> Iterator[str]:
             yield from _of_head(config, recipe)
 
 
-def _of_queries(config: Config, recipes: list[Recipe]) -> Iterator[str]:
+def _of_corpus(config: Config, recipes: list[Recipe]) -> Iterator[str]:
     for name in PROMPTS:
         if getattr(config.encoder, name) is not None and config.corpus.queries is None:
             yield f"encoder.{name} is set, but there are no queries; name a file in corpus.queries, or remove it"
@@ -138,6 +138,10 @@ def _of_queries(config: Config, recipes: list[Recipe]) -> Iterator[str]:
         if recipe.ensemble != TEACHERS or not recipe.distils:
             problem = f"which recipe {recipe.text!r} cannot use"
             yield f"corpus.queries has queries for {TEACHERS}-sed, {problem}; remove one of them"
+    if config.corpus.translations and config.corpus.passage_characters:
+        yield "corpus.passage_characters cuts sentences, but not their corpus.translations; remove one of them"
+    if config.corpus.translations and not any(recipe.distils for recipe in recipes):
+        yield f"corpus.translations has text for learners, but recipes has none; add one such as {TEACHERS}-sed"
 
 
 def _of_widths(config: Config, recipe: Recipe) -> Iterator[str]:

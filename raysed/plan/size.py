@@ -18,7 +18,7 @@ from raysed.model.shape import Shape
 from raysed.plan.check import Job, check
 from raysed.plan.minutes import show_minutes
 from raysed.plan.tables import CORPUS, known_rows
-from raysed.recipe import TEACHERS
+from raysed.recipe import SED, TEACHERS
 from raysed.registry import stages
 from raysed.resources import Cluster, Need, Share, plan_learners, plan_members, plans_bf16, unmet_requirement, uses_gpu
 from raysed.store.storage import Storage
@@ -203,7 +203,7 @@ def _steps(
         concurrent = min(count, max(1, round(at_once * count / len(models))))
         storage = 4 * shape.parameters * count + 2.0 * concurrent * first.checkpoint_bytes
         updates = first.updates({name: rows[table.name] for name, table in first.tables.items()})
-        passes = updates * first.rows_per_update * stages()[node.rpartition("-")[2]].sentences_per_row
+        passes = updates * first.rows_per_update * _texts_of_row(node.rpartition("-")[2], config)
         yield TrainingEstimate(node, what, count, updates, count * passes, concurrent, ranks, share, need, storage)
 
 
@@ -223,10 +223,16 @@ def need_of(name: str, config: Config, shape: Shape, *, gpu: bool, kind: str = "
     precision = getattr(settings, "precision", config.members.precision)
     bf16 = plans_bf16(precision, gpu, kind)
     # Each sentence counts once, even if two encoders take one half of the batch each.
-    sentences, workers = stage.rows_per_update(settings) * stage.sentences_per_row, getattr(settings, "workers", 1)
+    sentences = stage.rows_per_update(settings) * _texts_of_row(name, config)
+    workers = getattr(settings, "workers", 1)
     tokens = _LONG_BATCH * sentences / (workers or 1) * tokens_of_sentence(config)
     records = getattr(settings, "recorded", config.members.recorded)
     return training_need(stage, settings, shape, tokens, gpu=gpu, bf16=bf16, records=records)
+
+
+def _texts_of_row(name: str, config: Config) -> int:
+    """Return the texts in a row of a stage's batches; a learner's rows have translations, too."""
+    return stages()[name].sentences_per_row + (name == SED) * len(config.corpus.translations)
 
 
 def tokens_of_sentence(config: Config) -> int:

@@ -20,6 +20,7 @@ PER_TASK = {**PLAIN, "flow.per_task": True, "flow.fit_on": "tasks"}
 MEMBERS = {**PLAIN, "recipes": ["ct-sed"]}
 TURNED = {**TAUGHT, "combination.turn": True}
 NO_DEV, WIDTHS, HEAD = {"evaluation.dev": None}, {"sed.widths": [8]}, {"sed.head": "keep"}
+GERMAN = {"corpus.translations": ["de"]}
 
 
 def config(settings: dict[str, Any]) -> Config:
@@ -62,6 +63,8 @@ def config(settings: dict[str, Any]) -> Config:
             {"sed.head": "keep"},
             r"^recipe 'teachers-sed-sn': .*; use teachers-sed, or remove sed\.head$",
         ),
+        (MEMBERS, {**GERMAN, "corpus.passage_characters": 100}, r"cuts sentences, but not their corpus\.translations"),
+        (PLAIN, GERMAN, r"^corpus\.translations has text for learners, but recipes has none; add one such"),
     ],
 )  # fmt: skip
 def test_settings_that_do_not_go_together(right, wrong, message):

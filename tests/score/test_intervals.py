@@ -9,6 +9,7 @@ from raysed.score.intervals import _over_seeds, interval, resample
 from raysed.score.kinds.neighbours import Neighbours
 from raysed.score.kinds.pairs import Pairs
 from raysed.score.kinds.retrieval import MEASURES, Retrieval
+from raysed.score.kinds.translations import Translations
 from raysed.score.tasks import Evaluation, main_score
 
 
@@ -33,9 +34,11 @@ def kinds(rng):
     yield texts, rng.integers(0, 3, (2, 90)), lambda of, rows: np.mean(of[rows] == texts.labels[rows])
     search = Retrieval("search", [f"query {i}" for i in range(50)], ["a", "b"], ["0", "1"], [{0: 1.0}] * 50)
     yield search, rng.random((2, 50, len(MEASURES))), lambda of, rows: of[rows, 0].mean()
+    parallel = Translations("parallel", ["en", "de", "fr"], [(f"a {i}", f"b {i}", f"c {i}") for i in range(40)])
+    yield parallel, rng.random((2, 40, 4)) < 0.5, lambda of, rows: of[rows].mean()
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(6))
 def test_a_resample_scores_as_the_drawn_items_do(number):
     """Each item once gives the score itself."""
     rng = np.random.default_rng(1)

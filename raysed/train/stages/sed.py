@@ -67,7 +67,7 @@ class SedConfig(TuningConfig):
     patience: int = Field(5, ge=1)
     """Early stopping: evaluations without a better score."""
     batch_size: int = Field(32, ge=1)
-    """Sentences per step over all workers."""
+    """Sentences per step over all workers, each with its translations."""
     learning_rate: float = Field(2e-5, gt=0)
     """Peak rate of AdamW."""
     decay: Literal["constant", "linear"] = "constant"
