@@ -68,14 +68,19 @@ def table_of_runs(runs: Sequence[Storage], columns: Sequence[str], rows: Sequenc
 
 def _read(storage: Storage) -> ReportedScores:
     status, report = read_status(storage), storage.read_json("report.json")
-    if report.get("status") != "complete" or (status and status.state != "complete"):
+    if (status.state if status else report.get("status")) != "complete":
         state = status or "it has no report.json of a complete run"
         raise UserError(f"{storage} is not complete: {state}; complete it with the command that began it")
-    config, entries = report["config"], [entry for entry in report["summary"] if entry["kind"] != "grid"]
-    headline = EvaluationConfig.model_construct(**config["evaluation"]).report_tasks()
-    names = {(e["recipe"], e["kind"]): titled(e["recipe"], e["kind"], e["n"]) for e in entries}
-    means = {((e["recipe"], e["kind"]), e["task"]): e["mean"] for e in entries}
-    return ReportedScores(config["seed"], {**config["evaluation"]["tasks"], AVERAGE: headline}, names, means)
+    try:
+        config, entries = report["config"], [entry for entry in report["summary"] if entry["kind"] != "grid"]
+        headline = list(map(str, EvaluationConfig.model_construct(**config["evaluation"]).report_tasks()))
+        names = {(e["recipe"], e["kind"]): titled(e["recipe"], e["kind"], e["n"]) for e in entries}
+        scores = {((e["recipe"], e["kind"]), e["task"]): e["mean"] for e in entries}
+        means = {key: None if score is None else float(score) for key, score in scores.items()}
+        return ReportedScores(config["seed"], {**config["evaluation"]["tasks"], AVERAGE: headline}, names, means)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        problem = "it is damaged or was edited; the command that began the run writes it again"
+        raise UserError(problem, file=storage.uri("report.json")) from None
 
 
 def _cell(values: Sequence[float | None]) -> str:

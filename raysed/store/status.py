@@ -217,7 +217,8 @@ def read_status(storage: Storage) -> StoredStatus | None:
 def read_timings(storage: Storage) -> dict[str, dict[str, Any]]:
     """Return the undamaged entries of `timings.json`, by stage."""
     found = storage.read_json("timings.json").items()
-    return {k: v for k, v in found if isinstance(v, dict) and isinstance(v.get("seconds"), int | float)}
+    numbers = {k: [v.get("seconds"), v.get("sentences", 0)] for k, v in found if isinstance(v, dict)}
+    return {k: v for k, v in found if k in numbers and all(isinstance(each, int | float) for each in numbers[k])}
 
 
 def describe(storage: Storage, as_json: bool = False) -> tuple[list[str], int]:

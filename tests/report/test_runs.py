@@ -70,3 +70,25 @@ def test_a_run_that_works_again_is_refused(run):
     storage.write_text("status.json", json.dumps(now))
     with pytest.raises(UserError, match=r"/a is not complete: failed after 1 s, .* ago: no room; complete it"):
         table_of_runs([storage], [], [])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda report: report.pop("summary"),
+        lambda report: report.update(config=5),
+        lambda report: report["config"]["evaluation"].update(report=5),
+        lambda report: report["summary"][0].update(mean="high"),
+        lambda report: report["summary"][0].update(kind="learners"),
+        lambda report: report.clear(),
+    ],
+)
+def test_an_edited_report_is_named(run, damage):
+    storage = run("a")
+    now = {"state": "complete", "since": 1, "told": 2, "every": 5, "host": "head", "pid": 7}
+    storage.write_text("status.json", json.dumps(now))
+    report = storage.read_json("report.json")
+    damage(report)
+    storage.write_text("report.json", json.dumps(report))
+    with pytest.raises(UserError, match=r"/a/report\.json: it is damaged or was edited; the command "):
+        table_of_runs([storage], [], [])

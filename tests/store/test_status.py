@@ -172,7 +172,8 @@ def test_a_running_run_is_described(storage):
 def test_a_status_that_is_damaged_is_unknown_also_in_the_list_of_all_runs(storage, tmp_path, text):
     commit(storage, "corpus")
     storage.plain.write("status.json", text)
-    storage.write_text("timings.json", '{"corpus": 5, "ct": {"seconds": "x"}, "ct-sed": {"seconds": 1.5}}')
+    damaged = '"corpus": 5, "ct": {"seconds": "x"}, "sts": {"seconds": 1, "sentences": "x"}'
+    storage.write_text("timings.json", f'{{{damaged}, "ct-sed": {{"seconds": 1.5}}}}')
     assert describe(storage) == (
         ["mine: state unknown (no readable status.json)", "finished: corpus"],
         4,
