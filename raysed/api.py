@@ -396,7 +396,7 @@ def _with_lengths(config: Config) -> Config:
     from raysed.model.teacher import kind_of, limit_of
 
     known = config.model_dump(mode="json", exclude_unset=True)
-    kinds = [kind_of(block["path"]) for block in known["teachers"]]
+    kinds = [kind_of(block.path) for block in (*config.teachers, config.old) if block]
     try:
         limit = limit_of([block["path"] for block in known["teachers"]], config.encoder)
     except UserError:  # the run's own checks find it again, and name the setting

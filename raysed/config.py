@@ -498,9 +498,10 @@ class CombinationConfig(Block):
     mean (SED), for copies of one encoder. See docs/methods.md#combining-teachers."""
     weights: list[Annotated[float, Field(gt=0)]] | None = None
     """One weight per teacher. `null`: equal."""
-    turn: bool | None = None
+    turn: bool | Source | None = None
     """Rotate targets towards the learner before training; cosines do not change. `null`: yes, except for a single
-    teacher of the learner's width, with `sed.widths` or `sed.head`."""
+    teacher of the learner's width, with `sed.widths` or `sed.head`. A model, or a file of its embeddings: rotate them
+    into its space (docs/distill.md#a-new-model-for-the-old-index)."""
 
 
 def fitted_on() -> tuple[str, ...]:
@@ -623,6 +624,14 @@ class _Common(Block):
     calibration: CalibrationConfig = CalibrationConfig()
     export: ExportConfig = ExportConfig()
     resources: ResourcesConfig = ResourcesConfig()
+
+    @property
+    def old(self) -> TeacherConfig | None:
+        """The model that `combination.turn` names, with the settings of a teacher of the same path."""
+        path, known = self.combination.turn, {teacher.path: teacher for teacher in self.teachers}
+        if not isinstance(path, str):
+            return None
+        return known.get(path) or TeacherConfig(path=path, max_length=self.encoder.max_length)
 
 
 @cache

@@ -23,7 +23,8 @@ _FEWEST = 100
 def learner_fidelity(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Search a sample of the corpus, by the learner's vectors and by the teachers' targets.
 
-    Without queries in the corpus, texts search the other texts. A corpus that is too small gives no facts.
+    If targets were turned to the vectors `old` of another model, queries also search these. Without queries in the
+    corpus, texts search the other texts. A corpus that is too small gives no facts.
     """
     targets, corpus = SentenceTable(inputs["targets"]), SentenceTable(inputs["corpus"])
     role_N = corpus.column(ROLE.name)
@@ -32,8 +33,12 @@ def learner_fidelity(out: Path, inputs: Named, settings: Named, context: Context
         return {}
     of_texts, of_queries = _places(0, count), _places(count, len(targets))
     places = [*of_texts, *of_queries]
-    rows = pa.concat_tables(targets.rows(*place, ("id", "input_ids", "target")) for place in places)
-    texts = pa.concat_tables(corpus.rows(*place, ("sentence",)) for place in places)["sentence"].to_pylist()
+
+    def read(table: SentenceTable, *columns: str) -> pa.Table:
+        return pa.concat_tables(table.rows(*place, columns) for place in places)
+
+    rows, texts = read(targets, "id", "input_ids", "target"), read(corpus, "sentence")["sentence"].to_pylist()
+    old_NE = matrix(read(SentenceTable(inputs["old"]), "target")["target"]) if "old" in inputs else None
     encoder, _ = load_start(inputs["encoder"], inputs["model"])
     tokens, layers = TokenTable.from_arrow(rows), (settings["layers"],)
     (x_NE,) = encode(encoder.to(context.device), tokens, layers)
@@ -41,7 +46,7 @@ def learner_fidelity(out: Path, inputs: Named, settings: Named, context: Context
     documents_P = np.arange(sum(stop - start for start, stop in of_texts))
     queries_Q = np.arange(len(documents_P), len(texts)) if of_queries else documents_P
     queries_Q = queries_Q[np.linspace(0, len(queries_Q) - 1, min(_QUERIES, len(queries_Q))).astype(int)]
-    searches = fidelity(matrix(rows["target"]), x_NE, texts, queries_Q, documents_P)
+    searches = fidelity(matrix(rows["target"]), x_NE, texts, queries_Q, documents_P, old_NE)
     counts = {"documents": len(documents_P), "queries": len(queries_Q)}
     return {**counts, "asked_by": "queries" if of_queries else "texts", "searches": searches}
 

@@ -386,7 +386,8 @@ def teacher_products(out: Path, inputs: Named, settings: Named, context: Context
 def combination(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Fit the map from the teachers' embeddings to targets; a learner's head starts at the best fit to these.
 
-    The fact `shared` tells whether targets are in a single teacher's space.
+    Targets turn to the vectors `old` of another model, if given, else to the untrained learner's. The fact `shared`
+    tells whether they are in a single teacher's space.
     """
     table, sed, how = TeacherVectors(inputs, settings["widths"]), settings["sed"], settings["combination"]
     encoder, _ = load_start(inputs["encoder"], inputs["start"])
@@ -396,11 +397,12 @@ def combination(out: Path, inputs: Named, settings: Named, context: Context) -> 
     is_shared_space = settings["widths"] == [encoder.width]
     if sed.head or (how.turn if how.turn is not None else not (is_shared_space or sed.widths)):
         products_DH, corpus = np.zeros((found.width, encoder.width)), SentenceTable(inputs["corpus"])
+        old = TeacherVectors({"teacher 0": inputs["old"]}, [encoder.width]) if "old" in inputs else None
         for start, parts in table.parts(0, min(len(table), _TURN_SENTENCES)):
             targets_BD = found.target(parts).astype(np.float64)
             tokens = TokenTable.from_arrow(corpus.rows(start, start + len(targets_BD), ("id", "input_ids")))
-            (own_BH,) = encode(encoder, tokens, (1,))
-            products_DH += targets_BD.T @ side_by_side([own_BH], is_unit=True)
+            (goals_BH,) = old.rows(start, start + len(tokens)) if old else encode(encoder, tokens, (1,))
+            products_DH += targets_BD.T @ side_by_side([goals_BH], is_unit=True)
         if sed.head:
             np.save(out / START, turn(products_DH.T).astype(np.float32))
         else:

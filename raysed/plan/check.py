@@ -51,6 +51,8 @@ class Job:
     teachers: Sequence[Teacher] = ()
     """Models that learners imitate; several are unloaded until needed."""
     widths: tuple[int, ...] = ()
+    old: Teacher | None = None
+    """The model whose space targets are rotated into."""
     unscored: frozenset[int] = frozenset()
     """Indices of teachers without embeddings of the evaluation's sentences."""
     watched: Mapping[str, list[Watched]] = field(default_factory=dict)
@@ -134,6 +136,7 @@ def check(config: Config) -> Job:
     _check_start(config)
     if config.sed.widths:
         check_width(config, width_of(config.encoder))
+    old = _old_model(config) if config.old else None
     corpus, watched = None, defaultdict(list)
     if config.encoder.static or any(reads_corpus(recipe, config) for recipe in recipes):
         check_corpus(config.corpus)
@@ -158,7 +161,7 @@ def check(config: Config) -> Job:
             inputs["fit_on"] = _look(watched["fit_on"], "flow.fit_on", corpus_fingerprint, text)
         except UserError as error:
             raise (error.at("flow.fit_on") if error.setting else error) from None
-    inputs["teachers"] = [teacher.identity for teacher in teachers]
+    inputs["teachers"] = [teacher.identity for teacher in (*teachers, old) if teacher]
     unscored = frozenset(i for i, teacher in enumerate(teachers) if not teacher.knows(evaluation.sentences))
     masking = [(recipe.text, stage) for recipe in recipes for stage in recipe.members if stages()[stage].masks]
     if masking and load_tokenizer(config.encoder).mask_token_id is None:
@@ -167,7 +170,7 @@ def check(config: Config) -> Job:
             f"recipe {recipe!r}: {stage} needs a mask token, but the tokenizer of encoder.path {config.encoder.path!r} "
             f"has none; leave {stage} out, or use an encoder that was trained with one"
         )
-    return Job(config, recipes, evaluation, inputs, pairs, views, teachers, widths, unscored, watched)
+    return Job(config, recipes, evaluation, inputs, pairs, views, teachers, widths, old, unscored, watched)
 
 
 def _check_start(config: Config) -> None:
@@ -240,6 +243,20 @@ def check_teachers(config: Config, teachers: Sequence[Teacher]) -> tuple[int, ..
             f"combination.how: mean needs teachers of equal width, but they have {listed}; use concatenated"
         )
     return tuple(widths)
+
+
+def _old_model(config: Config) -> Teacher:
+    (old,) = load_teachers(config.model_copy(update={"teachers": [config.old]}))
+    width = width_of(config.encoder)
+    try:
+        old.check()
+    except UserError as error:
+        raise UserError(str(error).removeprefix("teachers: "), setting="combination.turn") from None
+    if old.width != width:
+        problem = f"{old.title} embeds in {old.width} numbers, but the learner in {width}; they must be equal"
+        raise UserError(problem, setting="combination.turn")
+    old.unload()
+    return old
 
 
 def _view_rows(kind: str, config: Config, nli: PairRows | None) -> PairRows:

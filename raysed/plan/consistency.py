@@ -92,6 +92,8 @@ def combination_problems(config: Config) -> Iterator[str]:
     how, count = config.combination, len(config.teachers)
     if how.weights and len(how.weights) != count:
         yield f"combination.weights has {len(how.weights)} weights for {count} teachers; give one for each"
+    if config.old and (config.old.is_members or not count):
+        yield f"combination.turn is {how.turn!r}; name a model from elsewhere, and {TEACHERS} to learn from"
 
 
 def combination_warnings(config: Config) -> Iterator[str]:
@@ -128,6 +130,9 @@ def _of_learners(config: Config, recipes: list[Recipe]) -> Iterator[str]:
             yield from _of_widths(config, recipe)
         if config.sed.head:
             yield from _of_head(config, recipe)
+        if config.old and recipe.ensemble == TEACHERS and (recipe.calibration or config.sed.target == "centred_mean"):
+            leaves = f"a calibration or sed.target: centred_mean leaves; use {recipe.uncalibrated} and sed.target: mean"
+            yield f"recipe {recipe.text!r}: combination.turn leads into a model's space, which {leaves}"
 
 
 def _of_corpus(config: Config, recipes: list[Recipe]) -> Iterator[str]:

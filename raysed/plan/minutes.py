@@ -27,7 +27,7 @@ def show_minutes(job: Job, steps: Sequence[Any], rows: int, texts: Sequence[str]
         texts: of which some are embedded.
     """
     encoder, device, end = job.config.encoder, device_here(job.config.resources.gpu), time.monotonic() + _SECONDS
-    models: dict[str, Any] = {t.title: replace(t, device=device) for t in job.teachers if t.is_model}
+    models: dict[str, Any] = {t.title: replace(t, device=device) for t in (*job.teachers, job.old) if t and t.is_model}
     if steps and not encoder.static:
         own, tokenizer = load_start(encoder, None)
         models["trainings"] = NativeModel(own.to(device), tokenizer, encoder.pool_layers, encoder.max_length)

@@ -24,6 +24,7 @@ from raysed.make.scores import embeddings
 from raysed.plan.results import EvaluatedModel
 from raysed.plan.size import need_of
 from raysed.plan.tables import CORPUS, MEMBERS_CORPUS
+from raysed.plan.teachers import old_vectors
 from raysed.recipe import SED, TEACHERS, Recipe, last_stage
 from raysed.registry import stages
 from raysed.train.grid import choose_bound
@@ -299,6 +300,7 @@ def evaluated_learners(job: Job, recipe: Recipe, found: Sequence[Made]) -> list[
 def fidelity_of(job: Job, recipe: Recipe, model: Made, corpus: Made, targets: Made) -> Made:
     """Describe the comparison of a learner's searches with its teachers'."""
     inputs = {"corpus": corpus, "targets": targets, "model": model, "encoder": job.encoder}
+    inputs |= old_vectors(job, corpus) if recipe.ensemble == TEACHERS else {}
     name, title = f"{recipe.uncalibrated}/fidelity/00", f"comparison of {recipe.uncalibrated} with its teachers"
     settings = {"layers": job.config.encoder.pool_layers}
     return made(name, title, "evaluation", learner_fidelity, inputs, settings, how="worker")

@@ -172,13 +172,14 @@ def plan_run(
     models = {step.node: 4.0 * job.shape.parameters * step.trainings for step in steps}
     corpus, ensembles = rows.get(CORPUS, 0), {recipe.ensemble for recipe in job.distilling}
     of_teachers = sum(job.widths) - width if TEACHERS in ensembles and config.sed.head else 0
+    of_old = job.old.width if job.old and config.old not in config.teachers else 0
     bytes_ = TARGET_TYPES[config.sed.target_precision].itemsize
     storage = {
         "models": sum(models.values()) + 4 * job.shape.parameters,
         "checkpoints": max((step.storage - models[step.node] for step in steps), default=0),
         "sentences and tokens": 4.0 * sum(rows.values()) * (2 * tokens_of_sentence(config)),
         "targets": bytes_ * corpus * (len(ensembles) * width + of_teachers),
-        "teachers' embeddings": 4.0 * corpus * sum(job.widths),
+        "teachers' embeddings": 4.0 * corpus * (sum(job.widths) + of_old),
     }
     return steps, storage
 

@@ -31,6 +31,7 @@ from raysed.recipe import SED, TEACHERS, node_of
 from raysed.score.ensemble import by_title, summary_lines
 
 if TYPE_CHECKING:
+    from raysed.model.teacher import Teacher
     from raysed.plan.check import Job
     from raysed.store.storage import Entry
 
@@ -149,10 +150,12 @@ def fitted_combination(
     """
     config, nodes, sed = job.config, nodes_of_teachers(job), job.config.sed
     vectors: dict[str, Any] = {
-        f"teacher {i}": means[nodes[i]] if i in nodes else _teacher_rows(job, i, corpus)
-        for i in range(len(job.teachers))
+        f"teacher {i}": means[nodes[i]] if i in nodes else _teacher_rows(job, teacher, corpus)
+        for i, teacher in enumerate(job.teachers)
     }
-    about, products = {"combination": config.combination, "widths": list(job.widths)}, []
+    # Vectors, not a path, identify the model to turn to.
+    how = config.combination.model_copy(update={"turn": True}) if job.old else config.combination
+    about, products = {"combination": how, "widths": list(job.widths)}, []
     width = None if sed.head else job.shape.width
     if needs_products(config.combination.how, job.widths, width, bool(sed.widths)):
         for first in range(0, rows, ROWS_PER_PART):
@@ -160,6 +163,7 @@ def fitted_combination(
             name, title = f"{TEACHERS}/products/{first // ROWS_PER_PART:05d}", "products of the teachers' embeddings"
             products.append(made(name, title, "combination", teacher_products, vectors, settings, how="cpu"))
     inputs = {**vectors, "products": products, "corpus": corpus, "encoder": job.encoder, "start": start}
+    inputs |= old_vectors(job, corpus)
     settings = {**about, "sed": sed.only("widths", "head")}
     name, title = f"{TEACHERS}/combination", "combination of the teachers"
     found = made(name, title, "combination", combination, inputs, settings, how="cpu")
@@ -170,12 +174,16 @@ def fitted_combination(
     return found, targets
 
 
-def _teacher_rows(job: Job, index: int, corpus: Made) -> Made:
+def old_vectors(job: Job, corpus: Made) -> dict[str, Made]:
+    """Describe the corpus as embedded by the model of `combination.turn`, as a maker's input `old`, if it is set."""
+    return {"old": _teacher_rows(job, job.old, corpus)} if job.old else {}
+
+
+def _teacher_rows(job: Job, teacher: Teacher, corpus: Made) -> Made:
     """Describe the corpus as embedded by an external teacher.
 
     Teacher and text identify a block, so another combination or a larger corpus computes only new blocks.
     """
-    teacher = job.teachers[index]
     name, title = f"{TEACHERS}/rows/{teacher.identity}", f"embeddings of the corpus by {teacher.title}"
     source = ExternalInput(teacher.identity, teacher.config, [teacher.watched])
     inputs, settings = {"corpus": corpus, "teacher": source}, {"precision": job.config.resources.encode_precision}

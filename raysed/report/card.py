@@ -39,6 +39,8 @@ def write_card(run: RunResults, path: Path) -> None:
     # Paths of texts are private; the card describes the content.
     texts = {"nli": {"train"}, "sts": {"train"}, "views": {"files"}}
     blocks, known = (settings.model_dump(mode="json", exclude=texts) for settings in (config, Config()))
+    if config.old:
+        blocks["combination"]["turn"] = config.old.title
     settings, defaults = _settings(blocks, recipe), _settings(known, recipe)
     record = {"recipe": recipe.text, "settings": settings, "versions": versions(), "measure": run.scores.measure}
     record["scores"] = [entry for entry in run.scores.summary if entry["task"] == AVERAGE]

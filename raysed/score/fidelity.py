@@ -23,12 +23,14 @@ def fidelity(
     texts: Sequence[str],
     queries_Q: np.ndarray,
     documents_P: np.ndarray,
+    old_NE: np.ndarray | None = None,
 ) -> list[dict[str, Any]]:
     """Compare searches by cosine with the teachers' search; no query finds itself.
 
     Args:
         queries_Q: rows of the queries among N texts.
         documents_P: rows of the documents among the texts, ascending.
+        old_NE: vectors of an old model, whose documents the learner's queries and its own search, too.
 
     Returns:
         Per search: `name`; `recall` of the teachers' first ten, with its 95 % `interval`, and `ndcg`, all x100. The
@@ -46,6 +48,10 @@ def fidelity(
     x_NE, words_NV = unit(learner_NE), tf_idf_vectors(texts)
     words_QP = (words_NV[queries_Q] @ words_NV[documents_P].T).toarray().round(12)  # equal texts must tie
     searches = {"learner": x_NE[queries_Q] @ x_NE[documents_P].T, TF_IDF: words_QP, BM25: bm25_of(documents)(queries)}
+    if old_NE is not None:
+        y_NE = unit(old_NE)
+        searches["new model, old index"] = x_NE[queries_Q] @ y_NE[documents_P].T
+        searches["old model, old index"] = y_NE[queries_Q] @ y_NE[documents_P].T
     rows = []
     for name, scores_QP in searches.items():
         outcome_QM = 100 * task.outcome_of(scores_QP.__getitem__)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from scipy.linalg import orthogonal_procrustes
 from transformers import AutoModel, BertConfig, BertModel
 
 import raysed.make.targets
@@ -21,6 +22,7 @@ from raysed.data.tokens import SENTENCE_SCHEMA, TokenTable
 from raysed.errors import UserError
 from raysed.made import BlockShape, Made, Step, resolve_input
 from raysed.make.targets import (
+    COMBINATION,
     CombinedBlocks,
     MeanBlocks,
     MeanOfMembers,
@@ -30,6 +32,7 @@ from raysed.make.targets import (
     teacher_sum,
     verify_targets,
 )
+from raysed.model.combination import Combination
 from raysed.model.head import START
 from raysed.store.storage import Storage
 from raysed.train.stages.sed import SedConfig
@@ -267,3 +270,24 @@ def test_targets_of_teachers_do_not_depend_on_the_size_of_blocks_and_are_the_pla
     projected = plain @ directions[: meta["width"]].T  # the best of this width, up to a turn
     assert meta["width"] == 192 < 240
     np.testing.assert_allclose(found[256][:300] @ found[256][:300].T, projected[:300] @ projected[:300].T, atol=1e-4)
+
+
+def test_targets_turn_to_an_old_models_vectors_and_keep_their_cosines(tmp_path):
+    storage, rng = Storage(str(tmp_path / "runs"), "run"), np.random.default_rng(2)
+    save_corpus(storage, 300)
+    x_ND = rng.normal(size=(300, 192)).astype(np.float32)
+    old_ND = (x_ND @ np.linalg.qr(rng.normal(size=(192, 192)))[0] + rng.normal(size=(300, 192))).astype(np.float32)
+    inputs = {"teacher 0": in_blocks(tmp_path, x_ND, 256), "products": [], "corpus": storage.fetch("corpus")}
+    inputs |= {"encoder": EncoderConfig(), "start": None}
+    (tmp_path / "old").mkdir()
+    targets = {}
+    for is_turned, more in ((False, {}), (True, {"old": in_blocks(tmp_path / "old", old_ND, 128)})):
+        settings = {"combination": CombinationConfig(turn=is_turned), "widths": [192], "sed": SedConfig()}
+        combination(tmp_path, {**inputs, **more}, settings, Context())
+        targets[is_turned] = Combination.load(tmp_path / COMBINATION).target([x_ND]).astype(np.float64)
+    np.testing.assert_allclose(targets[True] @ targets[True].T, targets[False] @ targets[False].T, atol=1e-6)
+    unit_ND = old_ND / np.linalg.norm(old_ND, axis=1, keepdims=True)
+    turn_DD = orthogonal_procrustes(targets[False], unit_ND.astype(np.float64))[0]
+    np.testing.assert_allclose(targets[True], targets[False] @ turn_DD, atol=1e-6)
+    before, after = ((targets[is_turned] * unit_ND).sum(1).mean() for is_turned in (False, True))
+    assert after > 0.6 > 0.1 > before

@@ -4,8 +4,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.linalg import orthogonal_procrustes
 
-from raysed.model.combination import Combination, choose_teachers, combined, fit_combination, prepared, side_by_side
+from raysed.model.combination import (
+    Combination,
+    choose_teachers,
+    combined,
+    fit_combination,
+    prepared,
+    side_by_side,
+    turn,
+)
 
 ROWS = 100
 
@@ -66,6 +75,14 @@ def test_a_target_has_the_best_dot_products_of_its_width(width, is_ordered):
     assert target_ND.shape[1] == width and not target_ND[:, 21:].any()
     values = np.linalg.svd(together_NE, compute_uv=False) ** 2
     assert combination.kept == pytest.approx(values[:width].sum() / values.sum())
+
+
+def test_a_turn_is_orthogonal_procrustes():
+    rng = np.random.default_rng(0)
+    x_ND, y_ND = rng.normal(size=(2, ROWS, 6))
+    found_DD = turn(x_ND.T @ y_ND)
+    np.testing.assert_allclose(found_DD, orthogonal_procrustes(x_ND, y_ND)[0], atol=1e-12)
+    np.testing.assert_allclose(found_DD @ found_DD.T, np.eye(6), atol=1e-12)
 
 
 def test_a_turn_changes_no_dot_product_and_comes_as_close_as_can_be():

@@ -357,3 +357,16 @@ def test_a_teacher_that_no_learner_can_start_from_is_refused_at_the_start(inputs
     ):
         with pytest.raises(UserError, match=rf"^encoder\.path: {problem}"):
             check(distilling("encoder", path=learner, keep_layers=None))
+
+
+@pytest.mark.parametrize(
+    ("old", "sentence"),
+    [
+        ("bundled:encoder", "bundled embeds in 192 numbers, but the learner in 16; they must be equal$"),
+        ("gone", "'gone': neither a directory nor a hub id"),
+    ],
+)
+def test_a_model_to_turn_to_that_cannot_be_searched_is_refused(inputs, old, sentence):
+    taught = {"recipes": ["teachers-sed"], "teachers": ["bundled:encoder"], "combination": {"turn": old}}
+    with pytest.raises(UserError, match=f"^combination.turn: {sentence}"):
+        check(config(**taught))

@@ -19,6 +19,7 @@ TAUGHT = {**PLAIN, "recipes": ["teachers-sed"], "teachers": ["one", "other"]}
 PER_TASK = {**PLAIN, "flow.per_task": True, "flow.fit_on": "tasks"}
 MEMBERS = {**PLAIN, "recipes": ["ct-sed"]}
 TURNED = {**TAUGHT, "combination.turn": True}
+OLD = {**TAUGHT, "combination.turn": "old/model"}
 NO_DEV, WIDTHS, HEAD = {"evaluation.dev": None}, {"sed.widths": [8]}, {"sed.head": "keep"}
 GERMAN = {"corpus.translations": ["de"]}
 
@@ -57,6 +58,12 @@ def config(settings: dict[str, Any]) -> Config:
         ({**TAUGHT, "sed.target": "centred_mean"}, WIDTHS, r"^sed\.widths needs .*; set sed\.target: mean$"),
         (MEMBERS, HEAD, r"^recipe 'ct-sed': sed\.head is only for teachers, "),
         (TURNED, HEAD, r"^sed\.head learns .*; remove combination\.turn$"),
+        (OLD, WIDTHS, r"^sed\.widths already rotates .*; remove combination\.turn$"),
+        (OLD, HEAD, r"^sed\.head learns .*; remove combination\.turn$"),
+        (OLD, {"sed.target": "centred_mean"}, r"^recipe 'teachers-sed': combination\.turn leads .* sed\.target: mean$"),
+        (OLD, {"recipes": ["teachers-sed-sn"]}, r"^recipe 'teachers-sed-sn': .* calibration .* use teachers-sed and"),
+        (OLD, {"combination.turn": "members:ct"}, r"^combination\.turn is 'members:ct'; name a model from elsewhere"),
+        (PLAIN, {"combination.turn": "old/model"}, r"^combination\.turn is 'old/model'; .* teachers to learn from$"),
         ({**TAUGHT, **WIDTHS}, HEAD, r"^sed\.widths needs .* sed\.head does not give; remove one$"),
         (
             {**TAUGHT, "recipes": ["teachers-sed-sn"]},

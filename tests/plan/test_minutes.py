@@ -39,9 +39,9 @@ class Model:
         self.clock.now += self.seconds * len(texts)
 
 
-def job_of(*teachers, recipes=("ct-sed",), **settings):
+def job_of(*teachers, recipes=("ct-sed",), old=None, **settings):
     config = make_config({"recipes": list(recipes), **settings})
-    return SimpleNamespace(config=config, teachers=teachers, distilling=parse_recipes(config.recipes))
+    return SimpleNamespace(config=config, teachers=teachers, old=old, distilling=parse_recipes(config.recipes))
 
 
 def step(node="ct-sed", sentences=3000, trainings=1, at_once=1):
@@ -49,11 +49,11 @@ def step(node="ct-sed", sentences=3000, trainings=1, at_once=1):
 
 
 def test_minutes_are_sentences_by_rates_measured_on_64(clock):
-    job = job_of(Model(clock, "A", 0.025), Model(clock, "file", 9.0, is_model=False))
+    job = job_of(Model(clock, "A", 0.025), Model(clock, "file", 9.0, is_model=False), old=Model(clock, "old", 0.0125))
     line = show_minutes(job, [step(), step("ct", 0, trainings=3)], ROWS, TEXTS, ONE)
     # Each step takes three times what its sentences do, and three members embed the corpus: 90 s + 180 s. A: 150 s.
-    assert line == "about 8 minutes at the rates of this machine's CPU: trainings 5, A 3"
-    assert clock.embedded == {"own": 1 + 8 + 64, "A": 1 + 8 + 64}
+    assert line == "about 10 minutes at the rates of this machine's CPU: trainings 5, old 2, A 3"
+    assert clock.embedded == dict.fromkeys(("own", "old", "A"), 1 + 8 + 64)
 
 
 def test_nodes_of_a_cluster_are_taken_for_the_head(clock):

@@ -175,13 +175,13 @@ def test_the_checkpoint_of_ct_holds_both_copies():
 # -- plans -----------------------------------------------------------------------------------------------------------
 
 
-def planned(nodes: int, gpus: int, gigabytes: float, settings=None, recipes=("ct-sed",), rows=None, widths=()):
+def planned(nodes: int, gpus: int, gigabytes: float, settings=None, recipes=("ct-sed",), rows=None, **about):
     """On nodes with so many GPUs of that memory, and 8 CPUs and 32 GB beside each."""
     cluster = Cluster(((8.0 * gpus, float(gpus)),) * nodes, node_bytes=32 * GB * gpus, gpu_bytes=gigabytes * GB)
     config = make_config({"recipes": list(recipes), **(settings or {})})
     inputs = dict.fromkeys(("encoder", "corpus", "tasks", "sts"), "")
     pairs = {"sts": PairRows(["a"], ["b"])} if "sts" in recipes else {}
-    about = {"pairs": pairs, "widths": widths, "watched": defaultdict(list)}
+    about |= {"pairs": pairs, "watched": defaultdict(list)}
     job = Job(config, parse_recipes(list(recipes)), Evaluation.load(config.evaluation), inputs, **about)
     vars(job)["shape"] = LARGE
     return plan_run(job, rehearsed(ensemble_then_distill, job), rows or {"corpus": 100_000}, cluster)
@@ -207,6 +207,10 @@ def test_teachers_from_outside_take_room():
     _, storage = planned(1, 1, 80, recipes=recipes, widths=widths)
     assert storage["teachers' embeddings"] == 4 * rows * sum(widths)
     assert storage["targets"] == 4 * rows * LARGE.width, "that of the learner"
+    about = {"config": None, "identity": "old", "title": "old", "watched": None, "weights_bytes": None}
+    turned = {"combination": {"turn": "old"}}
+    _, storage = planned(1, 1, 80, turned, recipes, widths=widths, old=SimpleNamespace(width=16, **about))
+    assert storage["teachers' embeddings"] == 4 * rows * (sum(widths) + 16)
     _, storage = planned(1, 1, 80, {"sed": {"head": "keep"}}, recipes, widths=widths)
     assert storage["targets"] == 4 * rows * sum(widths), "heads lead to all that teachers say"
 

@@ -105,11 +105,12 @@ def test_it_says_what_was_done(tmp_path):
 def test_it_says_that_only_some_layers_were_taken_and_what_fitted_a_calibration(tmp_path):
     block = {"path": "prajjwal1/bert-tiny", "keep_layers": "half", "pool_layers": 1}
     block["model_kwargs"] = {"cache_dir": "/home/me", "num_hidden_layers": 1}
-    given = {"encoder": block, "combination": {"how": "mean"}}
+    given = {"encoder": block, "combination": {"how": "mean", "turn": "/home/me/old"}}
     text = card(tmp_path, "teachers-sed-natsv", teachers=["a"], **given)
     for part in ("one new copy of some layers of prajjwal1/bert-tiny", "| `encoder.keep_layers` | `half` |"):
         assert part.lower() in text.lower(), part
     assert "| `combination.how` |" in text and "`calibration.natsv_k`" not in text
+    assert "documents embedded by old." in text
     for file in ("README.md", "raysed.json"):
         content = (tmp_path / file).read_text()
         assert "num_hidden_layers" in content and "/home/me" not in content

@@ -255,6 +255,22 @@ def test_members_of_the_run_are_a_teacher_beside_one_from_outside(settings, tmp_
     assert before == {p: p.stat().st_mtime_ns for p in (directory / "manifest").rglob("*.json")}, "all of it is there"
 
 
+def test_a_new_model_searches_the_old_index(settings, copied):
+    """The old model is a teacher, too, so it embeds nothing again."""
+    before = rows_of(copied)
+    result = raysed.run(settings(combination={"turn": "bundled:encoder"}, export={"allow_worse": True}))
+    assert rows_of(copied) == before
+    (found,) = result.report["fidelity"]
+    recalls = {row["name"]: row["recall"] for row in found["searches"]}
+    assert {"new model, old index", "old model, old index"} < recalls.keys()
+    sentences, target_ND = targets(copied)
+    old_ND = load_teacher(TeacherConfig(path="bundled:encoder")).embed(sentences)
+    cosines_N = (target_ND * old_ND).sum(1) / np.linalg.norm(old_ND, axis=1) / np.linalg.norm(target_ND, axis=1)
+    assert cosines_N.mean() > 0.5
+    card = Path(result.path, "README.md").read_text()
+    assert "queries embedded by this model can search documents embedded by bundled." in card
+
+
 def test_the_exported_learner_can_be_cut_short(settings, tmp_path):
     """sentence-transformers cuts to what the table by width was computed from, and that is good at all widths."""
     transformers = pytest.importorskip("sentence_transformers")

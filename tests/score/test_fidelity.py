@@ -50,6 +50,25 @@ def test_recall_and_order_are_those_of_the_plain_definition(noise, documents_P):
     assert all(found[name]["recall"] < 4 * chance for name in ("tf-idf", "bm25"))
 
 
+@pytest.mark.parametrize("documents_P", [ALL_N, ALL_N[1::2]], ids=["others", "documents"])
+def test_new_and_old_queries_search_the_old_index(documents_P):
+    """The naive search in vectors of the old documents and of queries by either model."""
+    new_ND, old_ND = (TEACHER_ND + 0.5 * RNG.normal(size=TEACHER_ND.shape) for _ in range(2))
+    found = {row["name"]: row for row in fidelity(TEACHER_ND, new_ND, TEXTS, QUERIES_Q, documents_P, old_ND)}
+    for name, asking_ND in (("new model, old index", new_ND), ("old model, old index", old_ND)):
+        recalls = []
+        for row in QUERIES_Q:
+            others = [other for other in documents_P if other != row]
+            best = []
+            for x_D, y_ND in ((TEACHER_ND[row], TEACHER_ND), (asking_ND[row], old_ND)):
+                cosines = y_ND[others] @ x_D / np.linalg.norm(y_ND[others], axis=1)
+                best.append({others[place] for place in np.argsort(-cosines)[:DEPTH]})
+            recalls.append(100 * len(best[0] & best[1]) / DEPTH)
+        assert found[name]["recall"] == pytest.approx(np.mean(recalls), abs=1e-9)
+        low, high = found[name]["interval"]
+        assert low < found[name]["recall"] < high
+
+
 @pytest.mark.parametrize("without", [len(TEACHER_ND), 5])
 def test_texts_without_words_are_no_mistake(without):
     texts = ["!" * (row + 1) for row in range(without)] + TEXTS[without:]
