@@ -378,7 +378,7 @@ def test_the_keys_of_status_are_documented(storage):
     facts, code = facts_of(storage)
     assert (facts["refusal"], code) == ("no model is exported", 0) and status(storage).keys() <= facts.keys()
     page = (Path(__file__).parents[2] / "docs/files.md").read_text()
-    keys = re.findall(r"^\| (`.*?) \|", page.partition("## status.json")[2].partition("\n## ")[0], flags=re.M)
+    keys = re.findall(r"^- (`.*?): ", page.partition("## status.json")[2].partition("\n## ")[0], flags=re.M)
     assert set(re.findall(r"\w+", " ".join(keys))) == set(facts)
 
 
