@@ -201,6 +201,8 @@ class EncoderConfig(Block):
     files."""
     document_prompt: str | None = None
     """The same for each document."""
+    vocabulary: Literal["corpus"] | None = None
+    """`corpus`: export only the tokens that the corpus needs (docs/serve.md#fewer-tokens). `null`: all."""
     static: StaticConfig | None = None
     """Train a static model, one vector per token: `{}`, or the settings below (docs/distill.md#static-models)."""
 

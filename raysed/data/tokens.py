@@ -122,10 +122,12 @@ class LengthReport:
     tokens: int = 0
     truncated_sentences: int = 0
     lost_tokens: int = 0
+    unknown: int = 0
 
     def __str__(self) -> str:
         mean = self.tokens / max(self.sentences, 1)
-        text = f"{self.sentences:,} sentences, {self.tokens:,} tokens (mean {mean:.1f}); "
+        unknown = f", {self.unknown:,} unknown" if self.unknown else ""
+        text = f"{self.sentences:,} sentences, {self.tokens:,} tokens (mean {mean:.1f}{unknown}); "
         if not self.truncated_sentences:
             return f"{text}none cut at {self.max_length} tokens"
         share = 100 * self.truncated_sentences / self.sentences
@@ -168,6 +170,7 @@ def tokenize(
     report.sentences += len(table)
     report.tokens += len(table.input_ids)
     report.truncated_sentences += len(long)
+    report.unknown += int(np.sum(table.input_ids == tokenizer.unk_token_id))
     return table
 
 

@@ -11,8 +11,6 @@ from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedMode
 
 from raysed.data.tokens import PackedTokens
 
-_SPECIAL = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "bos_token", "eos_token")
-
 
 class StaticVectorsConfig(PreTrainedConfig):
     """Number and width of the vectors."""
@@ -62,5 +60,4 @@ def without_special_tokens(tokenizer: PreTrainedTokenizerFast) -> PreTrainedToke
     backend.post_processor = None
     backend.no_truncation()
     backend.no_padding()
-    named = {name: token for name in _SPECIAL if (token := getattr(tokenizer, name)) is not None}
-    return PreTrainedTokenizerFast(tokenizer_object=backend, **named)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **tokenizer.special_tokens_map)

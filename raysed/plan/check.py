@@ -26,6 +26,7 @@ from raysed.model.pretrained import check_encoder, check_start, load_tokenizer, 
 from raysed.model.prompts import Prompts, learner_prompts
 from raysed.model.shape import Shape, shape_of
 from raysed.model.teacher import Teacher, load_teacher
+from raysed.model.vocabulary import check_vocabulary
 from raysed.plan.consistency import check_depths, check_settings, check_width
 from raysed.plan.tables import reads_corpus, view_kinds
 from raysed.recipe import TEACHERS, Recipe, parse_recipes
@@ -138,13 +139,16 @@ def check(config: Config) -> Job:
         check_width(config, width_of(config.encoder))
     old = _old_model(config) if config.old else None
     corpus, watched = None, defaultdict(list)
-    if config.encoder.static or any(reads_corpus(recipe, config) for recipe in recipes):
+    if config.encoder.vocabulary:
+        check_vocabulary(load_tokenizer(config.encoder), config.encoder.path)
+    if config.encoder.static or config.encoder.vocabulary or any(reads_corpus(recipe, config) for recipe in recipes):
         check_corpus(config.corpus)
         sources = _look(watched["corpus"], "corpus.source", corpus_fingerprint, config.corpus)
         corpus = {**sources, **config.corpus.identity(), "seed": config.seed}
         if config.corpus.queries:
             corpus |= _look(watched["corpus"], "corpus.queries", queries_fingerprint, config.corpus)
-    settings = config.encoder.model_dump(mode="json", exclude={"path", "pool_layers", "trust_remote_code", *PROMPTS})
+    unused = {"path", "pool_layers", "vocabulary", "trust_remote_code", *PROMPTS}
+    settings = config.encoder.model_dump(mode="json", exclude=unused)
     encoder = {**_look(watched["encoder"], "encoder.path", model_identity, config.encoder), **settings}
     if config.encoder.static:  # its vectors depend on the text, but not on queries
         encoder["corpus"] = {key: value for key, value in corpus.items() if key != "queries"}

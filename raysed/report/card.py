@@ -160,7 +160,7 @@ def _settings(blocks: Mapping[str, Mapping[str, Any]], recipe: Recipe) -> dict[s
     names += ["sed"] if recipe.distils else []
     names += ["flow", "calibration"] if recipe.calibration else []
     settings = {f"{name}.{key}": value for name in names for key, value in blocks[name].items()}
-    settings["encoder.keep_layers"] = blocks["encoder"]["keep_layers"]
+    settings |= {f"encoder.{name}": blocks["encoder"][name] for name in ("keep_layers", "vocabulary")}
     # Others of `model_kwargs` may be paths.
     settings["encoder.num_hidden_layers"] = blocks["encoder"]["model_kwargs"].get("num_hidden_layers")
     return settings

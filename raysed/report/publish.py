@@ -38,7 +38,7 @@ def publish(
     emit(stage="report")
     count = len(results.models) + sum(section.data is not None for section in all_sections())
     with steps("score and report", count + _FURTHER_STEPS) as begin:
-        run = RunResults(job, storage, results, begin, ensure)
+        run = RunResults(job, storage, results, begin, ensure, write_line)
         begin("export")
         if run.choice.refusal:
             storage.remove("model")  # left by other settings or inputs

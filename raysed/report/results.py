@@ -1,6 +1,7 @@
 """A finished run, as sections of the report read it. In the report, only this file knows where artefacts are."""
 
 import importlib.metadata
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,15 +15,17 @@ import numpy as np
 from raysed._version import __version__
 from raysed.config import Config, Layers, derive_seed
 from raysed.data.parquet import SentenceTable
-from raysed.data.tokens import with_prompts
+from raysed.data.tokens import Tokenizer, with_prompts
 from raysed.made import Made
 from raysed.make.scores import load_embeddings
 from raysed.model.calibration import load_calibration
 from raysed.model.load import NativeModel
 from raysed.model.pretrained import load_start
 from raysed.model.prompts import Prompts
+from raysed.model.vocabulary import cut, missing_share, used_tokens
 from raysed.plan.check import Job
 from raysed.plan.results import EvaluatedModel, Results
+from raysed.plan.tables import corpora
 from raysed.plan.teachers import SPEEDS
 from raysed.recipe import BASE, TEACHERS, parse_recipe
 from raysed.report.choice import Choice, choose
@@ -31,6 +34,7 @@ from raysed.score.intervals import interval, resample
 from raysed.score.neighbours import MOST_SENTENCES
 from raysed.score.tasks import Embeddings, Evaluation, Outcomes, mean_embeddings
 from raysed.store.storage import Storage
+from raysed.store.text import size
 
 _PACKAGES = "ray torch transformers datasets deepspeed safetensors pyarrow scipy numpy".split()
 _FEWEST_SENTENCES = 20
@@ -63,6 +67,8 @@ class RunResults:
     """Called with the name of each step, for progress."""
     ensure: Callable[[Made], None] = lambda made: None
     """Makes what is to be read if its files are gone."""
+    say: Callable[[str], None] = lambda line: None
+    """Prints a line."""
 
     @property
     def config(self) -> Config:
@@ -208,8 +214,20 @@ class RunResults:
 
     @cached_property
     def exported_model(self) -> NativeModel:
-        """The chosen model."""
-        return self.load(self.choice.model)
+        """The chosen model, with the vocabulary that it is exported with."""
+        model = self.load(self.choice.model)
+        if not self.config.encoder.vocabulary:
+            return model
+        whole, before, used = Tokenizer(model.tokenizer, sys.maxsize, self.prompts), model.parameters, set[int]()
+        for name in corpora(self.config, self.job.recipes):
+            used |= used_tokens(SentenceTable(self.storage.fetch(name)), whole)
+        model = replace(model, tokenizer=cut(model.encoder, model.tokenizer, used))
+        counts = f"{len(whole.pretrained):,} tokens become {len(model.tokenizer):,}"
+        self.say(f"vocabulary: {counts}, {size(4 * before)} become {size(4 * model.parameters)}")
+        for name, task in self.evaluation.tasks.items():
+            if (share := missing_share(whole, model.tokenizer, task.sentences)) > 0.1:
+                self.say(f"warning: {share:.0%} of the tokens of {name} are gone, so the export scores less there")
+        return model
 
     def load(self, model: EvaluatedModel) -> NativeModel:
         """Load a model, with its calibration at the headline pooling."""

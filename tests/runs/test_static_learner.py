@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from started_jobs import artefact, small_tasks
 
@@ -14,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("blank_pictures")]
 _MADE = ("encoder/start", "teachers-sed/learners/00")
 
 
-def test_a_table_learns_and_is_exported(tmp_path):
+def test_a_table_learns_and_is_exported(tmp_path, caplog):
     tasks = small_tasks()
     options = {
         "teachers": ["bundled:encoder"],
@@ -46,3 +48,14 @@ def test_a_table_learns_and_is_exported(tmp_path):
     assert scored == pytest.approx(first.scores["teachers-sed-whiten/learner"]["mean"], abs=0.05)
     modules = json.loads((Path(first.path) / "modules.json").read_text())
     assert [module["type"].rpartition(".")[2] for module in modules] == ["StaticEmbedding", "Dense"]
+
+    texts = pq.read_table(artefact(directory, "corpus"))["sentence"].to_pylist()
+    expected, before = first.model.encode(texts), len(first.model.tokenizer.get_vocab())
+    settings["encoder"]["vocabulary"] = "corpus"
+    with caplog.at_level("INFO", "raysed"):
+        second = raysed.distill(**options, settings=settings)
+    assert weights == {name: (artefact(directory, name) / "model.safetensors").read_bytes() for name in _MADE}
+    after = len(second.model.tokenizer.get_vocab())
+    assert after < before and f"vocabulary: {before:,} tokens become {after:,}, " in caplog.text
+    np.testing.assert_allclose(second.model.encode(texts), expected, atol=1e-5)
+    assert second.model[0].embedding.num_embeddings == after
