@@ -110,11 +110,13 @@ def test_a_distillation_is_planned_and_nothing_is_trained(raysed, monkeypatch, t
     assert [path.name for path in tmp_path.iterdir()] == ["t.txt"]
 
 
-def test_a_run_without_ray_is_planned_for_this_machine(raysed, monkeypatch):
+def test_a_run_without_ray_is_planned_for_this_machine_as_busy_as_it_is(raysed, monkeypatch):
     """Though a cluster is named that does not answer."""
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    monkeypatch.setattr(os, "getloadavg", lambda: (999.0, 0.0, 0.0))
     code, said, _ = raysed("run", "--plan", "--set", "resources.engine=local")
     assert code == 0 and said.startswith("plan of quickstart for 1 node")
+    assert said.splitlines()[-1].startswith("load: 999.0 on ")
 
 
 def test_an_unknown_command_is_a_users_mistake(raysed):

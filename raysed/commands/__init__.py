@@ -52,10 +52,11 @@ def add_tasks(group: argparse._ActionsContainer, text: str) -> None:
 def print_plan(config: Config) -> None:
     """Print what a run needs; check its settings before the heavy imports, which take seconds."""
     from raysed.plan.consistency import check_settings
-    from raysed.process import prepare_process
+    from raysed.process import heed_others, prepare_process
 
     check_settings(config)
     prepare_process()
+    notes = heed_others()
 
     from raysed.cluster.session import is_ray_given, session
     from raysed.pipeline import plan_text
@@ -68,4 +69,4 @@ def print_plan(config: Config) -> None:
             from raysed.cluster.machines import current_cluster
 
             cluster = current_cluster()
-    print(plan_text(config, cluster))
+    print(plan_text(config, cluster), *notes, sep="\n")
