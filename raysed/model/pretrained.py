@@ -348,7 +348,10 @@ def check_encoder(config: EncoderConfig) -> int:
     if keep is not None:
         has = f"but {config.path!r} has {count} layers"
         if isinstance(keep, int) and keep > count:
-            raise UserError(f"encoder.keep_layers is {keep}, {has}")
+            raise UserError(
+                f"encoder.keep_layers is {keep}, {has}; keep at most {count}, "
+                "or name a larger encoder.path (distill: --learner)"
+            )
         kept = kept_layers(keep, count)
         if kept[-1] >= count:
             raise UserError(f"encoder.keep_layers has {kept[-1]}, {has}; use 0 to {count - 1}")
