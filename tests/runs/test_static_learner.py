@@ -55,6 +55,7 @@ def test_a_table_learns_and_is_exported(tmp_path, caplog):
     with caplog.at_level("INFO", "raysed"):
         second = raysed.distill(**options, settings=settings)
     assert weights == {name: (artefact(directory, name) / "model.safetensors").read_bytes() for name in _MADE}
+    assert "Scores are those of the full vocabulary" in (directory / "report.md").read_text()
     after = len(second.model.tokenizer.get_vocab())
     assert after < before and f"vocabulary: {before:,} tokens become {after:,}, " in caplog.text
     np.testing.assert_allclose(second.model.encode(texts), expected, atol=1e-5)
