@@ -200,7 +200,7 @@ def test_a_calibration_that_fails_on_the_base_ends_the_run_before_training(tmp_p
 def test_what_was_finished_before_the_worker_was_lost_is_not_trained_again(finished):
     storage = Storage(str(finished[0]), "stages")
     for name in ("ct/members/00", "ct/members/01"):
-        member = Step(name, "", models.train_member, storage.entry(name).depends, {}, {})
+        member = Step(name, "", models.train_member, storage.entry(name).depends, {}, {"options": None})
         assert models.train(member, None, storage, Context()) == Outcome()
 
 
