@@ -401,7 +401,7 @@ class MembersConfig(Block):
     evaluate_every: int = Field(500, ge=1)
     """Steps between evaluations on the dev task."""
     checkpoint_every: Annotated[int, NO_EFFECT] = Field(500, ge=1)
-    """Steps between checkpoints, the most a crash costs. On a GPU, [more](performance.md#gpus) if writing takes
+    """Steps between checkpoints, at most two minutes apart. On a GPU, [more](performance.md#gpus) if writing takes
     long."""
     recorded: Annotated[bool, NO_EFFECT] = True
     """On a GPU, record steps as CUDA graphs and replay them (docs/performance.md#how-a-gpu-step-runs)."""

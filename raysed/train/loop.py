@@ -25,7 +25,9 @@ from raysed.train.state import broadcast_from_rank0, load_state, seed_everything
 
 _NAMED_ROWS = 40
 _WARNING_EVERY = 10
-"""Updates between two checks for a preemption notice, each of which costs a message between workers."""
+"""Updates between two checks for a preemption notice or a late checkpoint: they cost messages between workers."""
+_LONGEST_S = 120.0
+"""Seconds of updates that a crash may cost, however many steps `checkpoint_every` allows."""
 _REST = 10
 """Pause between checkpoints on GPUs, in durations of the last one: updates may outpace the disk."""
 
@@ -61,6 +63,7 @@ class TrainingLoop:
         self._next_batch: Future | None = None
         self._on_gpu = next(self.objective.parameters()).device.type == "cuda"
         self._rests_until = 0.0
+        self._saved_at = time.monotonic()
 
     def train(self) -> TrainingResult:
         """Continue from the newest saved state, and return the result."""
@@ -87,8 +90,9 @@ class TrainingLoop:
         self._step = self._result.steps = self._step + 1
         if entry := self._logged(loss, rate):
             self.on_metrics(entry)
-        is_warned = self._step % _WARNING_EVERY == 0 and self.warned()
-        is_due = self._step % self.plan.checkpoint_every == 0 and self._may_save()
+        asks = self._step % _WARNING_EVERY == 0
+        is_warned = asks and self.warned()
+        is_due = (self._step % self.plan.checkpoint_every == 0 or (asks and self._is_late())) and self._may_save()
         if (is_due or is_warned) and self._step < self.plan.steps:
             self._save()
 
@@ -119,6 +123,7 @@ class TrainingLoop:
 
     def _save(self) -> None:
         """Copy the state and write it while training continues."""
+        self._saved_at = time.monotonic()
         if self.checkpoints is None:
             return
         state = {"engine": self.engine.state_dict(), "best": self._selection.best}
@@ -139,7 +144,13 @@ class TrainingLoop:
         if not self._on_gpu:
             return True
         is_free = (not self._writing or self._writing.done()) and time.monotonic() >= self._rests_until
-        return bool(broadcast_from_rank0(float(is_free), next(self.objective.parameters()).device))
+        return self._rank0_says(is_free)
+
+    def _is_late(self) -> bool:
+        return self._rank0_says(time.monotonic() - self._saved_at > _LONGEST_S)
+
+    def _rank0_says(self, value: bool) -> bool:
+        return bool(broadcast_from_rank0(float(value), next(self.objective.parameters()).device))
 
     def _wait_for_writer(self) -> None:
         if self._writing:

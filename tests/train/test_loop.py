@@ -279,6 +279,22 @@ def test_fast_updates_save_seldom_but_before_the_machine_goes(checkpoints, monke
     assert kept == [5, 45, 70, 110, 150]
 
 
+def test_slow_steps_are_saved_every_two_minutes(checkpoints, monkeypatch):
+    now, kept = [0.0], []
+    monkeypatch.setattr(loop.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(checkpoints, "save", lambda step, write: kept.append(step))
+
+    def batch_at(step: int) -> None:
+        now[0] += 5.0
+
+    line = Line()
+    plan = TrainingPlan(100, lambda step: 1.0, checkpoint_every=500, log_every=100, keep="first")
+    loop.TrainingLoop(
+        line, batch_at, plan, TorchEngine(line, torch.optim.SGD(line.parameters())), checkpoints=checkpoints
+    ).train()
+    assert kept == [30, 60, 90]  # asked every ten updates
+
+
 @pytest.mark.parametrize("until", [9, 5])  # found at the next checkpoint, and at the end
 def test_a_state_that_cannot_be_written_ends_the_training(checkpoints, monkeypatch, until):
     monkeypatch.setattr(checkpoints, "save", Mock(side_effect=UserError("no disk space left")))
