@@ -22,7 +22,15 @@ from raysed.data.pairs import PairRows, entailment, load_nli, load_views
 from raysed.errors import UserError, public
 from raysed.made import ExternalInput
 from raysed.make.inputs import Sentences
-from raysed.model.pretrained import check_encoder, check_start, load_tokenizer, text_tokenizer, width_of
+from raysed.model.pretrained import (
+    check_encoder,
+    check_start,
+    configuration_of,
+    kept_layers,
+    load_tokenizer,
+    text_tokenizer,
+    width_of,
+)
 from raysed.model.prompts import Prompts, learner_prompts
 from raysed.model.shape import Shape, shape_of
 from raysed.model.teacher import Teacher, load_teacher
@@ -134,7 +142,7 @@ def check(config: Config) -> Job:
     config = with_absolute_paths(config)
     teachers = load_teachers(config)
     widths = check_teachers(config, teachers)  # before the encoder, which may be half of the first teacher
-    _check_start(config)
+    config = _check_start(config)
     if config.sed.widths:
         check_width(config, width_of(config.encoder))
     old = _old_model(config) if config.old else None
@@ -177,20 +185,28 @@ def check(config: Config) -> Job:
     return Job(config, recipes, evaluation, inputs, pairs, views, teachers, widths, old, unscored, watched)
 
 
-def _check_start(config: Config) -> None:
-    """Check the encoder; load it if the run needs it only after teachers have embedded the corpus, or if it is cut."""
+def _check_start(config: Config) -> Config:
+    """Check the encoder; return the config without `encoder.keep_layers` if that keeps all.
+
+    The encoder is loaded if the run needs it only after teachers have embedded the corpus, or if it is cut.
+    """
     own = os.path.abspath(os.path.expanduser(os.path.join(config.storage, config.run)))
     if "://" not in config.storage and os.path.abspath(config.encoder.path).startswith(f"{own}{os.sep}"):
         problem = f"{config.encoder.path!r} is in this run's own directory, whose model it replaces"
         raise UserError(f"{problem}; copy it elsewhere and name the copy", setting="encoder.path")
     try:
         check_depths(config, check_encoder(config.encoder))
+        keep, count = config.encoder.keep_layers, configuration_of(config.encoder).num_hidden_layers
+        if keep is not None and kept_layers(keep, count) == list(range(count)):
+            whole = config.encoder.model_copy(update={"keep_layers": None})
+            config = config.model_copy(update={"encoder": whole})
         if config.teachers or config.encoder.is_cut:
             check_start(config.encoder.model_copy(update={"max_length": 3}))  # a static learner has no limit
     except UserError as error:
         if error.setting != "encoder.path" or config.encoder.path not in [block.path for block in config.teachers]:
             raise
         raise UserError(f"{error.problem.rstrip('.')}; name another learner", setting="teachers") from None
+    return config
 
 
 def load_evaluation(config: Config) -> Evaluation:

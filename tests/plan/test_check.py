@@ -92,6 +92,14 @@ def test_inputs_are_known_by_content_and_not_by_place(inputs):
     assert check(moved).inputs == before
 
 
+@pytest.mark.parametrize("keep", [3, [0, 1, 2]])
+def test_an_encoder_of_which_all_layers_are_kept_is_not_cut(inputs, keep):
+    whole, kept = (
+        check(config(encoder={"path": "encoder", "max_length": 16, **of})) for of in ({}, {"keep_layers": keep})
+    )
+    assert kept.depends == whole.depends and not kept.config.encoder.is_cut
+
+
 def test_a_changed_input_is_the_only_one_that_changed(inputs):
     settings = config(flow={"fit_on": "other.txt"})
     before = check(settings).inputs

@@ -61,7 +61,7 @@ def entry(summary, recipe, kind, task):
 def run_of(scores, dev=None, left_out=(), run="r"):
     """What the report reads of a run whose sections have their data, but no models."""
     evaluation = SimpleNamespace(dev=dev, report_tasks=lambda: TASKS)
-    encoder = SimpleNamespace(trust_remote_code=False)
+    encoder = SimpleNamespace(trust_remote_code=False, vocabulary=None)
     return SimpleNamespace(
         scores=scores,
         costs={},
