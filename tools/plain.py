@@ -160,6 +160,9 @@ def make_directory(path: Path) -> None:
         write_table(path / name, [("score", "sentence1", "sentence2"), *pairs])
     neighbours = list(pairwise(sentences))
     write_table(path / "nli.tsv", [("premise", "hypothesis", "label"), *((*two, "entailment") for two in neighbours)])
+    languages = [("sentence", "de", "fr"), *zip(sentences, sentences[::-1], sentences[50:] + sentences[:50])]
+    for name in ("verses.tsv", "scored.tsv"):
+        write_table(path / name, languages)
     views = [{"view1": first, "view2": second} for first, second in neighbours]
     pq.write_table(pa.Table.from_pylist(views), path / "synonyms.parquet")
     write_table(path / "labelled.tsv", [("label", "text"), *((text.split()[0] == "The", text) for text in sentences)])
@@ -194,7 +197,7 @@ def write_models(path: Path) -> None:
     small.num_hidden_layers = 6
     published = ("all-MiniLM-L6-v2", "all-mpnet-base-v2", "paraphrase-MiniLM-L3-v2")
     hub = [f"sentence-transformers/{name}" for name in published]
-    for seed, name in enumerate(["A", "B", "C", "MODEL_A", "MODEL_B", *hub]):
+    for seed, name in enumerate(["A", "B", "C", "MODEL_A", "MODEL_B", "OLD", "MULTILINGUAL", *hub]):
         torch.manual_seed(seed)
         model = AutoModel.from_config(small, trust_remote_code=False)
         if name in hub:
