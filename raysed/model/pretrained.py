@@ -286,6 +286,14 @@ def kept_layers(keep: int | str | Sequence[int], count: int) -> list[int]:
     return [place * (count - 1) // (wanted - 1) for place in range(wanted)] if wanted > 1 else [count - 1]
 
 
+def keeps_all_layers(config: EncoderConfig) -> bool:
+    """Return whether `encoder.keep_layers` is set and leaves the model whole."""
+    if config.keep_layers is None:
+        return False
+    count = configuration_of(config).num_hidden_layers
+    return kept_layers(config.keep_layers, count) == list(range(count))
+
+
 def load_checkpoint(path: Path, trust_remote_code: bool = False) -> Encoder:
     """Load what `write_checkpoint` or `save_encoder` wrote."""
     with safe_loads(str(path)):

@@ -25,8 +25,7 @@ from raysed.make.inputs import Sentences
 from raysed.model.pretrained import (
     check_encoder,
     check_start,
-    configuration_of,
-    kept_layers,
+    keeps_all_layers,
     load_tokenizer,
     text_tokenizer,
     width_of,
@@ -196,8 +195,7 @@ def _check_start(config: Config) -> Config:
         raise UserError(f"{problem}; copy it elsewhere and name the copy", setting="encoder.path")
     try:
         check_depths(config, check_encoder(config.encoder))
-        keep, count = config.encoder.keep_layers, configuration_of(config.encoder).num_hidden_layers
-        if keep is not None and kept_layers(keep, count) == list(range(count)):
+        if keeps_all_layers(config.encoder):
             whole = config.encoder.model_copy(update={"keep_layers": None})
             config = config.model_copy(update={"encoder": whole})
         if config.teachers or config.encoder.is_cut:

@@ -212,6 +212,14 @@ class RunResults:
         """The encoder before any training."""
         return self.load(next(model for model in self.models if model.recipe == BASE))
 
+    @property
+    def caveat(self) -> str:
+        """What the scores leave out about the exported model, as sentences; empty if nothing."""
+        if not self.config.encoder.vocabulary:
+            return ""
+        only = "The exported model has only the tokens of its corpus, and scores less on text that needs others."
+        return f"Scores are those of the full vocabulary. {only}"
+
     @cached_property
     def exported_model(self) -> NativeModel:
         """The chosen model, with the vocabulary that it is exported with."""

@@ -61,7 +61,7 @@ def entry(summary, recipe, kind, task):
 def run_of(scores, dev=None, left_out=(), run="r"):
     """What the report reads of a run whose sections have their data, but no models."""
     evaluation = SimpleNamespace(dev=dev, report_tasks=lambda: TASKS)
-    encoder = SimpleNamespace(trust_remote_code=False, vocabulary=None)
+    encoder = SimpleNamespace(trust_remote_code=False)
     return SimpleNamespace(
         scores=scores,
         costs={},
@@ -72,6 +72,7 @@ def run_of(scores, dev=None, left_out=(), run="r"):
         evaluation=SimpleNamespace(tasks={name: SimpleNamespace(kind="pairs") for name in (dev, *TASKS)}),
         storage=SimpleNamespace(uri=lambda name: f"runs/{run}/{name}"),
         pair_comparison=None,
+        caveat="",
         choice=SimpleNamespace(model=SimpleNamespace(recipe="ct-flow")),
     )
 

@@ -80,6 +80,7 @@ def card(
         speed=512.3,
         exported_model=SimpleNamespace(encoder=encoder, calibration=calibration, parameters=0),
         prompts=prompts or {},
+        caveat="",
     )
     write_card(run, path)
     return (path / "README.md").read_text(encoding="utf-8")

@@ -42,7 +42,7 @@ def test_equals_of_a_text_are_no_neighbours_of_it(tmp_path, caplog, copy):
 
 
 def test_each_text_has_the_label_of_most_of_its_five_nearest(monkeypatch):
-    monkeypatch.setattr("raysed.score.kinds.neighbours._BLOCK_CELLS", 7 * 40)  # several blocks
+    monkeypatch.setattr("raysed.score.kinds.neighbours.BLOCK_CELLS", 7 * 40)  # several blocks
     rng = np.random.default_rng(0)
     task, x_ND = texts_of(rng, 40), rng.normal(size=(40, 4))
     found = task.outcome(x_ND)

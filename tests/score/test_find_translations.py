@@ -11,7 +11,7 @@ from raysed.score.tasks import kind_of, load_any_task
 
 def test_accuracy_is_that_of_the_nearest_text_in_both_directions(monkeypatch):
     """Texts that are equal are one, in blocks of any size; words in common find what has them."""
-    monkeypatch.setattr("raysed.score.kinds.translations._BLOCK_CELLS", 100)
+    monkeypatch.setattr("raysed.score.kinds.translations.BLOCK_CELLS", 100)
     rows = [(f"en {i}", f"de {i // 2}", f"fr {i}") for i in range(30)]
     task = Translations("t", ["en", "de", "fr"], rows)
     rng = np.random.default_rng(0)

@@ -54,7 +54,7 @@ def test_measures_are_those_of_trec_eval(seed, with_ties, documents, lacks):
 
 
 def test_equal_documents_tie_and_prompts_are_embedded(monkeypatch):
-    monkeypatch.setattr(retrieval, "_BLOCK_CELLS", 60)  # blocks of two queries
+    monkeypatch.setattr(retrieval, "BLOCK_CELLS", 60)  # blocks of two queries
     rng = np.random.default_rng(2)
     prompts = {"query_prompt": "query: ", "document_prompt": "passage: "}
     task = random_task(rng, texts=[f"document {i // 2}" for i in range(30)], **prompts)

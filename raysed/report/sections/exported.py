@@ -59,11 +59,8 @@ def _exported_blocks(exported: Mapping[str, Any], run: RunResults) -> Iterator[B
         f"Size: {count:,.1f} million parameters ({size(exported['bytes'])}), {exported['width']} numbers per sentence. "
         f"Speed: about {speed:,.0f} sentences per second in one process on this machine."
     )
-    if run.config.encoder.vocabulary:
-        yield (
-            "Scores are those of the full vocabulary. The exported model has only the tokens of its corpus, and scores "
-            "less on text that needs others."
-        )
+    if run.caveat:
+        yield run.caveat
     yield f"Exported: {exported['why']}."
     yield "Use it wherever sentence-transformers is installed:"
     trust = ", trust_remote_code=True" if "flow" in recipe.split("-") or run.config.encoder.trust_remote_code else ""

@@ -15,6 +15,9 @@ from raysed.config import Role, TaskConfig
 from raysed.registry import discover
 from raysed.score.lexical import LEXICAL, Vectors
 
+BLOCK_CELLS = 2**24
+"""Similarities to hold in memory at once."""
+
 
 class EvaluationTask(ABC):
     """A task that models are scored on.

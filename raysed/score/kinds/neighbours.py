@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from raysed.config import TaskConfig
+from raysed.score.kinds import BLOCK_CELLS
 from raysed.score.kinds.labelled import LabelledTask
 from raysed.score.lexical import Vectors, key_of
 from raysed.score.metrics import unit
@@ -15,7 +16,6 @@ from raysed.score.metrics import unit
 log = logging.getLogger(__name__)
 
 _NEIGHBOURS = 5
-_BLOCK_CELLS = 2**24
 
 
 class Neighbours(LabelledTask):
@@ -50,7 +50,7 @@ class Neighbours(LabelledTask):
     def _predict(self, cosines: Callable[[slice], np.ndarray]) -> np.ndarray:
         count, predicted = len(self.labels), []
         weight_K = 1 + 2.0 ** -np.arange(8, 8 + _NEIGHBOURS)
-        step = max(1, _BLOCK_CELLS // count)
+        step = max(1, BLOCK_CELLS // count)
         for start in range(0, count, step):
             cosine_BN = np.array(cosines(slice(start, start + step)))
             rows_B = np.arange(len(cosine_BN))

@@ -17,7 +17,7 @@ from raysed.config import Role, TaskConfig
 from raysed.data.rows import Rows, Schema, read
 from raysed.data.sources import ENDINGS, Hub, ending, find
 from raysed.errors import UserError
-from raysed.score.kinds import EvaluationTask
+from raysed.score.kinds import BLOCK_CELLS, EvaluationTask
 from raysed.score.lexical import BM25, Vectors, bm25_of
 from raysed.score.metrics import unit
 from raysed.store.files import visible
@@ -27,7 +27,6 @@ log = logging.getLogger(__name__)
 MEASURES = ("ndcg@10", "mrr@10", "map", "recall@10", "recall@100")
 """Columns of an outcome."""
 DEPTH = 10
-_BLOCK_CELLS = 2**24
 
 _ID = [("_id",), ("id",)]
 _QUERY = [("query-id",), ("query_id",), ("query",)]
@@ -216,7 +215,7 @@ class Retrieval(EvaluationTask):
 
     def outcome_of(self, scores: Callable[[slice], np.ndarray]) -> np.ndarray:
         """Return the outcome for scores [B, N] of a block of queries and all documents; higher is better."""
-        step, found = max(1, _BLOCK_CELLS // len(self.documents)), []
+        step, found = max(1, BLOCK_CELLS // len(self.documents)), []
         for start in range(0, len(self.queries), step):
             block = slice(start, start + step)
             for gains, own, scores_N in zip(self.gains[block], self.own[block], scores(block)):

@@ -11,13 +11,12 @@ from raysed.config import TaskConfig
 from raysed.data.rows import Schema, column_names, read_source
 from raysed.data.sources import Hub, ending, find
 from raysed.errors import UserError
-from raysed.score.kinds import EvaluationTask
+from raysed.score.kinds import BLOCK_CELLS, EvaluationTask
 from raysed.score.lexical import Vectors
 from raysed.score.metrics import unit
 
 _LANGUAGES = re.compile(r"(sentence|text|(?!id\t)[a-z]{2}([-_]\w+)?)(\t(?!id\b)[a-z]{2}([-_]\w+)?)+")
 """Columns that tell their languages, such as `de` and `pt-BR`; `id` names rows."""
-_BLOCK_CELLS = 2**24
 
 
 class Translations(EvaluationTask):
@@ -69,7 +68,7 @@ class Translations(EvaluationTask):
     def _outcome(self, x_UD: Any) -> np.ndarray:
         found = []
         for a_N, b_N in self._ways:
-            blocks = np.array_split(a_N, 1 + len(a_N) ** 2 // _BLOCK_CELLS)
+            blocks = np.array_split(a_N, 1 + len(a_N) ** 2 // BLOCK_CELLS)
             scores = (x_UD[block] @ x_UD[b_N].T for block in blocks)
             # Rounded: equal word counts must tie.
             near = [(s.toarray().round(12) if issparse(s) else s).argmax(1) for s in scores]
