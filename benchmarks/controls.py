@@ -45,7 +45,7 @@ def main() -> None:
     """Trains what is missing, scores all, and writes the page."""
     parser = options(__doc__)
     parser.add_argument("--only", nargs="+", choices=[*NAMES, SIMCSE], help="train these learners alone")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="orders of the batches")
+    parser.add_argument("--seeds", type=int, nargs="+", default=range(SEEDS), help="orders of the batches: these alone")
     parser.add_argument("--unscored", action="store_true", help="only train")
     arguments = parser.parse_args()
     prepare_process()
@@ -53,7 +53,7 @@ def main() -> None:
     wanted = arguments.only or [*NAMES, SIMCSE]
     drawn = bench.drawn(ARMS[0], 0)
     bench.more = [*bench.more, shorter(load_config(bench.config("controls"), bench.more))]
-    for seed in range(arguments.seeds):
+    for seed in arguments.seeds:
         for arm in ARMS:
             if f"{arm.name}{SUFFIX}" in wanted:
                 print(f"{arm.name}, seed {seed}", flush=True)

@@ -7,7 +7,8 @@ Everything that is read, its revision, split and cut stands in headline.yaml, wi
 it. Each row of ARMS has several seeds. Each seed is a run of that config, which draws its own text and trains one
 learner. Rows of one text and seed share a run directory. vectors.py asks each teacher once about each text. In the end
 all models are scored on the same resamples of the tasks, and timed. The same command continues what was stopped: runs
-resume, and RESULTS/scores.json keeps what is done.
+resume, and RESULTS/scores.json keeps what is done. Several programs may train at the same time, each other seeds: one
+core each is faster than one after the other on all.
 
 RESULTS is `headline-results` in --storage (`runs`):
 
@@ -177,14 +178,14 @@ def main() -> None:
     """Trains what is missing, scores and times all models, and writes the tables."""
     parser = options(__doc__)
     parser.add_argument("--only", nargs="+", choices=[arm.name for arm in ARMS], help="train these learners alone")
-    parser.add_argument("--seeds", type=int, help="of each row; by default 3, and one of three layers")
+    parser.add_argument("--seeds", type=int, nargs="+", help="by default 0 1 2, and 0 of three layers")
     parser.add_argument("--unscored", action="store_true", help="only train")
     parser.add_argument("--untimed", action="store_true", help="do not measure speeds, which need the machine alone")
     parser.add_argument("--picture", type=Path, help="PNG file of quality against speed")
     arguments = parser.parse_args()
     prepare_process()
     began, bench = time.monotonic(), Bench.of(arguments)
-    runs = [(arm, seed) for arm in ARMS for seed in range(arguments.seeds or arm.seeds)]
+    runs = [(arm, seed) for arm in ARMS for seed in arguments.seeds or range(arm.seeds)]
     for count, (arm, seed) in enumerate(runs, 1):
         if not arguments.only or arm.name in arguments.only:
             print(f"run {count} of {len(runs)}: {arm.name}, seed {seed}, {minutes(began)}", flush=True)
@@ -270,8 +271,12 @@ class Bench:
         return self.storage / RESULTS
 
     def save(self) -> None:
-        """Writes what exists."""
-        (self.results / "scores.json").write_text(json.dumps(self.found, indent=1) + "\n", encoding="utf-8")
+        """Writes what exists, beside the rows that another program has written since."""
+        file = self.results / "scores.json"
+        since = json.loads(file.read_text())["rows"] if file.exists() else {}
+        for name, seeds in since.items():
+            self.found["rows"][name] = seeds | self.found["rows"].get(name, {})
+        file.write_text(json.dumps(self.found, indent=1) + "\n", encoding="utf-8")
 
     def config(self, name: str) -> Path:
         """Writes the config of the runs that have this name."""

@@ -73,7 +73,7 @@ EQUAL, DEV, AGREEMENT = RULES = ("equal", "dev", "agreement")
 def main() -> None:
     """Trains what is missing, scores all, and writes the page."""
     parser = options(__doc__)
-    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--seeds", type=int, nargs="+", default=range(SEEDS))
     arguments = parser.parse_args()
     prepare_process()
     bench = Bench.of(arguments)
@@ -84,7 +84,7 @@ def main() -> None:
         for rule in RULES:
             name = f"{domain}, {rule} weights"
             weights[name] = weights_by(rule, bench, domain, drawn)
-            models[name] = [learn(bench, name, weights[name], seed, drawn) for seed in range(arguments.seeds)]
+            models[name] = [learn(bench, name, weights[name], seed, drawn) for seed in arguments.seeds]
     evaluation = loaded(bench.data, bench.sample)
     targets = {f"{name}, teachers": [write_target(bench, name, weights[name], evaluation)] for name in weights}
     scores = Scores.of(models | targets, evaluation, bench.results)
