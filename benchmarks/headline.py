@@ -60,7 +60,7 @@ from raysed.store.text import Table, number
 
 from harness import ROOT, where
 from headline_data import differing, download, gather, key, load, near_copies, texts
-from runs import report_of, write_lines
+from runs import JOB, report_of, write_lines
 from vectors import embed, embed_once, write
 
 CONFIG = ROOT / "benchmarks/headline.yaml"
@@ -387,10 +387,17 @@ def write_config(settings: Mapping[str, Any], data: Path, learner: Path, results
     return to
 
 
-def train(config: Path, overrides: Sequence[str], storage: Path, to: Path, made: str = "teachers-sed/learners") -> None:
+def train(
+    config: Path,
+    overrides: Sequence[str],
+    storage: Path,
+    to: Path,
+    made: str = "teachers-sed/learners",
+    script: Sequence[str] = (JOB,),
+) -> None:
     """Runs one seed of a row, and keeps the first model that it made."""
     run = yaml.safe_load(config.read_text())["run"]
-    report_of(config, run, storage, overrides)
+    report_of(config, run, storage, overrides, script)
     shutil.rmtree(to, ignore_errors=True)
     outcomes_file([to]).unlink(missing_ok=True)  # what an earlier learner made of the tasks
     stored = Storage(str(storage), run)

@@ -23,6 +23,7 @@ from harness import ENCODER, MAX_LENGTH, ROOT, write_tokens
 
 NEVER = 10**9
 """Updates between two evaluations or checkpoints of trainings that have none on the way."""
+JOB = "jobs/ensemble_then_distill.py"
 TASK = "dev"
 """Name of the only task of these runs."""
 
@@ -104,10 +105,12 @@ def time_job(content: Mapping[str, Any], overrides: Sequence[str] = ()) -> float
     config = Path(content["storage"]) / f"{content['run']}.yaml"
     config.write_text(yaml.safe_dump(dict(content)))
     words = [word for override in overrides for word in ("--set", override)]
-    return time_process(["jobs/ensemble_then_distill.py", "--config", str(config), *words], config.with_suffix(".log"))
+    return time_process([JOB, "--config", str(config), *words], config.with_suffix(".log"))
 
 
-def report_of(config: Path, run: str, storage: Path, overrides: Sequence[str]) -> dict[str, Any]:
+def report_of(
+    config: Path, run: str, storage: Path, overrides: Sequence[str], script: Sequence[str] = (JOB,)
+) -> dict[str, Any]:
     """Runs `jobs/ensemble_then_distill.py`, which shows its progress; returns the content of its `report.json`.
 
     Args:
@@ -115,10 +118,11 @@ def report_of(config: Path, run: str, storage: Path, overrides: Sequence[str]) -
         run: name of the run.
         storage: directory of the runs.
         overrides: more settings, in the form `a.b=c`.
+        script: another script, below the repository, that takes the same arguments, and words before these.
     """
     words = ["--config", str(config.resolve()), "--run", run, "--storage", str(storage.resolve())]
     words += [word for override in overrides for word in ("--set", override)]
-    subprocess.run([sys.executable, str(ROOT / "jobs/ensemble_then_distill.py"), *words], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, str(ROOT / script[0]), *script[1:], *words], cwd=ROOT, check=True)
     return json.loads((storage / run / "report.json").read_text())
 
 

@@ -1,0 +1,177 @@
+"""Relations at full width: whether a learner gains if it also learns how similar its teachers find sentences.
+
+    python benchmarks/relations.py --local ../shared/data
+
+To the distance from the combined teachers (`sed.loss: unit_mse`), whose vectors a projection has cut to the learner's
+width, comes the mean squared difference of the batch's cosine matrix from the mean of the teachers' own matrices, each
+of all coordinates. A batch is 16 sentences with their three nearest by the combined vectors, so that some cosines are
+high; it is a function of seed and step. Text, tasks, steps and settings are those of controls.py, whose row of three
+teachers is what this one is compared with. The weight, of WEIGHTS, is the best for seed 0 on STS-B dev.
+
+The page is `relations.md` beside the headline's. The same command continues what was stopped.
+
+Sources: Jasper and Stella (arXiv:2412.19048), whose similarity loss this is; jina-embeddings-v5 (arXiv:2602.15547).
+"""
+
+import json
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+from torch.nn import functional as F
+
+from raysed.config import load_config
+from raysed.data.batches import Batches
+from raysed.data.parquet import SentenceTable, Source, matrix
+from raysed.data.targets import TargetBatch
+from raysed.data.tokens import TokenTable, pack
+from raysed.model.combination import side_by_side
+from raysed.process import prepare_process
+from raysed.train.stages import sed
+
+from controls import SEEDS, SUFFIX, THREE, shorter
+from harness import ROOT, where
+from headline import ALL, NOTES, SIX, TEACHERS, Arm, Bench, Scores, loaded, options, train
+
+ARM = Arm(SIX, ALL)
+WEIGHTS = (10, 100)
+NEAREST = 3
+DRAWN, WEIGHT = "RELATIONS_DRAWN", "RELATIONS_WEIGHT"
+"""Environment of a job: directory of the run's text and embeddings, and the weight of the new loss."""
+
+
+@dataclass(frozen=True)
+class Related(TargetBatch):
+    """Sentences with their targets, and the mean of the teachers' cosine matrices, [B, B]."""
+
+    cosines_BB: torch.Tensor = field(kw_only=True)
+
+
+class Neighbourhoods(Batches):
+    """Batches of sentences with their nearest ones, held in memory."""
+
+    def __init__(self, targets: Source, drawn: Path, batch_size: int, seed: int):
+        table = SentenceTable(targets)
+        rows = table.rows(0, len(table), ["id", "input_ids", "target"])
+        super().__init__(len(rows), batch_size, seed)
+        self._tokens, self._targets_ND = TokenTable.from_arrow(rows), matrix(rows["target"])
+        files = [pq.read_table(drawn / f"{name}.parquet", columns=["embedding"]) for name in TEACHERS[ALL]]
+        wide_ND = side_by_side([matrix(file["embedding"]) for file in files], is_unit=True)
+        self._wide_ND = (wide_ND / np.sqrt(len(files))).astype(np.float32)[self._tokens.ids]
+        self._nearest = nearest(self._targets_ND)
+
+    def __call__(self, step: int) -> Related:
+        sources = self.batch_size // (NEAREST + 1)
+        epoch, index = divmod(step, self.count // sources)
+        order = np.random.default_rng([self.seed, epoch]).permutation(self.count)
+        chosen = order[index * sources : (index + 1) * sources]
+        rows = np.unique(np.concatenate([chosen, self._nearest[chosen].ravel()]))
+        wide = torch.from_numpy(self._wide_ND[rows])
+        return Related(
+            pack(self._tokens.take(rows), few_shapes=self.few_shapes),
+            torch.from_numpy(self._targets_ND[rows]),
+            cosines_BB=wide @ wide.T,
+        )
+
+
+def nearest(x_ND: np.ndarray, block: int = 1024) -> np.ndarray:
+    """Returns the rows most similar to each row, itself left out, [N, NEAREST]."""
+    unit = F.normalize(torch.from_numpy(x_ND), dim=1)
+    found = []
+    for start in range(0, len(unit), block):
+        cosines = unit[start : start + block] @ unit.T
+        cosines[torch.arange(len(cosines)), start + torch.arange(len(cosines))] = -2
+        found.append(cosines.topk(NEAREST, dim=1).indices)
+    return torch.cat(found).numpy()
+
+
+class Relations(sed.Distillation):
+    """Distillation with the loss of relations."""
+
+    def loss(self, batch: Related) -> torch.Tensor:
+        unit_BD = F.normalize(self.learner(batch.tokens).float(), dim=1)
+        with torch.autocast(unit_BD.device.type, enabled=False):
+            distance = sed.unit_mse(unit_BD, batch.targets)
+            difference = (unit_BD @ unit_BD.T - batch.cosines_BB)[~torch.eye(len(unit_BD), dtype=torch.bool)]
+            return distance + float(os.environ[WEIGHT]) * difference.square().mean()
+
+    forward = loss
+
+
+def job() -> None:
+    """Runs `jobs/ensemble_then_distill.py`, in which distillation has the new loss and its batches."""
+    sys.path.insert(0, str(ROOT))
+    from raysed.cli import main_of
+    from raysed.commands.run import job, parser
+
+    drawn = Path(os.environ[DRAWN])
+    kind = type(sed.STAGE)
+    kind.objective = lambda self, settings, start: Relations(start.encoder, settings.dropout, settings.loss)
+    kind.batches = lambda self, settings, start: Neighbourhoods(
+        start.data["targets"], drawn, settings.batch_size, start.seed
+    )
+    sys.exit(main_of(job, parser()))
+
+
+def main() -> None:
+    """Trains what is missing, scores all, and writes the page."""
+    parser = options(__doc__)
+    parser.add_argument("--seeds", type=int, nargs="+", default=range(SEEDS), help="orders of the batches: these alone")
+    parser.add_argument("--unscored", action="store_true", help="only train")
+    arguments = parser.parse_args()
+    prepare_process()
+    bench = Bench.of(arguments)
+    drawn = bench.drawn(ARM, 0)
+    bench.more = [*bench.more, shorter(load_config(bench.config("relations"), bench.more))]
+    on_dev = {weight: learn(bench, weight, 0, drawn) for weight in WEIGHTS}
+    best = max(on_dev, key=on_dev.__getitem__)
+    for seed in arguments.seeds:
+        learn(bench, best, seed, drawn)
+    if arguments.unscored:
+        return
+    names = [THREE, *map(named, WEIGHTS)]
+    scores = Scores.of(bench.learners(names), loaded(bench.data, bench.sample), bench.results)
+    chosen = ", ".join(f"{weight}: {score:.2f}" for weight, score in on_dev.items())
+    page = [
+        "# Relations at full width",
+        f"{where()}.",
+        f"{NOTES}\n\nSTS-B dev by weight, seed 0: {chosen}.",
+        scores.differences([(name, THREE) for name in names[1:]]).markdown(),
+        "## All scores",
+        scores.all().markdown(),
+    ]
+    (bench.results / "relations.md").write_text("\n\n".join(page) + "\n", encoding="utf-8")
+    print("\n\n".join(page), flush=True)
+
+
+def named(weight: float) -> str:
+    """Returns the name of a row."""
+    return f"{ARM.name}, relations {weight:g}{SUFFIX}"
+
+
+def learn(bench: Bench, weight: float, seed: int, drawn: Path) -> float:
+    """Trains one seed unless its learner exists; returns its Spearman correlation on STS-B dev, x100."""
+    name, run = named(weight), f"relations-{weight:g}-{seed}"
+    path = bench.config(run)
+    overrides = [*bench.more, *ARM.overrides(load_config(path, bench.more), drawn, seed)]
+    done = bench.found["rows"].setdefault(name, {})
+    if done.get(str(seed)) != overrides:
+        os.environ |= {DRAWN: str(drawn), WEIGHT: str(weight)}
+        to = bench.results / "models" / name / str(seed)
+        train(path, overrides, bench.storage, to, script=("benchmarks/relations.py", "job"))
+        done[str(seed)] = overrides
+        bench.save()
+    report = json.loads((bench.storage / f"headline-{run}" / "report.json").read_text())
+    return next(row["metrics"] for row in report["rows"] if row["kind"] == "learner")["stsb-dev"]["spearman"]
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["job"]:
+        sys.argv.pop(1)
+        job()
+    else:
+        main()
