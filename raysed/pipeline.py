@@ -135,8 +135,7 @@ def run(
         storage.lock(),
         status_of(storage) as status,
         ExitStack() as modes,
-        # A new Ray starts while this process imports; a complete run may need none.
-        session(engine, is_early=not status.follows_a_complete_run) as connect,
+        session(engine) as connect,
     ):
         import torch  # which takes seconds
 

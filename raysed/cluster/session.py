@@ -62,14 +62,11 @@ def is_ray_given() -> bool:
 
 
 @contextmanager
-def session(engine: str, is_early: bool = False) -> Iterator[Callable[[], list[str]]]:
+def session(engine: str) -> Iterator[Callable[[], list[str]]]:
     """Join a Ray or start one, unless `engine` is `local`; where is decided as by `ray.init`.
 
     That is the cluster at RAY_ADDRESS (`ray job submit` sets it), else the one that runs on this machine, else a new
     one.
-
-    Args:
-        is_early: whether a command starts a new Ray at once, while its caller does something else.
 
     Yields a function that connects, and returns what to tell the user: which Ray is used, why another one is not, and
     where its dashboard and logs are.
@@ -85,7 +82,7 @@ def session(engine: str, is_early: bool = False) -> Iterator[Callable[[], list[s
         if (ray := sys.modules.get("ray")) and ray.is_initialized():
             yield lambda: ["Ray: the one that this process has started"]
         else:
-            with _connection(is_early) as connect:
+            with _connection() as connect:
                 yield connect
     except Exception as error:  # such as objects that fit neither in memory nor on a node's disk
         if (ray := sys.modules.get("ray")) and isinstance(error, ray.exceptions.OutOfDiskError):
@@ -219,17 +216,15 @@ def _require_token() -> None:
 
 
 @contextmanager
-def _connection(is_early: bool) -> Iterator[Callable[[], list[str]]]:
+def _connection() -> Iterator[Callable[[], list[str]]]:
     """Yield a function that connects to Ray and returns what to tell the user; end the connection."""
-    is_command, found, start = interrupts.listening(), None, None
-    if is_early and is_command and (found := _find_ray())[0] == _OWN:
-        start = _start(_OWN)
+    is_command, start = interrupts.listening(), None
 
     def connect() -> list[str]:
         nonlocal start
-        address, lines = found or _find_ray()
+        address, lines = _find_ray()
         if is_command:
-            start = start or _start(address)
+            start = _start(address)
             context = _wait_for(start)
         else:
             context = _connect(address)
@@ -250,7 +245,7 @@ def _connection(is_early: bool) -> Iterator[Callable[[], list[str]]]:
 
 
 def _start(address: str) -> Future[Any]:
-    """Connect in a thread, so that signals find our own handlers, and this process goes on meanwhile."""
+    """Connect in a thread, so that signals find our own handlers."""
     start: Future[Any] = Future()
     threading.Thread(target=_live, args=(address, start), name=systems.WAITING, daemon=True).start()
     return start
@@ -264,7 +259,6 @@ def _live(address: str, start: Future[Any]) -> None:
     ends any process that touches this memory, with exit code 1.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})
-    sys.setswitchinterval(sys.getswitchinterval() / 10)  # or each short wait costs 5 ms while torch is imported
     libc, handler = ctypes.CDLL(None), ctypes.create_string_buffer(1024)  # longer than any `struct sigaction`
     try:
         libc.sigaction(signal.SIGTERM, None, handler)
@@ -276,8 +270,6 @@ def _live(address: str, start: Future[Any]) -> None:
     except BaseException as error:
         start.set_exception(error)
         return
-    finally:
-        sys.setswitchinterval(sys.getswitchinterval() * 10)
     start.set_result(context)
     psutil.wait_procs(raylets)
 
