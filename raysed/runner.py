@@ -15,10 +15,11 @@ from itertools import chain, zip_longest
 from time import monotonic
 from typing import Any, Literal, Protocol
 
-from raysed.cluster.blocks import BlockTables, Stream, block_size, chain_of
+from raysed.cluster.blocks import BlockTables, Stream, block_size, chain_of, make_blocks_here
 from raysed.cluster.jobs import OnEvent, ShortJob, TrainingJob, TrainingLine
 from raysed.config import ResourcesConfig, stable_hash
 from raysed.context import Context, Outcome
+from raysed.data.parquet import ROWS_PER_GROUP
 from raysed.errors import RunFailed, UserError
 from raysed.made import Blocks, BlockShape, Made, Trained, Training, block_name
 from raysed.plan.size import largest_need
@@ -416,7 +417,10 @@ class Run:
 
         if left:
             stream = Stream(tables, left, links, worker, self._context(share), tables.known(storage))
-            self._backend.stream(stream, share, on_event)
+            if not how.is_keyed and how.weights and not how.weights() and rows - done <= ROWS_PER_GROUP:
+                make_blocks_here(stream, storage, on_event)  # without a model, which takes less time than actors' start
+            else:
+                self._backend.stream(stream, share, on_event)
         for table, entries in unpacked.items():
             storage.pack(table, entries)
         emit(sentences=embedded)

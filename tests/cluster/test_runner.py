@@ -157,16 +157,42 @@ def test_a_table_that_lacks_a_block_does_not_exist(tmp_path, damage):
     assert run._exists(table) == (damage == "nothing")
 
 
+def run_of_tables(rows: int) -> Run:
+    """A run whose backend makes none."""
+    run = object.__new__(Run)
+    run._storage = SimpleNamespace(forget=ignore, finished_below=lambda *of: set())
+    run._storage.listed = run._storage.replaced = lambda *of: iter(())
+    run.rows = lambda corpus: rows
+    run._plan_stream = lambda how, steps: (SimpleNamespace(workers=100), 1)
+    run._context = run._map_short = run._storage.pack = lambda *given, **named: None
+    return run
+
+
+@pytest.mark.parametrize(
+    ("rows", "weights", "is_keyed", "where"),
+    [
+        (4096, lambda: 0, False, "here"),
+        (4097, lambda: 0, False, "on the backend"),
+        (1, lambda: 10, False, "on the backend"),
+        (1, None, False, "on the backend"),
+        (1, lambda: 0, True, "on the backend"),
+    ],
+    ids=["few rows", "more", "of a model", "of members", "of a large file, perhaps"],
+)
+def test_few_rows_are_combined_in_the_runs_own_process(monkeypatch, rows, weights, is_keyed, where):
+    run, made = run_of_tables(rows), []
+    monkeypatch.setattr(runner, "make_blocks_here", lambda stream, storage, on_event: made.append("here"))
+    run._backend = SimpleNamespace(stream=lambda stream, share, on_event: made.append("on the backend"))
+    worker = SimpleNamespace(columns=(), kept=())
+    run._make_tables([thing("targets", how=Blocks(Made("corpus"), worker, "combine", weights, is_keyed=is_keyed))])
+    assert made == [where]
+
+
 def test_entries_of_new_blocks_are_copied_in_files_as_they_come(monkeypatch):
     monkeypatch.setattr(runner, "_PACKED", 2)
     entries = [SimpleNamespace(name=block_name(f"{table}/targets", number)) for number in range(5) for table in "ab"]
-    run, packs = object.__new__(Run), []
-    storage = SimpleNamespace(forget=ignore, listed=lambda *of: iter(()), finished_below=lambda *of: set())
-    storage.pack = lambda below, entries: packs.append((below, [entry.name[-1] for entry in entries]))
-    run._storage = storage
-    run.rows = lambda corpus: 5 * 256
-    run._plan_stream = lambda how, steps: (SimpleNamespace(workers=100), 1)
-    run._context = run._map_short = lambda *given, **named: None
+    run, packs = run_of_tables(5 * 256), []
+    run._storage.pack = lambda below, entries: packs.append((below, [entry.name[-1] for entry in entries]))
 
     def stream(stream, share, on_event) -> None:
         for index in range(0, 10, 2):
