@@ -221,7 +221,7 @@ def test_a_changed_setting_remakes_what_depends_on_it(copied, tmp_path, caplog):
         "model", "plots",
     }  # fmt: skip
     notes = [record.getMessage() for record in caplog.records]
-    assert "recomputing ct-sed/learners/00: sed.learning_rate changed from 0.01 to 0.002" in notes
+    assert "out of date: ct-sed/learners/00: sed.learning_rate changed from 0.01 to 0.002" in notes
     assert len(notes) == len(set(notes))
     assert not [note for note in notes if re.search("[0-9a-f]{16}", note)]
 

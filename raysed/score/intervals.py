@@ -99,16 +99,16 @@ def items(size: str) -> str:
 
 
 def resolution(sizes: Sequence[str], differences: Sequence[Difference]) -> str:
-    """Return which differences these items cannot show: those below half of the widest interval; empty without any.
+    """Return which differences these items may not show: those below half of the widest interval; empty without any.
 
     >>> resolution(["100 pairs"], [Difference(-0.5, (-10.1, 9.1))])
-    '100 pairs cannot show a difference below about 10 points.'
+    '100 pairs may miss a difference below about 10 points.'
     """
     halves = [(found.ends[1] - found.ends[0]) / 2 for found in differences if found.ends]
     if not halves:
         return ""
     least = f"{max(halves):.{0 if max(halves) >= 2 else 1}f}"
-    return f"{' and '.join(map(items, sizes))} cannot show a difference below about {least} points."
+    return f"{' and '.join(map(items, sizes))} may miss a difference below about {least} points."
 
 
 def _over_seeds(scores_RK: np.ndarray, generator: np.random.Generator) -> np.ndarray:

@@ -198,7 +198,7 @@ class Storage:
 
     def _is_current(self, entry: Entry, depends: Mapping[str, Any]) -> bool:
         if found := changes(entry.depends, _plain(depends)):
-            self._log_once(logging.INFO, f"recomputing {entry.name}: {found}")
+            self._log_once(logging.INFO, f"out of date: {entry.name}: {found}")
         return not found
 
     def _is_complete(self, entry: Entry, sizes: Mapping[str, int | None]) -> bool:

@@ -14,7 +14,7 @@ from raysed.report.scores import ScoreTable
 from raysed.report.verdict import comparisons, comparisons_table, verdict
 from raysed.score.tasks import Evaluation
 
-PAIRS = "20 pairs and 20 pairs cannot show a difference below about"
+PAIRS = "20 pairs and 20 pairs may miss a difference below about"
 
 
 def spread(centre, width=1.0):

@@ -378,7 +378,7 @@ def test_changed_dependencies_are_logged_with_both_values(disk, caplog):
     assert disk.finished("x", changed) is None
     message = caplog.records[-1].getMessage()
     known = "corpus.sources changed from [1, 2] to [1, 3]; ct.steps changed from 5 to 6; extra changed from "
-    assert message.startswith(f"recomputing x: {known}")
+    assert message.startswith(f"out of date: x: {known}")
     assert message.endswith("; seed changed from 1 to null")
     assert "keep" not in message and len(message) < 240
 
