@@ -153,7 +153,7 @@ def test_the_output_of_a_program_that_calls_raysed_is_its_own(tmp_path, monkeypa
         assert sys.stderr is stderr
         raise ZeroDivisionError
 
-    monkeypatch.setattr(raysed.pipeline, "session", lambda engine, is_early: nullcontext(connect))
+    monkeypatch.setattr(raysed.pipeline, "session", lambda engine: nullcontext(connect))
     monkeypatch.setattr("raysed.plan.check.check", lambda config: SimpleNamespace(depends={}))
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # not that of a command, whose test came before
     try:
