@@ -166,7 +166,7 @@ SHOWN = {
     MPNET: Label("mpnet", "left", (-8, 10)),
     MINILM: Label("MiniLM", "right", (-9, -5)),
     PARAPHRASE: Label("paraphrase", "right", (-9, -5)),
-    BEST_TRANSDUCTIVE: Label("six layers", "left", (9, 2)),
+    BEST: Label("six layers", "left", (9, 2)),
     BEST_GENERAL: Label("six layers, general text", "left", (9, 0)),
     HALF: Label("three layers", "left", (9, -7)),
     STATIC: Label("static model", "right", (30, 12)),
