@@ -13,6 +13,7 @@ finds itself under other dropout.
 The same command continues what was stopped. The page is `controls.md` beside the headline's.
 """
 
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,21 @@ from raysed.score.tasks import Evaluation
 from raysed.train.calibrations.whiten import CALIBRATION
 
 from harness import where
-from headline import ALL, ALONE, MINILM, NOTES, SIX, Arm, Bench, Scores, loaded, options, outcomes_file, train
+from headline import (
+    ALL,
+    ALONE,
+    MINILM,
+    NOTES,
+    SIX,
+    Arm,
+    Bench,
+    Scores,
+    loaded,
+    options,
+    outcomes_file,
+    train,
+    write_page,
+)
 from headline_data import texts
 from vectors import embed_once
 
@@ -43,10 +58,8 @@ CONTRAST = (THREE, ANCHORED)
 
 def main() -> None:
     """Trains what is missing, scores all, and writes the page."""
-    parser = options(__doc__)
+    parser = trained_options(__doc__)
     parser.add_argument("--only", nargs="+", choices=[*NAMES, SIMCSE], help="train these learners alone")
-    parser.add_argument("--seeds", type=int, nargs="+", default=range(SEEDS), help="orders of the batches: these alone")
-    parser.add_argument("--unscored", action="store_true", help="only train")
     arguments = parser.parse_args()
     prepare_process()
     bench = Bench.of(arguments)
@@ -75,8 +88,15 @@ def main() -> None:
         "## All scores",
         scores.all().markdown(),
     ]
-    (bench.results / "controls.md").write_text("\n\n".join(page) + "\n", encoding="utf-8")
-    print("\n\n".join(page), flush=True)
+    write_page(page, bench.results / "controls.md")
+
+
+def trained_options(description: str) -> argparse.ArgumentParser:
+    """Returns a parser with the options of `options`, and those of learners that take UPDATES steps."""
+    parser = options(description)
+    parser.add_argument("--seeds", type=int, nargs="+", default=range(SEEDS), help="orders of the batches: these alone")
+    parser.add_argument("--unscored", action="store_true", help="only train")
+    return parser
 
 
 def shorter(config: Config) -> str:

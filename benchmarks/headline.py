@@ -491,6 +491,13 @@ DIFFERENCES = [
 ]
 
 
+def write_page(parts: Sequence[str], to: Path) -> None:
+    """Writes a page, and prints it."""
+    page = "\n\n".join(parts)
+    to.write_text(f"{page}\n", encoding="utf-8")
+    print(page, flush=True)
+
+
 def page_of(scores: Scores, bench: Bench, local: Path | None) -> str:
     """Returns the Markdown page of all tables."""
     origin = f"{local}" if local else "the hub and GitHub, as headline.yaml names them"

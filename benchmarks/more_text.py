@@ -19,9 +19,9 @@ from raysed.config import load_config
 from raysed.data.corpus import clean
 from raysed.process import prepare_process
 
-from controls import SEEDS, UPDATES
+from controls import UPDATES, trained_options
 from harness import where
-from headline import ALL, GENERAL, NOTES, SIX, TEACHERS, Arm, Bench, Scores, loaded, options, train, write_teachers
+from headline import ALL, GENERAL, NOTES, SIX, TEACHERS, Arm, Bench, Scores, loaded, train, write_page, write_teachers
 from headline_data import texts
 from runs import write_lines
 
@@ -33,10 +33,7 @@ CLAUSE = re.compile(r"(?<=[,;:]) | (?=(?:and|but|or|because|which|who|while|when
 
 def main() -> None:
     """Trains what is missing, scores all, and writes the page."""
-    parser = options(__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=range(SEEDS), help="orders of the batches: these alone")
-    parser.add_argument("--unscored", action="store_true", help="only train")
-    arguments = parser.parse_args()
+    arguments = trained_options(__doc__).parse_args()
     prepare_process()
     bench = Bench.of(arguments)
     drawn = write_texts(bench)
@@ -54,8 +51,7 @@ def main() -> None:
         "## All scores",
         scores.all().markdown(),
     ]
-    (bench.results / "more-text.md").write_text("\n\n".join(page) + "\n", encoding="utf-8")
-    print("\n\n".join(page), flush=True)
+    write_page(page, bench.results / "more-text.md")
 
 
 def write_texts(bench: Bench) -> dict[str, Path]:

@@ -33,9 +33,9 @@ from raysed.model.combination import side_by_side
 from raysed.process import prepare_process
 from raysed.train.stages import sed
 
-from controls import SEEDS, SUFFIX, THREE, shorter
+from controls import SUFFIX, THREE, shorter, trained_options
 from harness import ROOT, where
-from headline import ALL, NOTES, SIX, TEACHERS, Arm, Bench, Scores, loaded, options, train
+from headline import ALL, NOTES, SIX, TEACHERS, Arm, Bench, Scores, loaded, train, write_page
 
 ARM = Arm(SIX, ALL)
 WEIGHTS = (10, 100)
@@ -119,10 +119,7 @@ def job() -> None:
 
 def main() -> None:
     """Trains what is missing, scores all, and writes the page."""
-    parser = options(__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=range(SEEDS), help="orders of the batches: these alone")
-    parser.add_argument("--unscored", action="store_true", help="only train")
-    arguments = parser.parse_args()
+    arguments = trained_options(__doc__).parse_args()
     prepare_process()
     bench = Bench.of(arguments)
     drawn = bench.drawn(ARM, 0)
@@ -144,8 +141,7 @@ def main() -> None:
         "## All scores",
         scores.all().markdown(),
     ]
-    (bench.results / "relations.md").write_text("\n\n".join(page) + "\n", encoding="utf-8")
-    print("\n\n".join(page), flush=True)
+    write_page(page, bench.results / "relations.md")
 
 
 def named(weight: float) -> str:

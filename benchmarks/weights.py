@@ -44,6 +44,7 @@ from headline import (
     outcomes_file,
     score,
     train,
+    write_page,
     write_teachers,
 )
 from headline_data import texts
@@ -106,8 +107,7 @@ def main() -> None:
         "## All scores",
         scores.all().markdown(),
     ]
-    (bench.results / "weights.md").write_text("\n\n".join(page) + "\n", encoding="utf-8")
-    print("\n\n".join(page), flush=True)
+    write_page(page, bench.results / "weights.md")
 
 
 def write_domain(bench: Bench, domain: str) -> Path:
