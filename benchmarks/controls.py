@@ -36,7 +36,6 @@ from headline import (
     loaded,
     options,
     outcomes_file,
-    train,
     write_page,
 )
 from headline_data import texts
@@ -115,12 +114,7 @@ def train_by_simcse(bench: Bench, seed: int, drawn: Path) -> None:
         "members.count=1",
         f"seed={seed}",
     ]
-    done = bench.found["rows"].setdefault(SIMCSE, {})
-    if done.get(str(seed)) != overrides:
-        to = bench.results / "models" / SIMCSE / str(seed)
-        train(bench.config(f"simcse-{seed}"), overrides, bench.storage, to, "contrastive/members")
-        done[str(seed)] = overrides
-        bench.save()
+    bench.train_once(SIMCSE, seed, bench.config(f"simcse-{seed}"), overrides, made="contrastive/members")
 
 
 def whitened(bench: Bench, evaluation: Evaluation, drawn: Path) -> Path:

@@ -300,13 +300,28 @@ class Bench:
             drawn: its text and embeddings.
             suffix: of the row's name.
         """
-        path, name = self.config(run), f"{arm.name}{suffix}"
+        path = self.config(run)
         overrides = [*self.more, *arm.overrides(load_config(path, self.more), drawn, seed)]
-        done = self.found["rows"].setdefault(name, {})
+        self.train_once(f"{arm.name}{suffix}", seed, path, overrides)
+
+    def train_once(self, name: str, seed: int, config: Path, overrides: list[str], **how: Any) -> Path:
+        """Trains one seed of a row, unless that was done with these settings; returns the learner's directory.
+
+        Args:
+            name: of the row.
+            seed: of the run.
+            config: of the run.
+            overrides: what differs from it.
+            how: see `train`.
+        """
+        done, to = self.found["rows"].setdefault(name, {}), self.results / "models" / name / str(seed)
         if done.get(str(seed)) != overrides:
-            train(path, overrides, self.storage, self.results / "models" / name / str(seed))
+            train(config, overrides, self.storage, to, **how)
+            outcomes = self.results / "outcomes" / outcomes_file([to])
+            outcomes.unlink(missing_ok=True)  # what an earlier learner made of the tasks
             done[str(seed)] = overrides
             self.save()
+        return to
 
     def learners(self, names: Iterable[str]) -> dict[str, list[Path]]:
         """Returns the directories of the learners that exist, by row."""
@@ -399,7 +414,6 @@ def train(
     run = yaml.safe_load(config.read_text())["run"]
     report_of(config, run, storage, overrides, script)
     shutil.rmtree(to, ignore_errors=True)
-    outcomes_file([to]).unlink(missing_ok=True)  # what an earlier learner made of the tasks
     stored = Storage(str(storage), run)
     shutil.copytree(stored.fetch(min(stored.names(made))), to)
 

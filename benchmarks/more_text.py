@@ -21,7 +21,7 @@ from raysed.process import prepare_process
 
 from controls import UPDATES, trained_options
 from harness import where
-from headline import ALL, GENERAL, NOTES, SIX, TEACHERS, Arm, Bench, Scores, loaded, train, write_page, write_teachers
+from headline import ALL, GENERAL, NOTES, SIX, TEACHERS, Arm, Bench, Scores, loaded, write_page, write_teachers
 from headline_data import texts
 from runs import write_lines
 
@@ -92,11 +92,7 @@ def learn(bench: Bench, name: str, seed: int, drawn: Path) -> None:
         f"corpus.sentences={lines}",
         f"sed.epochs={UPDATES / (lines // config.sed.batch_size)}",
     ]
-    done = bench.found["rows"].setdefault(name, {})
-    if done.get(str(seed)) != overrides:
-        train(path, overrides, bench.storage, bench.results / "models" / name / str(seed))
-        done[str(seed)] = overrides
-        bench.save()
+    bench.train_once(name, seed, path, overrides)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from raysed.train.stages import sed
 
 from controls import SUFFIX, THREE, shorter, trained_options
 from harness import ROOT, where
-from headline import ALL, NOTES, SIX, TEACHERS, Arm, Bench, Scores, loaded, train, write_page
+from headline import ALL, NOTES, SIX, TEACHERS, Arm, Bench, Scores, loaded, write_page
 
 ARM = Arm(SIX, ALL)
 WEIGHTS = (10, 100)
@@ -154,13 +154,8 @@ def learn(bench: Bench, weight: float, seed: int, drawn: Path) -> float:
     name, run = named(weight), f"relations-{weight:g}-{seed}"
     path = bench.config(run)
     overrides = [*bench.more, *ARM.overrides(load_config(path, bench.more), drawn, seed)]
-    done = bench.found["rows"].setdefault(name, {})
-    if done.get(str(seed)) != overrides:
-        os.environ |= {DRAWN: str(drawn), WEIGHT: str(weight)}
-        to = bench.results / "models" / name / str(seed)
-        train(path, overrides, bench.storage, to, script=("benchmarks/relations.py", "job"))
-        done[str(seed)] = overrides
-        bench.save()
+    os.environ |= {DRAWN: str(drawn), WEIGHT: str(weight)}
+    bench.train_once(name, seed, path, overrides, script=("benchmarks/relations.py", "job"))
     report = json.loads((bench.storage / f"headline-{run}" / "report.json").read_text())
     return next(row["metrics"] for row in report["rows"] if row["kind"] == "learner")["stsb-dev"]["spearman"]
 

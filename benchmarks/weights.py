@@ -43,7 +43,6 @@ from headline import (
     options,
     outcomes_file,
     score,
-    train,
     write_page,
     write_teachers,
 )
@@ -188,12 +187,7 @@ def learn(bench: Bench, name: str, weights: Sequence[float], seed: int, drawn: P
         f"corpus.sentences={sentences}",
         f"sed.epochs={UPDATES / (sentences // config.sed.batch_size)}",
     ]
-    done, to = bench.found["rows"].setdefault(name, {}), bench.results / "models" / name / str(seed)
-    if done.get(str(seed)) != overrides:
-        train(bench.config(run), overrides, bench.storage, to)
-        done[str(seed)] = overrides
-        bench.save()
-    return to
+    return bench.train_once(name, seed, bench.config(run), overrides)
 
 
 def write_target(bench: Bench, name: str, weights: Sequence[float], evaluation: Evaluation) -> Path:

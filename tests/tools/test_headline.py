@@ -187,6 +187,21 @@ def test_controls_differ_in_their_teachers_alone_and_take_703_steps(headline, tm
     assert taught >= {headline.TEACHERS[headline.ALL], (headline.MPNET, headline.MINILM)}
 
 
+def test_a_learner_that_is_trained_again_is_scored_again(headline, monkeypatch, tmp_path):
+    trained, bench = [], object.__new__(headline.Bench)
+    bench.storage, bench.found = tmp_path, {"rows": {}, "speed": {}}
+    monkeypatch.setattr(headline, "train", lambda config, overrides, storage, to: trained.append(overrides))
+    (bench.results / "outcomes").mkdir(parents=True)
+    were_scored = []
+    for overrides in (["seed=0"], ["seed=0"], ["seed=0", "sed.epochs=2"]):
+        path = bench.train_once("a row", 0, tmp_path / "run.yaml", overrides)
+        outcomes = bench.results / "outcomes" / headline.outcomes_file([path])
+        were_scored.append(outcomes.exists())
+        outcomes.touch()
+    assert were_scored == [False, True, False]
+    assert trained == [["seed=0"], ["seed=0", "sed.epochs=2"]]
+
+
 def test_an_interval_follows_from_the_written_outcomes_alone(headline, tmp_path):
     random, tasks = np.random.default_rng(0), {}
     for name in (*headline.KINDS["pairs"], "sts15 all"):
