@@ -83,7 +83,7 @@ def main() -> None:
         "# What the ensemble is worth beyond an anchor",
         f"{where()}.",
         f"{NOTES}\n\nThe contrast, fixed before the first run, is the first row.",
-        scores.differences(pairs).markdown(),
+        scores.differences(pairs),
         "## All scores",
         scores.all().markdown(),
     ]

@@ -47,7 +47,7 @@ def main() -> None:
         "# More text from the same text",
         f"{where()}.",
         f"{NOTES}\n\nEach file has {len(texts(drawn[PARTS] / 'text.txt')):,} lines; {SENTENCES:,} are the same.",
-        scores.differences([(PARTS, OTHERS)]).markdown(),
+        scores.differences([(PARTS, OTHERS)]),
         "## All scores",
         scores.all().markdown(),
     ]

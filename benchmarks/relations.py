@@ -137,7 +137,7 @@ def main() -> None:
         "# Relations at full width",
         f"{where()}.",
         f"{NOTES}\n\nSTS-B dev by weight, seed 0: {chosen}.",
-        scores.differences([(name, THREE) for name in names[1:]]).markdown(),
+        scores.differences([(name, THREE) for name in names[1:]]),
         "## All scores",
         scores.all().markdown(),
     ]

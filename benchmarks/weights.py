@@ -10,8 +10,9 @@ steps, with the headline's learner, teachers and tasks. RULES give the weights; 
                 same source that are not scored (Stack Overflow, CLINC), or STS-B dev (general)
     agreement   each teacher's correlation of cosine matrices with the mean of the others', on 2,000 sentences
 
-The page is `weights.md` beside the headline's: the score of the combined teachers and of three learners by rule, and
-each rule's gain over equal weights. The same command continues what was stopped.
+The page is `weights.md` beside the headline's: what the teachers combined by each rule score, and its gain over equal
+weights; and three learners of each of LEARNED, the rules by which the teachers gain on their domain. The same command
+continues what was stopped.
 """
 
 import json
@@ -27,6 +28,7 @@ from raysed.process import prepare_process
 from raysed.score.tasks import Evaluation
 from raysed.store.text import Table
 
+from controls import UPDATES, trained_options
 from harness import where
 from headline import (
     ALL,
@@ -40,7 +42,6 @@ from headline import (
     Scores,
     draw,
     loaded,
-    options,
     outcomes_file,
     score,
     write_page,
@@ -50,7 +51,7 @@ from headline_data import texts
 from runs import write_lines
 from vectors import embed_once
 
-UPDATES, SEEDS, SENTENCES, AGREEING, DEV_TEXTS = 703, 3, 15_000, 2_000, 2_000
+SENTENCES, AGREEING, DEV_TEXTS = 15_000, 2_000, 2_000
 STACK, CLINC = "Stack Overflow", "CLINC"
 DOMAINS = {STACK: "stackoverflow", CLINC: "clinc-test", GENERAL: None}
 """Each with its scored task; general text is read on the mean of the kinds."""
@@ -68,45 +69,50 @@ MIXTURES = [
 ]
 """Weights of the teachers, in the order of TEACHERS[ALL]."""
 EQUAL, DEV, AGREEMENT = RULES = ("equal", "dev", "agreement")
+LEARNED = [(domain, rule) for domain in (STACK, CLINC) for rule in (EQUAL, DEV)]
 
 
 def main() -> None:
     """Trains what is missing, scores all, and writes the page."""
-    parser = options(__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=range(SEEDS))
-    parser.add_argument("--targets", action="store_true", help="score only what learners would learn")
+    parser = trained_options(__doc__)
+    parser.add_argument("--domains", nargs="+", choices=list(DOMAINS), default=list(DOMAINS), help="train these alone")
     arguments = parser.parse_args()
     prepare_process()
     bench = Bench.of(arguments)
-    models: dict[str, list[Path]] = {}
-    weights: dict[str, Sequence[float]] = {}
-    for domain in DOMAINS:
-        drawn = write_domain(bench, domain)
-        for rule in RULES:
-            name = f"{domain}, {rule} weights"
-            weights[name] = weights_by(rule, bench, domain, drawn)
-            if not arguments.targets:
-                models[name] = [learn(bench, name, weights[name], seed, drawn) for seed in arguments.seeds]
+    drawn = {domain: write_domain(bench, domain) for domain in DOMAINS}
+    weights = {(domain, rule): weights_by(rule, bench, domain, drawn[domain]) for domain in DOMAINS for rule in RULES}
+    for domain, rule in LEARNED:
+        for seed in arguments.seeds if domain in arguments.domains else []:
+            learn(bench, named(domain, rule), weights[domain, rule], seed, drawn[domain])
+    if arguments.unscored:
+        return
     evaluation = loaded(bench.data, bench.sample)
-    targets = {f"{name}, teachers": [write_target(bench, name, weights[name], evaluation)] for name in weights}
-    scores = Scores.of(models | targets, evaluation, bench.results)
+    targets = {
+        f"{named(*key)}, teachers": [write_target(bench, named(*key), of, evaluation)] for key, of in weights.items()
+    }
+    scores = Scores.of(bench.learners(named(*key) for key in LEARNED) | targets, evaluation, bench.results)
     pairs = [
-        (f"{d}, {rule} weights{of}", f"{d}, {EQUAL} weights{of}")
+        (f"{named(domain, rule)}{of}", f"{named(domain, EQUAL)}{of}")
         for of in ("", ", teachers")
-        for d in DOMAINS
+        for domain in DOMAINS
         for rule in RULES[1:]
     ]
-    chosen = [[name, *(f"{each:.2f}" for each in of)] for name, of in weights.items()]
+    chosen = [[named(*key), *(f"{each:.2f}" for each in of)] for key, of in weights.items()]
     page = [
         "# Weights for the text at hand",
         f"{where()}.",
         NOTES,
         Table(["weights", *TEACHERS[ALL]], chosen).markdown(),
-        scores.differences(pairs).markdown(),
+        scores.differences(pairs),
         "## All scores",
         scores.all().markdown(),
     ]
     write_page(page, bench.results / "weights.md")
+
+
+def named(domain: str, rule: str) -> str:
+    """Names what was made by a rule for a domain."""
+    return f"{domain}, {rule} weights"
 
 
 def write_domain(bench: Bench, domain: str) -> Path:
