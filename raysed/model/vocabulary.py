@@ -5,7 +5,9 @@ both still there. BPE makes the same merges in the same order, because it keeps 
 """
 
 import json
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow.compute as pc
@@ -29,13 +31,15 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, path: str) -> None:
         raise UserError(problem, setting="encoder.vocabulary")
 
 
-def used_tokens(table: SentenceTable, whole: Tokenizer) -> set[int]:
-    """Return all tokens in a sentence table; what its limit cuts off counts too, as it decides how a word is split."""
-    used = set[int]()
+def used_tokens(table: SentenceTable, tokenizer: Tokenizer) -> set[int]:
+    """Return all tokens of a table, with what `tokenizer` cut off, as it decides how a word is split."""
+    used, whole = set[int](), replace(tokenizer, max_length=sys.maxsize)
     for group in range(len(table.sizes)):
-        for column in table.row_group(group, ("input_ids", TEXTS.name)).columns:
-            used.update(pc.list_flatten(column, recursive=True).to_pylist())
-        rows = table.row_group(group, ("sentence", ROLE.name))
+        tokens = table.row_group(group, ("input_ids", TEXTS.name))
+        for column in tokens.columns:
+            used.update(pc.unique(pc.list_flatten(column, recursive=True)).to_pylist())
+        is_cut = pc.greater_equal(pc.list_value_length(tokens["input_ids"]), tokenizer.max_length)
+        rows = table.row_group(group, ("sentence", ROLE.name)).filter(is_cut)
         used.update(whole(rows["sentence"].to_pylist(), roles_in(rows)).input_ids.tolist())
     return used
 

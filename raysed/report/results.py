@@ -1,7 +1,6 @@
 """A finished run, as sections of the report read it. In the report, only this file knows where artefacts are."""
 
 import importlib.metadata
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -226,14 +225,14 @@ class RunResults:
         model = self.load(self.choice.model)
         if not self.config.encoder.vocabulary:
             return model
-        whole, before, used = Tokenizer(model.tokenizer, sys.maxsize, self.prompts), model.parameters, set[int]()
-        for name in corpora(self.config, self.job.recipes):
-            used |= used_tokens(SentenceTable(self.storage.fetch(name)), whole)
+        own, before = Tokenizer(model.tokenizer, model.max_length, self.prompts), model.parameters
+        tables = [SentenceTable(self.storage.fetch(name)) for name in corpora(self.config, self.job.recipes)]
+        used = set[int]().union(*(used_tokens(table, own) for table in tables))
         model = replace(model, tokenizer=cut(model.encoder, model.tokenizer, used))
-        counts = f"{len(whole.pretrained):,} tokens become {len(model.tokenizer):,}"
+        counts = f"{len(own.pretrained):,} tokens become {len(model.tokenizer):,}"
         self.say(f"vocabulary: {counts}, {size(4 * before)} become {size(4 * model.parameters)}")
         for name, task in self.evaluation.tasks.items():
-            if (share := missing_share(whole, model.tokenizer, task.sentences)) > 0.1:
+            if (share := missing_share(own, model.tokenizer, task.sentences)) > 0.1:
                 self.say(f"warning: {share:.0%} of the tokens of {name} are gone, so the export scores less there")
         return model
 
