@@ -65,8 +65,16 @@ def files(table: str) -> Iterator[tuple[str, str, bytes, str]]:
 
 
 def parquet(**columns: object) -> bytes:
+    return written(pa.table(columns))
+
+
+def twice(**columns: object) -> bytes:
+    return written(pa.table([*columns.values()] * 2, [*columns] * 2))
+
+
+def written(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns), sink)
+    pq.write_table(table, sink)
     return sink.getvalue().to_pybytes()
 
 
@@ -235,12 +243,15 @@ a.parquet: PAR1\xff\xff\xff\x7fPAR1 -> a.parquet cannot be read: ...
 a.jsonl: {"text": «9»5000} -> a.jsonl, line 1: not valid JSON: Exceeds the limit ...
 a.jsonl: {"text": «[»1000000 -> a.jsonl, line 1: not valid JSON: ...
 a.csv: «n,»10000 -> a.csv, line 1: columns ... found n, n, ...
+a.csv: text,n,text\na,1,b\n -> a.csv, line 1: 2 columns are named 'text'; rename all but one
+a.jsonl: {"text": "a", "text": "b"}\n -> a.jsonl, line 1: not valid JSON: field 'text' occurs more than once
 > MINE=%
 a.tsv: score\ttext1\ttext2\n2.5\ta\tb\nfive\ta\tb\n -> a.tsv, line 3: score 'five' is not a number; write ...
 a.tsv: score\ttext1\ttext2\n,5\ta\tb\n -> a.tsv, line 2: score ',5' has a decimal comma; write .5
 a.tsv: score\ttext1\ttext2\nnan\ta\tb\n -> a.tsv, line 2: score 'nan' is too large or not finite; ...
 a.tsv: score\ttext1\ttext2\n5.5\ta\tb\n -> a.tsv, line 2: score 5.5 is outside MINE.score_range, 0 to 5
 a.tsv: score\ttext1\ttext2\n\ta\tb\n -> MINE: ...a.tsv has no pair with a gold score (1 blank)
+a.tsv: Score\tSCORE\ttext1\ttext2\n1\t2\ta\tb\n -> a.tsv, line 1: 2 columns are named 'Score'; rename all but one
 a.csv: score;sentence1;sentence2\n3,5;A.;B.\n -> a.csv, line 1: columns are separated by semicolons; save ...
 a.csv: score,sentence1\n3,A\n -> a.csv, line 1: columns ... needed, found score, sentence1; name yours in MINE.columns
 a.csv:  -> a.csv, line 1: columns ... are needed, found none; ...
@@ -357,6 +368,7 @@ MADE: list[tuple[str, str, Content, str]] = [
             ("a.jsonl", POINTER, "corpus.source: a.jsonl is a Git LFS pointer; run git lfs pull to get the file"),
             ("a.txt.gz", gzip.compress(bytes(1 << 27)), "a.txt.gz, line 1 is longer than 64 MiB; put one ..."),
             ("a.parquet", parquet(body=["a"], n=[1]), "a.parquet: columns sentence or ... found body, n; ..."),
+            ("a.parquet", twice(text=["a"]), "a.parquet: 2 columns are named 'text'; rename all but one"),
             ("a.parquet", parquet(text=[["a"]]), "a.parquet, row 1: a sentence must be text, not of type list; ..."),
             ("a.parquet", parquet(text=BEYOND_9999), "a.parquet, rows 1 to 2: a value cannot be read: ..."),
         )
@@ -371,6 +383,7 @@ MADE: list[tuple[str, str, Content, str]] = [
             (vectors([[1.0], [2.0]], [1, 2]), "... needs text in its column sentence, which has the type int64"),
             (vectors([1.0, 2.0]), "... must hold lists of numbers in its column embedding, which has the type double"),
             (parquet(sentence=["a"]), "... needs the columns sentence (or text) and embedding; it has sentence"),
+            (twice(sentence=["a"], embedding=[[1.0]]), "...x.parquet has more than one column sentence; rename ..."),
             (b"no parquet", "...x.parquet cannot be read as a Parquet file: ..."),
             (pipe, "...x.parquet is neither a file nor a directory of .parquet files"),
             (POINTER, "...x.parquet is a Git LFS pointer; run git lfs pull to get the file"),

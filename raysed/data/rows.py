@@ -87,22 +87,28 @@ class Schema:
         """All fields, optional ones last."""
         return [*chain.from_iterable(self.wanted), *self.optional]
 
-    def find(self, names: Collection[str]) -> list[str | None] | None:
-        """Return each field's column, None if optional and absent; None if a required one is absent."""
-        known = {name.strip().lower(): name for name in names} | {name: name for name in names}
-        found: list[str | None] = []
+    def find(self, names: Collection[str]) -> list[list[str]] | None:
+        """Return each field's columns, none if optional and absent; None if a required one is absent."""
+        found: list[list[str]] = []
         for choices in self.wanted.values():
-            choice = next((choice for choice in choices if known.keys() >= set(choice)), None)
-            if choice is None:
+            columns = [[_named(wanted, names) for wanted in choice] for choice in choices]
+            if (choice := next(filter(all, columns), None)) is None:
                 return None
-            found += map(known.get, choice)
-        return found + [known.get(name) for name in self.optional.values()]
+            found += choice
+        return found + [_named(wanted, names) for wanted in self.optional.values()]
 
     def columns(self, names: Collection[str], where: str) -> list[str | None]:
-        """Return what `find` does; UserError if a required column is missing."""
-        if (columns := self.find(names)) is None:
+        """Return each field's column, None if optional and absent; UserError if one is missing or ambiguous."""
+        if (found := self.find(names)) is None:
             raise UserError(f"{where}: columns {self.needed} are needed, found {_listed(names)}{self.remedy}")
-        return columns
+        for columns in found:
+            if len(columns) > 1:
+                raise UserError(f"{where}: {len(columns)} columns are named {columns[0]!r}; rename all but one")
+        return [columns[0] if columns else None for columns in found]
+
+
+def _named(wanted: str, names: Collection[str]) -> list[str]:
+    return [name for name in names if name == wanted] or [name for name in names if name.strip().lower() == wanted]
 
 
 @dataclass(frozen=True)
@@ -380,12 +386,19 @@ def _json_records(name: str, lines: Iterator[tuple[int, str]], schema: Schema) -
 
 def _json_object(line: str, where: str) -> dict[str, Any]:
     try:
-        record = json.loads(line)
+        record = json.loads(line, object_pairs_hook=_without_repetition)
     except (ValueError, RecursionError) as error:  # also for a number of 5,000 digits
         raise UserError(f"{where}: not valid JSON: {first_line(error)}") from None
     if not isinstance(record, dict):
         raise UserError(f"{where}: expected an object {{...}}, found a {type(record).__name__}")
     return record
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(pairs)) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"field {max(names, key=names.count)!r} occurs more than once")
+    return found
 
 
 def _lines(file: File) -> Iterator[tuple[int, str]]:

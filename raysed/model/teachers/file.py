@@ -73,6 +73,9 @@ class EmbeddingFile(Teacher):
         names = [name for name in _SENTENCE if name in types]
         if not names or _EMBEDDING not in types:
             raise self._refused(f"needs the columns sentence (or text) and embedding; it has {', '.join(types)}")
+        for name in (names[0], _EMBEDDING):
+            if file.schema_arrow.names.count(name) > 1:
+                raise self._refused(f"has more than one column {name}; rename all but one")
         text = types[names[0]]
         plain = text.value_type if pa.types.is_dictionary(text) else text
         if not (pa.types.is_string(plain) or pa.types.is_large_string(plain)):
