@@ -62,6 +62,9 @@ def embeddings(out: Path, inputs: Named, settings: Named, context: Context) -> N
 def teacher_embeddings(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Embed sentences with an external teacher, and free its model; refuse non-finite results."""
     teacher: Teacher = inputs["teacher"]
+    if teacher.device != context.device:  # the check has loaded it on the CPU
+        teacher.unload()
+        teacher.device = context.device
     evaluation = inputs["sentences"].evaluation
     x_UD = embed_by(teacher, evaluation.sentences, evaluation.roles)
     np.save(out / layers_file(settings["layers"]), x_UD)

@@ -1,5 +1,7 @@
 """Embeddings by frozen encoders and external teachers: one at a time in memory, and a lack of it is said."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -9,8 +11,10 @@ from raysed.data.tokens import tokenize
 from raysed.made import Made, Step
 from raysed.make.inputs import Sentences
 from raysed.make.scores import embeddings, teacher_embeddings
+from raysed.model.load import load_model
 from raysed.model.pretrained import load_encoder, save_encoder
 from raysed.model.teacher import load_teacher
+from raysed.model.teachers import model
 from raysed.score.kinds.neighbours import Neighbours
 from raysed.score.kinds.retrieval import Retrieval
 from raysed.score.tasks import Evaluation
@@ -51,6 +55,18 @@ def test_this_process_holds_one_teacher_at_a_time(run, tiny_encoder_dir, most_al
         entry = Step(name, "", teacher_embeddings, {"of": index}, {"layers": 1}, inputs).run(storage, Context())
         assert entry.meta["width"] == 16 and entry.meta["parameters"] > 0
     assert most_alive() == 1
+
+
+def test_a_teacher_moves_to_the_device_of_this_process(run, tiny_encoder_dir, monkeypatch):
+    """The check has used it on the CPU."""
+    _, storage, sentences = run
+    teacher, placed = load_teacher(TeacherConfig(path=str(tiny_encoder_dir), max_length=20)), []
+    teacher.check()
+    load = partial(load_model, str(tiny_encoder_dir), 1, 20)
+    monkeypatch.setattr(model, "load_model", lambda *_, device, **__: placed.append(device) or load())
+    inputs = {"teacher": teacher, "sentences": sentences}
+    Step("teachers/embeddings/00", "", teacher_embeddings, {}, {"layers": 1}, inputs).run(storage, Context("cuda"))
+    assert placed == ["cuda"] and np.load(storage.fetch("teachers/embeddings/00") / "layers-1.npy").shape == (30, 16)
 
 
 def test_texts_have_the_prompts_of_their_roles(run, tiny_encoder_dir):
