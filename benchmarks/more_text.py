@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from raysed.config import load_config
-from raysed.data.corpus import clean
+from raysed.data.corpus import LEAST_CHARACTERS, clean
 from raysed.process import prepare_process
 
 from controls import UPDATES, trained_options
@@ -58,9 +58,10 @@ def write_texts(bench: Bench) -> dict[str, Path]:
     """Writes both files, and has the teachers embed them; returns their directories."""
     whole = texts(bench.drawn(ARM, 0) / "text.txt")[:SENTENCES]
     longer = list(dict.fromkeys(line for k in range(len(whole)) for line in with_parts(whole[k], whole[k - 1])))
-    unread = [text for text in texts(bench.pools[GENERAL]) if text not in set(whole)]
+    usable = [text for text in map(clean, texts(bench.pools[GENERAL])) if len(text) >= LEAST_CHARACTERS]
+    others = list(dict.fromkeys([*whole, *usable]))[: len(longer)]
     drawn = {}
-    for name, lines in {PARTS: longer, OTHERS: [*whole, *unread][: len(longer)]}.items():
+    for name, lines in {PARTS: longer, OTHERS: others}.items():
         drawn[name] = bench.results / "text" / name.replace(" ", "-")
         drawn[name].mkdir(parents=True, exist_ok=True)
         write_lines(drawn[name] / "text.txt", lines)
