@@ -5,15 +5,15 @@
 To the distance from the combined teachers (`sed.loss: unit_mse`), whose vectors a projection has cut to the learner's
 width, comes the mean squared difference of the batch's cosine matrix from the mean of the teachers' own matrices, each
 of all coordinates. A batch is 16 sentences with their three nearest by the combined vectors, so that some cosines are
-high; it is a function of seed and step. Text, tasks, steps and settings are those of controls.py, whose row of three
-teachers is what this one is compared with. The weight, of WEIGHTS, is the best for seed 0 on STS-B dev.
+high, or 64 sentences as they come; it is a function of seed and step. Text, tasks, steps and settings are those of
+controls.py, whose row of three teachers is what these are compared with. ROWS have the weight of the new loss and the
+number of nearest sentences.
 
 The page is `relations.md` beside the headline's. The same command continues what was stopped.
 
 Sources: Jasper and Stella (arXiv:2412.19048), whose similarity loss this is; jina-embeddings-v5 (arXiv:2602.15547).
 """
 
-import json
 import os
 import sys
 from dataclasses import dataclass, field
@@ -38,10 +38,9 @@ from harness import ROOT, where
 from headline import ALL, NOTES, SIX, TEACHERS, Arm, Bench, Scores, loaded, write_page
 
 ARM = Arm(SIX, ALL)
-WEIGHTS = (10, 100)
-NEAREST = 3
-DRAWN, WEIGHT = "RELATIONS_DRAWN", "RELATIONS_WEIGHT"
-"""Environment of a job: directory of the run's text and embeddings, and the weight of the new loss."""
+ROWS = {"relations 10": (10, 3), "relations 100": (100, 3), "relations 10, no nearest": (10, 0)}
+DRAWN, WEIGHT, NEAREST = "RELATIONS_DRAWN", "RELATIONS_WEIGHT", "RELATIONS_NEAREST"
+"""Environment of a job: directory of the run's text and embeddings, and its row."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +61,10 @@ class Neighbourhoods(Batches):
         files = [pq.read_table(drawn / f"{name}.parquet", columns=["embedding"]) for name in TEACHERS[ALL]]
         wide_ND = side_by_side([matrix(file["embedding"]) for file in files], is_unit=True)
         self._wide_ND = (wide_ND / np.sqrt(len(files))).astype(np.float32)[self._tokens.ids]
-        self._nearest = nearest(self._targets_ND)
+        self._nearest = nearest(self._targets_ND, int(os.environ[NEAREST]))
 
     def __call__(self, step: int) -> Related:
-        sources = self.batch_size // (NEAREST + 1)
+        sources = self.batch_size // (self._nearest.shape[1] + 1)
         epoch, index = divmod(step, self.count // sources)
         order = np.random.default_rng([self.seed, epoch]).permutation(self.count)
         chosen = order[index * sources : (index + 1) * sources]
@@ -78,14 +77,14 @@ class Neighbourhoods(Batches):
         )
 
 
-def nearest(x_ND: np.ndarray, block: int = 1024) -> np.ndarray:
-    """Returns the rows most similar to each row, itself left out, [N, NEAREST]."""
+def nearest(x_ND: np.ndarray, count: int, block: int = 1024) -> np.ndarray:
+    """Returns the rows most similar to each row, itself left out, [N, count]."""
     unit = F.normalize(torch.from_numpy(x_ND), dim=1)
     found = []
     for start in range(0, len(unit), block):
         cosines = unit[start : start + block] @ unit.T
         cosines[torch.arange(len(cosines)), start + torch.arange(len(cosines))] = -2
-        found.append(cosines.topk(NEAREST, dim=1).indices)
+        found.append(cosines.topk(count, dim=1).indices)
     return torch.cat(found).numpy()
 
 
@@ -119,24 +118,24 @@ def job() -> None:
 
 def main() -> None:
     """Trains what is missing, scores all, and writes the page."""
-    arguments = trained_options(__doc__).parse_args()
+    parser = trained_options(__doc__)
+    parser.add_argument("--only", nargs="+", choices=list(ROWS), default=list(ROWS), help="train these rows alone")
+    arguments = parser.parse_args()
     prepare_process()
     bench = Bench.of(arguments)
     drawn = bench.drawn(ARM, 0)
     bench.more = [*bench.more, shorter(load_config(bench.config("relations"), bench.more))]
-    on_dev = {weight: learn(bench, weight, 0, drawn) for weight in WEIGHTS}
-    best = max(on_dev, key=on_dev.__getitem__)
-    for seed in arguments.seeds:
-        learn(bench, best, seed, drawn)
+    for row in arguments.only:
+        for seed in arguments.seeds:
+            learn(bench, row, seed, drawn)
     if arguments.unscored:
         return
-    names = [THREE, *map(named, WEIGHTS)]
+    names = [THREE, *map(named, ROWS)]
     scores = Scores.of(bench.learners(names), loaded(bench.data, bench.sample), bench.results)
-    chosen = ", ".join(f"{weight}: {score:.2f}" for weight, score in on_dev.items())
     page = [
         "# Relations at full width",
         f"{where()}.",
-        f"{NOTES}\n\nSTS-B dev by weight, seed 0: {chosen}.",
+        NOTES,
         scores.differences([(name, THREE) for name in names[1:]]),
         "## All scores",
         scores.all().markdown(),
@@ -144,20 +143,18 @@ def main() -> None:
     write_page(page, bench.results / "relations.md")
 
 
-def named(weight: float) -> str:
-    """Returns the name of a row."""
-    return f"{ARM.name}, relations {weight:g}{SUFFIX}"
+def named(row: str) -> str:
+    """Returns the name of a learner."""
+    return f"{ARM.name}, {row}{SUFFIX}"
 
 
-def learn(bench: Bench, weight: float, seed: int, drawn: Path) -> float:
-    """Trains one seed unless its learner exists; returns its Spearman correlation on STS-B dev, x100."""
-    name, run = named(weight), f"relations-{weight:g}-{seed}"
-    path = bench.config(run)
+def learn(bench: Bench, row: str, seed: int, drawn: Path) -> None:
+    """Trains one seed unless its learner exists."""
+    run = f"{row.replace(',', '').replace(' ', '-')}-{seed}"
+    path, (weight, count) = bench.config(run), ROWS[row]
     overrides = [*bench.more, *ARM.overrides(load_config(path, bench.more), drawn, seed)]
-    os.environ |= {DRAWN: str(drawn), WEIGHT: str(weight)}
-    bench.train_once(name, seed, path, overrides, script=("benchmarks/relations.py", "job"))
-    report = json.loads((bench.storage / f"headline-{run}" / "report.json").read_text())
-    return next(row["metrics"] for row in report["rows"] if row["kind"] == "learner")["stsb-dev"]["spearman"]
+    os.environ |= {DRAWN: str(drawn), WEIGHT: str(weight), NEAREST: str(count)}
+    bench.train_once(named(row), seed, path, overrides, script=("benchmarks/relations.py", "job"))
 
 
 if __name__ == "__main__":
