@@ -24,8 +24,9 @@ import pyarrow.parquet as pq
 import torch
 from torch.nn import functional as F
 
-from raysed.config import load_config
+from raysed.config import CorpusConfig, load_config
 from raysed.data.batches import Batches
+from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.parquet import SentenceTable, Source, matrix
 from raysed.data.targets import TargetBatch
 from raysed.data.tokens import TokenTable, pack
@@ -36,11 +37,19 @@ from raysed.train.stages import sed
 from controls import SUFFIX, THREE, shorter, trained_options
 from harness import ROOT, where
 from headline import ALL, NOTES, SIX, TEACHERS, Arm, Bench, Scores, loaded, write_page
+from headline_data import texts
 
 ARM = Arm(SIX, ALL)
-ROWS = {"relations 10": (10, 3), "relations 100": (100, 3), "relations 10, no nearest": (10, 0)}
-DRAWN, WEIGHT, NEAREST = "RELATIONS_DRAWN", "RELATIONS_WEIGHT", "RELATIONS_NEAREST"
-"""Environment of a job: directory of the run's text and embeddings, and its row."""
+ROWS = {
+    "relations 10": (10, 3),
+    "relations 100": (100, 3),
+    "relations 10, no nearest": (10, 0),
+    "relations 0": (0, 3),
+}
+DRAWN, WEIGHT, NEAREST, SEED = (f"RELATIONS_{name}" for name in ("DRAWN", "WEIGHT", "NEAREST", "SEED"))
+"""Environment of a job: directory of the run's text and embeddings, its row, and its seed."""
+LEAST_CORRELATION = 0.9
+"""Of cosines of the teachers' own vectors with those of the targets, of random pairs; otherwise rows are mixed up."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,8 @@ class Neighbourhoods(Batches):
         self._tokens, self._targets_ND = TokenTable.from_arrow(rows), matrix(rows["target"])
         files = [pq.read_table(drawn / f"{name}.parquet", columns=["embedding"]) for name in TEACHERS[ALL]]
         wide_ND = side_by_side([matrix(file["embedding"]) for file in files], is_unit=True)
-        self._wide_ND = (wide_ND / np.sqrt(len(files))).astype(np.float32)[self._tokens.ids]
+        self._wide_ND = (wide_ND / np.sqrt(len(files))).astype(np.float32)[in_order(drawn)][self._tokens.ids]
+        check_rows(self._wide_ND, self._targets_ND)
         self._nearest = nearest(self._targets_ND, int(os.environ[NEAREST]))
 
     def __call__(self, step: int) -> Related:
@@ -75,6 +85,23 @@ class Neighbourhoods(Batches):
             torch.from_numpy(self._targets_ND[rows]),
             cosines_BB=wide @ wide.T,
         )
+
+
+def in_order(drawn: Path) -> np.ndarray:
+    """Returns which line of the text each sentence of a run is: runs of other seeds read it in another order."""
+    line_of = {text: line for line, text in enumerate(texts(drawn / "text.txt"))}
+    corpus = CorpusConfig(source=str(drawn / "text.txt"), sentences=len(line_of))
+    chunks = sentence_chunks(corpus, int(os.environ[SEED]), CorpusReport())
+    return np.array([line_of[text] for _, chunk in chunks for text in chunk])
+
+
+def check_rows(wide_ND: np.ndarray, targets_ND: np.ndarray) -> None:
+    """Raises RuntimeError unless both have the same sentences in the same order."""
+    pairs = np.random.default_rng(0).integers(len(wide_ND), size=(2, 2000))
+    cosines = [side_by_side([x_ND], is_unit=True)[pairs] for x_ND in (wide_ND, targets_ND)]
+    found = np.corrcoef(*[(first * second).sum(1) for first, second in cosines])[0, 1]
+    if found < LEAST_CORRELATION:
+        raise RuntimeError(f"vectors and targets have other sentences or orders: cosines correlate by {found:.2f}")
 
 
 def nearest(x_ND: np.ndarray, count: int, block: int = 1024) -> np.ndarray:
@@ -153,7 +180,7 @@ def learn(bench: Bench, row: str, seed: int, drawn: Path) -> None:
     run = f"{row.replace(',', '').replace(' ', '-')}-{seed}"
     path, (weight, count) = bench.config(run), ROWS[row]
     overrides = [*bench.more, *ARM.overrides(load_config(path, bench.more), drawn, seed)]
-    os.environ |= {DRAWN: str(drawn), WEIGHT: str(weight), NEAREST: str(count)}
+    os.environ |= {DRAWN: str(drawn), WEIGHT: str(weight), NEAREST: str(count), SEED: str(seed)}
     bench.train_once(named(row), seed, path, overrides, script=("benchmarks/relations.py", "job"))
 
 
