@@ -187,6 +187,18 @@ def test_controls_differ_in_their_teachers_alone_and_take_703_steps(headline, tm
     assert taught >= {headline.TEACHERS[headline.ALL], (headline.MPNET, headline.MINILM)}
 
 
+def test_the_vectors_of_relations_follow_the_sentences_of_a_run(headline, monkeypatch, tmp_path):
+    """Runs of other seeds read the text in another order."""
+    relations = importlib.import_module("relations")
+    (tmp_path / "text.txt").write_text("".join(f"Sentence {k}.\n" for k in range(300)))
+    monkeypatch.setenv(relations.SEED, "1")
+    order, x_ND = relations.in_order(tmp_path), np.random.default_rng(0).normal(size=(300, 8))
+    assert sorted(order) == list(range(300)) and (order != np.arange(300)).any()
+    relations.check_rows(x_ND[order], x_ND[order])
+    with pytest.raises(RuntimeError, match="other sentences or orders"):
+        relations.check_rows(x_ND, x_ND[order])
+
+
 def test_a_learner_that_is_trained_again_is_scored_again(headline, monkeypatch, tmp_path):
     trained, bench = [], object.__new__(headline.Bench)
     bench.storage, bench.found = tmp_path, {"rows": {}, "speed": {}}
