@@ -321,7 +321,7 @@ class Bench:
             how: see `train`.
         """
         done, to = self.found["rows"].setdefault(name, {}), self.results / "models" / name / str(seed)
-        if done.get(str(seed)) != overrides:
+        if done.get(str(seed)) != overrides or not to.exists():
             train(config, overrides, self.storage, to, **how)
             outcomes = self.results / "outcomes" / outcomes_file([to])
             outcomes.unlink(missing_ok=True)  # what an earlier learner made of the tasks

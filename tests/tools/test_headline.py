@@ -202,7 +202,12 @@ def test_the_vectors_of_relations_follow_the_sentences_of_a_run(headline, monkey
 def test_a_learner_that_is_trained_again_is_scored_again(headline, monkeypatch, tmp_path):
     trained, bench = [], object.__new__(headline.Bench)
     bench.storage, bench.found = tmp_path, {"rows": {}, "speed": {}}
-    monkeypatch.setattr(headline, "train", lambda config, overrides, storage, to: trained.append(overrides))
+
+    def train(config: Path, overrides: list[str], storage: Path, to: Path) -> None:
+        to.mkdir(parents=True, exist_ok=True)
+        trained.append(overrides)
+
+    monkeypatch.setattr(headline, "train", train)
     (bench.results / "outcomes").mkdir(parents=True)
     were_scored = []
     for overrides in (["seed=0"], ["seed=0"], ["seed=0", "sed.epochs=2"]):
@@ -211,7 +216,9 @@ def test_a_learner_that_is_trained_again_is_scored_again(headline, monkeypatch, 
         were_scored.append(outcomes.exists())
         outcomes.touch()
     assert were_scored == [False, True, False]
-    assert trained == [["seed=0"], ["seed=0", "sed.epochs=2"]]
+    path.rmdir()
+    bench.train_once("a row", 0, tmp_path / "run.yaml", overrides)
+    assert trained == [["seed=0"], ["seed=0", "sed.epochs=2"], ["seed=0", "sed.epochs=2"]]
 
 
 def test_an_interval_follows_from_the_written_outcomes_alone(headline, tmp_path):
