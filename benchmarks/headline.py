@@ -331,10 +331,8 @@ class Bench:
 
     def learners(self, names: Iterable[str]) -> dict[str, list[Path]]:
         """Returns the directories of the learners that exist, by row."""
-        known = {name: self.found["rows"].get(name, {}) for name in names}
-        return {
-            name: [self.results / "models" / name / k for k in sorted(seeds)] for name, seeds in known.items() if seeds
-        }
+        paths = {name: sorted((self.results / "models" / name).glob("*")) for name in names}
+        return {name: found for name, found in paths.items() if found}
 
 
 def minutes(began: float) -> str:
