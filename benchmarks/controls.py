@@ -23,12 +23,10 @@ from raysed.process import prepare_process
 from raysed.score.tasks import Evaluation
 from raysed.train.calibrations.whiten import CALIBRATION
 
-from harness import where
 from headline import (
     ALL,
     ALONE,
     MINILM,
-    NOTES,
     SIX,
     Arm,
     Bench,
@@ -36,7 +34,7 @@ from headline import (
     loaded,
     options,
     outcomes_file,
-    write_page,
+    write_comparison,
 )
 from headline_data import texts
 from vectors import embed_once
@@ -79,15 +77,8 @@ def main() -> None:
     models[WHITENED] = [whitened(bench, evaluation, drawn)]
     scores = Scores.of(models, evaluation, bench.results)
     pairs = [CONTRAST, *((THREE, name) for name in NAMES[2:]), *((name, MINILM) for name in [*NAMES, SIMCSE, WHITENED])]
-    page = [
-        "# What the ensemble is worth beyond an anchor",
-        f"{where()}.",
-        f"{NOTES}\n\nThe contrast, fixed before the first run, is the first row.",
-        scores.differences(pairs),
-        "## All scores",
-        scores.all().markdown(),
-    ]
-    write_page(page, bench.results / "controls.md")
+    first = "The contrast, fixed before the first run, is the first row."
+    write_comparison("What the ensemble is worth beyond an anchor", scores, pairs, bench.results / "controls.md", first)
 
 
 def trained_options(description: str) -> argparse.ArgumentParser:
@@ -98,9 +89,9 @@ def trained_options(description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def shorter(config: Config) -> str:
-    """Returns the setting of the number of steps."""
-    return f"sed.epochs={UPDATES / (config.corpus.sentences // config.sed.batch_size)}"
+def shorter(config: Config, sentences: int | None = None) -> str:
+    """Returns the setting of the number of steps, on `corpus.sentences` or as many as given."""
+    return f"sed.epochs={UPDATES / ((sentences or config.corpus.sentences) // config.sed.batch_size)}"
 
 
 def train_by_simcse(bench: Bench, seed: int, drawn: Path) -> None:

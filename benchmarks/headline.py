@@ -204,10 +204,9 @@ def main() -> None:
     if not arguments.untimed:
         time_all({name: paths[0] for name, paths in models.items()}, evaluation, bench.found["speed"])
         bench.save()
-    page = page_of(scores, bench, arguments.local)
-    (bench.results / "table.md").write_text(page, encoding="utf-8")
+    write_page(page_of(scores, bench, arguments.local), bench.results / "table.md")
     write_outcomes(scores.outcomes, evaluation, bench.results / "outcomes.npz")
-    print(f"{page}\n{bench.results / 'table.md'}, {minutes(began)}", flush=True)
+    print(f"{bench.results / 'table.md'}, {minutes(began)}", flush=True)
     if arguments.picture:
         speed, means = bench.found["speed"], {name: statistics.fmean(of) for name, of in scores.scores["mean"].items()}
         draws = scores.draws["mean"]
@@ -531,8 +530,14 @@ def write_page(parts: Sequence[str], to: Path) -> None:
     print(page, flush=True)
 
 
-def page_of(scores: Scores, bench: Bench, local: Path | None) -> str:
-    """Returns the Markdown page of all tables."""
+def write_comparison(title: str, scores: Scores, pairs: Sequence[tuple[str, str]], to: Path, *before: str) -> None:
+    """Writes a page of differences and of all scores, and prints it; `before` comes first, below the notes."""
+    parts = [f"# {title}", f"{where()}.", NOTES, *before, scores.differences(pairs)]
+    write_page([*parts, "## All scores", scores.all().markdown()], to)
+
+
+def page_of(scores: Scores, bench: Bench, local: Path | None) -> list[str]:
+    """Returns the page of all tables, in parts."""
     origin = f"{local}" if local else "the hub and GitHub, as headline.yaml names them"
     different = differing(bench.content["data"], bench.data)
     same = f"differ from those of the printed table: {', '.join(different)}" if different else "are those of the table"
@@ -540,27 +545,22 @@ def page_of(scores: Scores, bench: Bench, local: Path | None) -> str:
     first = {name: min(known[name].items())[1] for name in known if name in scores.scores["mean"]}
     own = {name: [each for each in first[name] if "/" not in each] for name in first}  # without paths
     rows = [[name, " ".join(f"`{each}`" for each in values)] for name, values in own.items()]
-    return (
-        "\n\n".join(
-            [
-                "# The README's table",
-                f"{where()}.\nData from {origin}. Texts {same}.",
-                scores.table(bench.found["speed"]).markdown(),
-                NOTES,
-                "## Differences",
-                scores.differences(DIFFERENCES),
-                "## Beside published models",
-                "Over all pairs at once, as MTEB scores them, with 95 % intervals.",
-                scores.comparable().markdown(),
-                "## All scores",
-                scores.all().markdown(),
-                "## Settings",
-                f"```yaml\n{yaml.safe_dump(bench.content['settings'], sort_keys=False)}```",
-                Table(["row, first seed", "beside these"], rows).markdown(),
-            ]
-        )
-        + "\n"
-    )
+    return [
+        "# The README's table",
+        f"{where()}.\nData from {origin}. Texts {same}.",
+        scores.table(bench.found["speed"]).markdown(),
+        NOTES,
+        "## Differences",
+        scores.differences(DIFFERENCES),
+        "## Beside published models",
+        "Over all pairs at once, as MTEB scores them, with 95 % intervals.",
+        scores.comparable().markdown(),
+        "## All scores",
+        scores.all().markdown(),
+        "## Settings",
+        f"```yaml\n{yaml.safe_dump(bench.content['settings'], sort_keys=False)}```",
+        Table(["row, first seed", "beside these"], rows).markdown(),
+    ]
 
 
 def _title(name: str) -> str:

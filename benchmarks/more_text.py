@@ -19,9 +19,8 @@ from raysed.config import load_config
 from raysed.data.corpus import LEAST_CHARACTERS, clean
 from raysed.process import prepare_process
 
-from controls import UPDATES, trained_options
-from harness import where
-from headline import ALL, GENERAL, NOTES, SIX, TEACHERS, Arm, Bench, Scores, loaded, write_page, write_teachers
+from controls import shorter, trained_options
+from headline import ALL, GENERAL, SIX, TEACHERS, Arm, Bench, Scores, loaded, write_comparison, write_teachers
 from headline_data import texts
 from runs import write_lines
 
@@ -43,15 +42,9 @@ def main() -> None:
     if arguments.unscored:
         return
     scores = Scores.of(bench.learners(drawn), loaded(bench.data, bench.sample), bench.results)
-    page = [
-        "# More text from the same text",
-        f"{where()}.",
-        f"{NOTES}\n\nEach file has {len(texts(drawn[PARTS] / 'text.txt')):,} lines; {SENTENCES:,} are the same.",
-        scores.differences([(PARTS, OTHERS)]),
-        "## All scores",
-        scores.all().markdown(),
-    ]
-    write_page(page, bench.results / "more-text.md")
+    lines = f"Each file has {len(texts(drawn[PARTS] / 'text.txt')):,} lines; {SENTENCES:,} are the same."
+    to = bench.results / "more-text.md"
+    write_comparison("More text from the same text", scores, [(PARTS, OTHERS)], to, lines)
 
 
 def write_texts(bench: Bench) -> dict[str, Path]:
@@ -91,7 +84,7 @@ def learn(bench: Bench, name: str, seed: int, drawn: Path) -> None:
         *bench.more,
         *ARM.overrides(config, drawn, seed),
         f"corpus.sentences={lines}",
-        f"sed.epochs={UPDATES / (lines // config.sed.batch_size)}",
+        shorter(config, lines),
     ]
     bench.train_once(name, seed, path, overrides)
 

@@ -35,8 +35,8 @@ from raysed.process import prepare_process
 from raysed.train.stages import sed
 
 from controls import SUFFIX, THREE, shorter, trained_options
-from harness import ROOT, where
-from headline import ALL, NOTES, SIX, TEACHERS, Arm, Bench, Scores, loaded, write_page
+from harness import ROOT
+from headline import ALL, SIX, TEACHERS, Arm, Bench, Scores, loaded, write_comparison
 from headline_data import texts
 
 ARM = Arm(SIX, ALL)
@@ -159,15 +159,8 @@ def main() -> None:
         return
     names = [THREE, *map(named, ROWS)]
     scores = Scores.of(bench.learners(names), loaded(bench.data, bench.sample), bench.results)
-    page = [
-        "# Relations at full width",
-        f"{where()}.",
-        NOTES,
-        scores.differences([(name, THREE) for name in names[1:]]),
-        "## All scores",
-        scores.all().markdown(),
-    ]
-    write_page(page, bench.results / "relations.md")
+    pairs = [(name, THREE) for name in names[1:]]
+    write_comparison("Relations at full width", scores, pairs, bench.results / "relations.md")
 
 
 def named(row: str) -> str:

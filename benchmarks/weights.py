@@ -28,13 +28,11 @@ from raysed.process import prepare_process
 from raysed.score.tasks import Evaluation
 from raysed.store.text import Table
 
-from controls import UPDATES, trained_options
-from harness import where
+from controls import shorter, trained_options
 from headline import (
     ALL,
     GENERAL,
     INDUCTIVE,
-    NOTES,
     SIX,
     TEACHERS,
     Arm,
@@ -44,7 +42,7 @@ from headline import (
     loaded,
     outcomes_file,
     score,
-    write_page,
+    write_comparison,
     write_teachers,
 )
 from headline_data import texts
@@ -98,16 +96,8 @@ def main() -> None:
         for rule in RULES[1:]
     ]
     chosen = [[named(*key), *(f"{each:.2f}" for each in of)] for key, of in weights.items()]
-    page = [
-        "# Weights for the text at hand",
-        f"{where()}.",
-        NOTES,
-        Table(["weights", *TEACHERS[ALL]], chosen).markdown(),
-        scores.differences(pairs),
-        "## All scores",
-        scores.all().markdown(),
-    ]
-    write_page(page, bench.results / "weights.md")
+    table = Table(["weights", *TEACHERS[ALL]], chosen).markdown()
+    write_comparison("Weights for the text at hand", scores, pairs, bench.results / "weights.md", table)
 
 
 def named(domain: str, rule: str) -> str:
@@ -191,7 +181,7 @@ def learn(bench: Bench, name: str, weights: Sequence[float], seed: int, drawn: P
         f"teachers={json.dumps([str(drawn / f'{teacher}.parquet') for teacher in kept])}",
         f"combination.weights={json.dumps(list(kept.values()))}",
         f"corpus.sentences={sentences}",
-        f"sed.epochs={UPDATES / (sentences // config.sed.batch_size)}",
+        shorter(config, sentences),
     ]
     return bench.train_once(name, seed, bench.config(run), overrides)
 

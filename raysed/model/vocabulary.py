@@ -33,14 +33,14 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, path: str) -> None:
 
 def used_tokens(table: SentenceTable, tokenizer: Tokenizer) -> set[int]:
     """Return all tokens of a table, with what `tokenizer` cut off, as it decides how a word is split."""
-    used, whole = set[int](), replace(tokenizer, max_length=sys.maxsize)
+    used, unlimited = set[int](), replace(tokenizer, max_length=sys.maxsize)
     for group in range(len(table.sizes)):
         tokens = table.row_group(group, ("input_ids", TEXTS.name))
         for column in tokens.columns:
             used.update(pc.unique(pc.list_flatten(column, recursive=True)).to_pylist())
         is_cut = pc.greater_equal(pc.list_value_length(tokens["input_ids"]), tokenizer.max_length)
         rows = table.row_group(group, ("sentence", ROLE.name)).filter(is_cut)
-        used.update(whole(rows["sentence"].to_pylist(), roles_in(rows)).input_ids.tolist())
+        used.update(unlimited(rows["sentence"].to_pylist(), roles_in(rows)).input_ids.tolist())
     return used
 
 
