@@ -168,6 +168,7 @@ class Made:
         how: a short maker's place, a training, or blocks.
         group: one worker makes all short ones of a group, one after the other.
         may_fail: the run continues without it.
+        weights: returns the bytes of the model that a short maker loads; None: at most the run's encoder.
         lines: yields lines for the user, given its entry.
     """
 
@@ -177,6 +178,7 @@ class Made:
     how: Place | Training | Blocks = "driver"
     group: str = ""
     may_fail: bool = False
+    weights: Callable[[], int] | None = None
     lines: Callable[[Entry], Iterable[str]] | None = None
 
     def __reduce__(self) -> tuple:

@@ -26,6 +26,7 @@ from raysed.plan.size import largest_need
 from raysed.resources import (
     Cluster,
     Demand,
+    Need,
     Share,
     plan_learners,
     plan_members,
@@ -298,11 +299,18 @@ class Run:
                 progress.update(round(done * len(wanted) / len(groups)), f"{done} of {len(groups)}")
 
             jobs = [ShortJob(title, [made.step for made in group]) for group in groups.values()]
-            self._map_short(jobs, wanted[0].how == "cpu", on_event)
+            weights = max((made.weights() for made in wanted if made.weights), default=0)
+            self._map_short(jobs, wanted[0].how == "cpu", on_event, weights)
             progress.close()
 
-    def _map_short(self, jobs: Sequence[ShortJob], on_cpus: bool, on_event: OnEvent) -> None:
-        share = self._share(plan_members(self._backend.machines(), self._resources, self._members))
+    def _map_short(self, jobs: Sequence[ShortJob], on_cpus: bool, on_event: OnEvent, weights: int = 0) -> None:
+        machines, res, count, need = self._backend.machines(), self._resources, self._members, Need()
+        if weights:
+            weights //= 1 + plans_bf16(res.encode_precision, False, "")  # `auto` means fp32 for what is scored
+            count, need = len(jobs), embedding_need(jobs[0].name, weights)
+            if too_large(machines, res, need):  # in bf16 it may fit, for the corpus
+                on_cpus, need = True, Need()
+        share = self._share(plan_members(machines, res, count, need))
         share = replace(share, gpus=0.0) if on_cpus else share
         self._backend.map(jobs, share, self._context(share), on_event)
 

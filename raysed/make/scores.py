@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 
-from raysed.config import FlowConfig, Layers, Role, derive_seed
+from raysed.config import FlowConfig, Layers, Role, TeacherConfig, derive_seed
 from raysed.context import Context
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.pairs import read_pairs
@@ -25,7 +25,7 @@ from raysed.model.calibration import save_calibration
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_start, text_tokenizer
 from raysed.model.prompts import embed_in_parts
-from raysed.model.teacher import Teacher
+from raysed.model.teacher import Teacher, load_teacher
 from raysed.score.tasks import DevTask, Embeddings, Evaluation
 from raysed.store.hub import model_identity
 from raysed.store.progress import emit
@@ -61,10 +61,9 @@ def embeddings(out: Path, inputs: Named, settings: Named, context: Context) -> N
 
 def teacher_embeddings(out: Path, inputs: Named, settings: Named, context: Context) -> Named:
     """Embed sentences with an external teacher, and free its model; refuse non-finite results."""
-    teacher: Teacher = inputs["teacher"]
-    if teacher.device != context.device:  # the check has loaded it on the CPU
-        teacher.unload()
-        teacher.device = context.device
+    teacher: Teacher | TeacherConfig = inputs["teacher"]
+    if isinstance(teacher, TeacherConfig):
+        teacher = load_teacher(teacher, context.device, settings.get("precision", "fp32"))
     evaluation = inputs["sentences"].evaluation
     x_UD = embed_by(teacher, evaluation.sentences, evaluation.roles)
     np.save(out / layers_file(settings["layers"]), x_UD)

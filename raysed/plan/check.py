@@ -57,7 +57,7 @@ class Job:
     views: dict[str, PairRows] = field(default_factory=dict)
     """By kind that has a table."""
     teachers: Sequence[Teacher] = ()
-    """Models that learners imitate; several are unloaded until needed."""
+    """Models that learners imitate, unloaded until needed."""
     widths: tuple[int, ...] = ()
     old: Teacher | None = None
     """The model whose space targets are rotated into."""
@@ -253,8 +253,7 @@ def check_teachers(config: Config, teachers: Sequence[Teacher]) -> tuple[int, ..
             )
         teacher.check()
         widths.append(teacher.width)
-        if len(teachers) > 1:
-            teacher.unload()
+        teacher.unload()
     if len(set(widths)) > 1 and config.combination.how == "mean":
         listed = ", ".join(f"{teacher.title} {width}" for teacher, width in zip(teachers, widths))
         raise UserError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -64,8 +65,11 @@ def outside_teachers(job: Job) -> dict[int, EvaluatedModel]:
         if index in job.unscored:
             log.info("not scored: %s has no embeddings for the evaluation's sentences", teacher.title)
         elif not teacher.is_made_by_run:
-            source = ExternalInput(teacher.identity, teacher, [teacher.watched])
-            found[index] = _evaluated(job, index, teacher_embeddings, {"teacher": source, "sentences": job.sentences})
+            source, about = _source(teacher), {"how": "worker", "weights": teacher.weights_bytes}
+            if not teacher.is_model:  # an object of this process, or a file that has been read
+                source, about = replace(source, value=teacher), {}
+            inputs = {"teacher": source, "sentences": job.sentences}
+            found[index] = _evaluated(job, index, teacher_embeddings, inputs, **about)
     return found
 
 
@@ -78,10 +82,14 @@ def teachers_of_run(job: Job, scored: Mapping[str, list[EvaluatedModel]]) -> dic
     return found
 
 
-def _evaluated(job: Job, index: int, make: Any, inputs: Mapping[str, Any]) -> EvaluatedModel:
+def _source(teacher: Teacher) -> ExternalInput:
+    return ExternalInput(teacher.identity, teacher.config, [teacher.watched])
+
+
+def _evaluated(job: Job, index: int, make: Any, inputs: Mapping[str, Any], **about: Any) -> EvaluatedModel:
     layers, name = job.config.encoder.pool_layers, f"{TEACHERS}/embeddings/{index:02d}"
     title = f"embeddings by {job.teachers[index].title}"
-    found = made(name, title, "teachers", make, inputs, {"layers": layers, **_precision(job)})
+    found = made(name, title, "teachers", make, inputs, {"layers": layers, **_precision(job)}, **about)
     return EvaluatedModel(TEACHERS, "member", index, found, [layers])
 
 
@@ -90,9 +98,10 @@ def speeds_of_teachers(job: Job, start: Made | None) -> Made | None:
     models = {f"teacher {i}": t for i, t in enumerate(job.teachers) if t.is_model and not t.is_made_by_run}
     if not models:
         return None
-    sources = {name: ExternalInput(t.identity, t.config, [t.watched]) for name, t in models.items()}
+    sources = {name: _source(teacher) for name, teacher in models.items()}
     inputs = {"encoder": job.encoder, "model": start, "sentences": job.sentences, **sources}
-    return made(SPEEDS, "speeds of the teachers", "evaluation", speeds, inputs, _precision(job), how="worker")
+    about = {"how": "worker", "weights": lambda: max(teacher.weights_bytes() for teacher in models.values())}
+    return made(SPEEDS, "speeds of the teachers", "evaluation", speeds, inputs, _precision(job), **about)
 
 
 def _precision(job: Job) -> dict[str, str]:
@@ -185,9 +194,8 @@ def _teacher_rows(job: Job, teacher: Teacher, corpus: Made) -> Made:
     Teacher and text identify a block, so another combination or a larger corpus computes only new blocks.
     """
     name, title = f"{TEACHERS}/rows/{teacher.identity}", f"embeddings of the corpus by {teacher.title}"
-    source = ExternalInput(teacher.identity, teacher.config, [teacher.watched])
-    inputs, settings = {"corpus": corpus, "teacher": source}, {"precision": job.config.resources.encode_precision}
-    about = teacher.weights_bytes, name
+    settings, about = {"precision": job.config.resources.encode_precision}, (teacher.weights_bytes, name)
+    inputs = {"corpus": corpus, "teacher": _source(teacher)}
     how = Blocks(corpus, TeacherBlocks, f"the teacher {teacher.title}", *about, is_keyed=True)
     return made(name, title, "teachers", teacher_rows, inputs, settings, how=how)
 

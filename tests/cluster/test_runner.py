@@ -225,6 +225,25 @@ def test_a_teachers_weights_take_the_memory_of_their_precision(monkeypatch, prec
     assert planned == [bytes_ * 8_000_000_000]
 
 
+@pytest.mark.parametrize(
+    ("precision", "gpu_bytes", "weights", "share"),
+    [
+        ("auto", 40e9, 28e9, (2, 1.0)),
+        ("auto", 80e9, 1e9, (3, 0.5)),
+        ("auto", 24e9, 28e9, (3, 0.0)),
+        ("bf16", 24e9, 28e9, (2, 1.0)),
+        ("auto", 80e9, None, (4, 0.5)),
+    ],
+    ids=["a GPU each", "two share one", "too large for GPUs", "as set", "the run's own members"],
+)
+def test_teachers_embed_what_is_scored_on_gpus_that_hold_them(precision, gpu_bytes, weights, share):
+    run, shares, machines = object.__new__(Run), [], Cluster(((8, 2),), node_bytes=200e9, gpu_bytes=gpu_bytes)
+    run._resources, run._members = ResourcesConfig(encode_precision=precision), 4
+    run._backend = SimpleNamespace(machines=lambda: machines, share=None, map=lambda *of: shares.append(of[1]))
+    run._map_short([SimpleNamespace(name="embeddings")] * 3, False, ignore, weights or 0)
+    assert [(each.workers, each.gpus) for each in shares] == [share]
+
+
 # -- machines --------------------------------------------------------------------------------------------------------
 
 HEAD = (0.0, 0.0)

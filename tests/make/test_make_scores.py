@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 
 from raysed.config import EncoderConfig, TeacherConfig
 from raysed.context import Context
@@ -49,7 +50,7 @@ def test_this_process_holds_one_member_at_a_time(run, request):
 
 def test_this_process_holds_one_teacher_at_a_time(run, tiny_encoder_dir, most_alive):
     _, storage, sentences = run
-    teachers = [load_teacher(TeacherConfig(path=str(tiny_encoder_dir), max_length=length)) for length in (8, 12, 16)]
+    teachers = [TeacherConfig(path=str(tiny_encoder_dir), max_length=length) for length in (8, 12, 16)]
     for index, teacher in enumerate(teachers):
         inputs, name = {"teacher": teacher, "sentences": sentences}, f"teachers/embeddings/{index:02d}"
         entry = Step(name, "", teacher_embeddings, {"of": index}, {"layers": 1}, inputs).run(storage, Context())
@@ -57,16 +58,15 @@ def test_this_process_holds_one_teacher_at_a_time(run, tiny_encoder_dir, most_al
     assert most_alive() == 1
 
 
-def test_a_teacher_moves_to_the_device_of_this_process(run, tiny_encoder_dir, monkeypatch):
-    """The check has used it on the CPU."""
+def test_a_teacher_is_loaded_on_the_device_of_its_place(run, tiny_encoder_dir, monkeypatch):
     _, storage, sentences = run
-    teacher, placed = load_teacher(TeacherConfig(path=str(tiny_encoder_dir), max_length=20)), []
-    teacher.check()
+    teacher, placed = TeacherConfig(path=str(tiny_encoder_dir), max_length=20), []
     load = partial(load_model, str(tiny_encoder_dir), 1, 20)
-    monkeypatch.setattr(model, "load_model", lambda *_, device, **__: placed.append(device) or load())
-    inputs = {"teacher": teacher, "sentences": sentences}
-    Step("teachers/embeddings/00", "", teacher_embeddings, {}, {"layers": 1}, inputs).run(storage, Context("cuda"))
-    assert placed == ["cuda"] and np.load(storage.fetch("teachers/embeddings/00") / "layers-1.npy").shape == (30, 16)
+    monkeypatch.setattr(model, "load_model", lambda *_, device, dtype, **__: placed.append((device, dtype)) or load())
+    inputs, settings = {"teacher": teacher, "sentences": sentences}, {"layers": 1, "precision": "bf16"}
+    Step("teachers/embeddings/00", "", teacher_embeddings, {}, settings, inputs).run(storage, Context("cuda"))
+    assert placed == [("cuda", torch.bfloat16)]
+    assert np.load(storage.fetch("teachers/embeddings/00") / "layers-1.npy").shape == (30, 16)
 
 
 def test_texts_have_the_prompts_of_their_roles(run, tiny_encoder_dir):
@@ -76,7 +76,7 @@ def test_texts_have_the_prompts_of_their_roles(run, tiny_encoder_dir):
     sentences = Sentences(evaluation, None, {"query": "the big ", "document": "on "})
     embed("base/embeddings/00", None, encoder, sentences).run(storage, Context())
     of_teacher = TeacherConfig(path=str(tiny_encoder_dir), max_length=20, query_prompt="we ", prompt="is ")
-    inputs = {"teacher": load_teacher(of_teacher), "sentences": sentences}
+    inputs = {"teacher": of_teacher, "sentences": sentences}
     Step("teachers/embeddings/00", "", teacher_embeddings, {}, {"layers": 1}, inputs).run(storage, Context())
     plain = load_teacher(TeacherConfig(path=str(tiny_encoder_dir), max_length=20))
     for name, texts in (

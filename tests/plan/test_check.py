@@ -337,10 +337,13 @@ def test_half_of_a_teacher_of_any_architecture_learns(inputs, tiny_tokenizer, na
 def test_teachers_are_loaded_in_bf16_wherever_they_run_if_that_is_set(asked, precision):
     """A check or a score in fp32 would need twice their memory."""
     settings = {"recipes": ["teachers-sed"], "teachers": ["bundled:encoder"], "corpus": {"sentences": 300}}
-    found = described(make_config({**settings, "resources": {"encode_precision": asked}}))
-    scored = found["teachers/embeddings/00"].step
-    assert scored.inputs["teacher"].precision == precision
-    assert {step.settings.get("precision", "fp32") for step in (scored, found["speeds"].step)} == {precision}
+    config = make_config({**settings, "resources": {"encode_precision": asked}})
+    found = described(config)
+    on_gpus = [found["teachers/embeddings/00"], found["speeds"]]
+    assert all(each.how == "worker" and each.weights() > 10**6 for each in on_gpus), "where there are some"
+    steps = [each.step for each in on_gpus]
+    assert {step.settings.get("precision", "fp32") for step in steps} == {precision}
+    assert [teacher.precision for teacher in check(config).teachers] == [precision]
 
 
 def test_a_teacher_that_no_learner_can_start_from_is_refused_at_the_start(inputs, tiny_tokenizer):
