@@ -25,11 +25,6 @@ def ignore(*arguments: Any) -> None:
     """Do nothing. A named function, unlike a lambda, lets `Context` be pickled."""
 
 
-def never() -> bool:
-    """Return False."""
-    return False
-
-
 def identity(value: Any) -> Any:
     """Return the value."""
     return value
@@ -57,7 +52,7 @@ class Context:
     job: str = field(default_factory=lambda: uuid.uuid4().hex)
     report: Callable[[Mapping[str, Any]], None] = ignore
     stall_seconds: float | None = None
-    warned: Callable[[], bool] = never
+    warned: Callable[[], bool] = bool
     broadcast: Callable[[Any], Any] = identity
     step: Step | None = None
     checkpoints: Checkpoints | None = None

@@ -12,16 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from raysed.config import Block, stable_hash
+from raysed.context import Context
 from raysed.data.parquet import BlockFiles
 from raysed.store.checkpoints import Checkpoints
 from raysed.store.files import Watched
 from raysed.store.storage import Entry, Storage
-
-if TYPE_CHECKING:
-    from raysed.context import Context
 
 _STATE = 2  # format of training states, see `raysed.train.state`
 BLOCK_FILE = "block.parquet"

@@ -1,7 +1,5 @@
 """Parse recipes such as `ct-sed-flow`, and list the ensembles that they need."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ What is short and belongs to the run as a whole is made in this process; all els
 `raysed.cluster.on_ray` (Ray Tune, Train and Data) or `raysed.cluster.local` (this process).
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -435,7 +433,7 @@ class Run:
         found = f", {rows - embedded:,} found, {embedded:,} embedded" if embedded < rows else ""
         progress.close(f"{rows:,} sentences{found}")
         # All blocks exist: each table that consists of them is complete.
-        shape = tables.count, tables.size, tables.rows
+        shape = -(-rows // size), size, rows
         whole = [replace(step, inputs={**step.inputs, "blocks": BlockShape(step.name, *shape)}) for step in steps]
         jobs = [ShortJob(step.name, [step]) for step in whole]
         self._map_short(jobs, True, lambda name, event: self._leave_out(group, event["failed"]))

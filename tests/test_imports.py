@@ -5,12 +5,15 @@ The contracts in pyproject.toml say who may import whom (`make lint`).
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = ("torch", "ray", "transformers", "deepspeed", "matplotlib", "datasets", "scipy")
@@ -55,6 +58,15 @@ def _imported(tree: ast.AST) -> set[str]:
             found |= {each.name for each in node.names}
         found |= _imported(node)
     return found
+
+
+def test_every_dependency_is_imported():
+    imported = set().union(*(_imported(ast.parse(path.read_text())) for path in ROOT.glob("raysed/**/*.py")))
+    modules = {str(name).partition(".")[0] for name in imported}
+    used = {dist.lower() for module, dists in packages_distributions().items() if module in modules for dist in dists}
+    (block,) = re.findall(r"^dependencies = \[\n(.*?)^\]", (ROOT / "pyproject.toml").read_text(), flags=re.M | re.S)
+    needed = [Requirement(each) for each in re.findall(r'"([^"]+)",', block)]
+    assert len(needed) > 10 and [each.name for each in needed if each.name.lower() not in used] == []
 
 
 def test_scripts_beside_the_package_import_what_is_there():

@@ -7,7 +7,6 @@ continues with the missing ones.
 from __future__ import annotations
 
 import io
-import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -28,8 +27,6 @@ from raysed.data.parquet import ROWS_PER_GROUP, SentenceTable, matrix, open_tabl
 from raysed.made import BLOCK_FILE, Step, block_name
 from raysed.store.checkpoints import changes
 from raysed.store.storage import Entry, Storage
-
-log = logging.getLogger(__name__)
 
 _KEYS, _IS_NEW, _KEYS_AT_ONCE = "keys.npy", "is_new", 8
 _SMALLEST_BLOCK = 256
@@ -59,11 +56,6 @@ class BlockTables:
     rows: int
     size: int
     is_keyed: bool = False
-
-    @property
-    def count(self) -> int:
-        """Number of blocks."""
-        return -(-self.rows // self.size)
 
     def missing(self, storage: Storage) -> list[Place]:
         """Return the places of blocks that may be missing; of a keyed one, that depends on its text."""
@@ -97,8 +89,8 @@ class BlockTables:
         entries = []
         for index, table in enumerate(self.depends):
             name, depends = self._block(table, rows)
-            block = _own_columns(rows, index)
-            block = block.select([name for name in self.kept if name in block.column_names])
+            names = ["target" if name == f"target-{index}" else name for name in rows.column_names]
+            block = rows.rename_columns(names).select([name for name in self.kept if name in names])
             meta: dict[str, Any] = {"rows": len(block), "size": self.size}
             if _IS_NEW in rows.column_names:
                 meta["embedded"] = int(rows.column(_IS_NEW).to_numpy().sum())
@@ -179,13 +171,6 @@ def keys_of(rows: pa.Table) -> np.ndarray:
     texts = zip(roles_in(rows), rows.column("sentence").to_pylist())
     digests = [blake2b(f"{role}\n{text}".encode(), digest_size=8).digest() for role, text in texts]
     return np.frombuffer(b"".join(digests), np.uint64)
-
-
-def _own_columns(rows: pa.Table, index: int) -> pa.Table:
-    """Return the rows with the target of one of several tables."""
-    own = f"target-{index}"
-    names = ["target" if name == own else name for name in rows.column_names]
-    return rows.rename_columns(names) if own in rows.column_names else rows
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,12 @@ A worker reads its rows of targets by (seed, step), and not from `get_dataset_sh
 uninterrupted one, on any number of workers.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -52,10 +50,9 @@ def run_learners(
     Ray Train runs in threads: in the main thread it would take Ctrl-C for itself and end the process with exit code 0.
     """
     prepared.storage.remove(_STATE)  # our state is in the manifest; Ray Train must not resume from its own
-    prepared = replace(prepared, jobs={job.key: job for job in jobs})
     slots, errors = threading.Semaphore(share.at_once), dict[str, BaseException]()
-    arguments = slots, run, share, prepared, events, errors
-    threads = [threading.Thread(target=_fit, args=(job, *arguments), daemon=True) for job in jobs]
+    trainers = {job.name: partial(_trainer, job, run, share, prepared, events) for job in jobs}
+    threads = [threading.Thread(target=_fit, args=(*each, slots, errors), daemon=True) for each in trainers.items()]
     for thread in threads:
         thread.start()
     done, done_at = set[str](), time.monotonic()
@@ -82,13 +79,7 @@ def run_learners(
 
 
 def _fit(
-    job: TrainingJob,
-    slots: threading.Semaphore,
-    run: str,
-    share: Share,
-    prepared: Prepared,
-    events: Queue,
-    errors: dict[str, BaseException],
+    name: str, trainer: Callable[[int], TorchTrainer], slots: threading.Semaphore, errors: dict[str, BaseException]
 ) -> None:
     """Train a learner once there is a slot."""
     with slots:
@@ -96,13 +87,13 @@ def _fit(
             if interrupts.received_signal() is not None:  # while it waited
                 return
             try:
-                _trainer(job, run, share, prepared, events, attempt).fit()
+                trainer(attempt).fit()
                 return
             except BaseException as error:  # handed to the main thread
-                errors[job.name] = error
+                errors[name] = error
                 if not isinstance(error, ray.train.ControllerError):
                     return
-                log.warning("%s: Ray Train failed; restarting it: %s", job.name, last_line(error))
+                log.warning("%s: Ray Train failed; restarting it: %s", name, last_line(error))
 
 
 def _trainer(job: TrainingJob, run: str, share: Share, prepared: Prepared, events: Queue, attempt: int) -> TorchTrainer:

@@ -1,7 +1,5 @@
 """Jobs: what a run hands to a backend, and what it hears of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

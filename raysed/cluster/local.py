@@ -3,8 +3,6 @@
 Makers and settings are those of Ray's backend, so a run can continue with either.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The Ray backend: members on Tune, blocks on Data, learners on Train, and tasks where the cluster speeds them up."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -89,7 +87,7 @@ class RayBackend:
         jobs = [replace(job, step=self._to_workers(job.step)) for job in jobs]
         context, run = replace(context, stall_seconds=self._resources.stall_seconds), self._storage.uri("")
         with missing_nodes_logged(share):
-            prepared = Prepared(self._storage, context, share.threads, {})
+            prepared = Prepared(self._storage, context, share.threads, {job.key: job for job in jobs})
             if jobs[0].is_gang:
                 run_learners(run, jobs, share, prepared, self._events, on_event)
             else:

@@ -1,7 +1,5 @@
 """The Ray of a run: one that was there before, or its own, which ends with the run."""
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import os
@@ -187,10 +185,6 @@ def _output_options() -> dict[str, Any]:
 _TOKEN_VARIABLES = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
 
 
-def _token_file() -> Path:
-    return Path.home() / ".ray/auth_token"
-
-
 def _require_token() -> None:
     """Have the Ray that starts here refuse strangers: its servers listen on all of the machine's addresses.
 
@@ -203,7 +197,7 @@ def _require_token() -> None:
         problem = "Ray was imported without RAY_AUTH_MODE, so anybody who reaches this machine could use it"
         raise UserError(f"{problem}; set RAY_AUTH_MODE=token before you import it")
     if os.environ.get("RAY_AUTH_MODE", "token").lower() == "token" and not _TOKEN_VARIABLES & os.environ.keys():
-        token = _token_file()
+        token = Path.home() / ".ray/auth_token"
         try:
             token.parent.mkdir(parents=True, exist_ok=True)
             token.touch(0o600)  # Ray fills it

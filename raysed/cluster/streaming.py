@@ -5,8 +5,6 @@ sentence. Readers and the sink reserve no CPU: they would wait forever if actors
 is lost. Both unpickle this file, so it imports no torch: that would cost each of them seconds.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import uuid

@@ -4,8 +4,6 @@ The run directory, not Tune's state, knows what is done: finished members are no
 newest checkpoint there and publishes its artefact there. Tune's results and logs stay in `tune/`.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,13 +40,12 @@ def run_trials(
     title: str, run: str, jobs: Sequence[TrainingJob], share: Share, prepared: Prepared, on_event: OnEvent
 ) -> None:
     """Run one experiment, a trial per training."""
-    by_key, jobs = {job.key: job for job in jobs}, list(jobs)
     points = [dict(zip(_SEARCHED, job.key)) for job in jobs]
     labels = {"bundle_label_selector": [dict(share.label_selector)]} if share.label_selector else {}
     space = {name: tune.choice(list(dict.fromkeys(point[name] for point in points))) for name in _SEARCHED}
     tuner = tune.Tuner(
         tune.with_resources(
-            tune.with_parameters(train_member, prepared=replace(prepared, jobs=by_key)),
+            tune.with_parameters(train_member, prepared=prepared),
             tune.PlacementGroupFactory([share.resources], **labels),
         ),
         param_space={"run": run, **space},
@@ -63,12 +60,12 @@ def run_trials(
             name=title,
             storage_path=prepared.storage.uri("tune"),
             failure_config=tune.FailureConfig(max_failures=MAX_RESTARTS),
-            callbacks=[_Events(by_key, on_event)],
+            callbacks=[_Events(prepared.jobs, on_event)],
             verbose=2 if log.isEnabledFor(logging.DEBUG) else 0,  # with --verbose, Tune's own table
         ),
     )
     for result in tuner.fit():
-        job, last = by_key[key_of(result.config)], result.metrics or {}
+        job, last = prepared.jobs[key_of(result.config)], result.metrics or {}
         if result.error is not None:
             reason = last_line(getattr(result.error, "cause", None) or result.error)
             on_event(job.name, {"outcome": Outcome(failure=reason)})

@@ -1,7 +1,5 @@
 """Batches as a function of the step, so a resumed training sees the same ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -35,11 +33,6 @@ class Batches:
         """Return this worker's part of the batch of a step."""
         raise NotImplementedError
 
-    @property
-    def sentences(self) -> int:
-        """Sentences per step."""
-        return self.batch_size
-
     def held_out(self) -> list[Any]:
         """Return the rows held out of training as batches."""
         return []
@@ -48,8 +41,8 @@ class Batches:
 class EpochBatches(Batches):
     """Batches of a table, shuffled every epoch."""
 
-    def __init__(self, table: Any, batch_size: int, seed: int, rank: int = 0, world: int = 1):
-        super().__init__(len(table), batch_size, seed, rank, world)
+    def __init__(self, table: Any, batch_size: int, seed: int):
+        super().__init__(len(table), batch_size, seed)
         self.table = table
         self._order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
 

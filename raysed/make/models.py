@@ -231,7 +231,7 @@ class LearnerTrainer(Trainer):
         encoder.load_state_dict(trained.state_dict())
         description = {"seed": self.settings["seed"], "steps": steps}
         meta = {"dev": result.score, "held_out": result.held_out, "steps": steps, "kept_step": result.kept_step}
-        meta["sentences"] = (steps - result.resumed_at) * self.setup.batch_at.sentences
+        meta["sentences"] = (steps - result.resumed_at) * self.setup.batch_at.batch_size
         return self._write(out, "learner", encoder, result, description, meta)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raysed.config import Precision, Role, TargetPrecision, TeacherConfig
+from raysed.config import Precision, Role, TeacherConfig
 from raysed.context import Context
 from raysed.data.parquet import ROLE, ROWS_PER_GROUP, TEXTS, BlockFiles, SentenceTable, Source, roles_in
 from raysed.data.targets import MEAN, matrix, with_column, with_targets
@@ -48,9 +48,11 @@ _TURN_SENTENCES = 4 * ROWS_PER_GROUP  # sentences to fit the rotation on: many m
 
 
 class MeanBlocks:
-    """Add teachers' embeddings to the running float32 sums of a block; the last actor of a chain divides.
+    """Add members' embeddings to the running float32 sums of a block; the last actor of a chain divides.
 
-    `inputs["part"]` has the table number and directory of each teacher. `inputs["counts"]` has the number of teachers
+    A chain of these holds more members than one actor can. Any chain gives the same mean.
+
+    `inputs["part"]` has the table number and directory of each member. `inputs["counts"]` has the number of members
     per table for the last actor of a chain, and is empty for the others.
     """
 
@@ -60,57 +62,28 @@ class MeanBlocks:
         paths: dict[int, list[Path]] = {}
         for index, path in inputs["part"]:
             paths.setdefault(index, []).append(path)
-        about = {"device": context.device, "precision": context.precision}
-        about |= {"trust_remote_code": inputs["encoder"].trust_remote_code}
-        counts, precision = dict(enumerate(inputs["counts"])), settings["target_precision"]
-        self._means = [
-            MeanOfMembers(paths.get(index, []), f"target-{index}", counts.get(index), precision, **about)
-            for index in sorted({*paths, *counts})
-        ]
+        about = context.device, inputs["encoder"].trust_remote_code, context.precision
+        self._sums = {index: teacher_sum(of_table, *about) for index, of_table in paths.items()}
+        self._counts, self._target_precision = dict(enumerate(inputs["counts"])), settings["target_precision"]
+        self._rows_at_once = _SENTENCES_AT_ONCE[context.device]
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        for mean in self._means:
-            table = mean(table)
+        for index in sorted({*self._sums, *self._counts}):
+            table = self._with_sum(table, index, f"target-{index}")
         return table
 
-
-class MeanOfMembers:
-    """Add the embeddings of members to a running float32 sum of a block of token ids; the last one divides.
-
-    A chain of these holds more members than one actor can. Any chain gives the same mean.
-
-    Args:
-        teachers: directories of models that share a tokenizer.
-        column: of the sum, a fixed-size list of float32 [D]; batches also have `id` and `input_ids`, lists of int32.
-        count: number of members in all stages, for the last one; None: not the last stage.
-    """
-
-    def __init__(
-        self,
-        teachers: Sequence[Path],
-        column: str,
-        count: int | None,
-        target_precision: TargetPrecision,
-        device: str,
-        precision: Precision,
-        trust_remote_code: bool,
-    ):
-        self._rows_at_once = _SENTENCES_AT_ONCE[device]
-        self._sum = teacher_sum(teachers, device, trust_remote_code, precision) if teachers else None
-        self._column, self._count, self._target_precision = column, count, target_precision
-
-    def __call__(self, batch: pa.Table) -> pa.Table:
+    def _with_sum(self, batch: pa.Table, index: int, column: str) -> pa.Table:
+        """Return a batch with the sum or mean of a table as fixed-size lists of float32 [D] in a column."""
         sums_BD = np.zeros((len(batch), 1), np.float32)
-        if self._column in batch.column_names:
-            sums_BD = matrix(batch.column(self._column))
-        if self._sum:
-            tokens = TokenTable.from_arrow(batch)
+        if column in batch.column_names:
+            sums_BD = matrix(batch.column(column))
+        if index in self._sums:
+            tokens, add = TokenTable.from_arrow(batch), self._sums[index]
             cuts = np.split(np.arange(len(tokens)), range(self._rows_at_once, len(tokens), self._rows_at_once))
-            sums_BD = np.concatenate([self._sum(tokens.take(rows), sums_BD[rows]) for rows in cuts])
-        if self._count is None:
-            return with_column(batch, self._column, sums_BD)
-        means_BD = sums_BD / np.float32(self._count)
-        return with_targets(batch, means_BD, self._target_precision, self._column)
+            sums_BD = np.concatenate([add(tokens.take(rows), sums_BD[rows]) for rows in cuts])
+        if index not in self._counts:
+            return with_column(batch, column, sums_BD)
+        return with_targets(batch, sums_BD / np.float32(self._counts[index]), self._target_precision, column)
 
 
 def mean_targets(out: Path, inputs: Named, settings: Named, context: Context) -> Named:

@@ -128,8 +128,7 @@ def turn(products_DF: np.ndarray) -> np.ndarray:
     """
     import scipy.linalg  # not needed by every worker
 
-    left_DR, _, right_RF = scipy.linalg.svd(products_DF, full_matrices=False)
-    return left_DR @ right_RF
+    return scipy.linalg.polar(products_DF)[0]
 
 
 # -- combining and choosing teachers ---------------------------------------------------------------------------------

@@ -80,7 +80,6 @@ class LibraryModel:
 
     model: Any
     reason: str
-    layers: None = None
     prompts: Prompts = field(default_factory=dict)
     name: str = ""
 

@@ -266,8 +266,9 @@ def check_start(config: EncoderConfig) -> None:
         raise UserError(f"{problem}; keep its first layers, or all", setting="encoder.path")
 
 
-def describe_layers(found: PretrainedConfig, kept: Sequence[int]) -> None:
-    """Reduce a configuration to these layers."""
+def describe_layers(found: PretrainedConfig, keep: int | str | Sequence[int]) -> None:
+    """Reduce a configuration to the layers of `kept_layers`."""
+    kept = kept_layers(keep, found.num_hidden_layers)
     found.num_hidden_layers = len(kept)
     for name in _PER_LAYER_SETTINGS:
         if isinstance(kinds := vars(found).get(name), list):

@@ -6,14 +6,7 @@ from torch import nn
 from transformers import PretrainedConfig
 
 from raysed.config import EncoderConfig
-from raysed.model.pretrained import (
-    LOAD_ERRORS,
-    configuration_of,
-    describe_layers,
-    kept_layers,
-    unloadable,
-    without_weights,
-)
+from raysed.model.pretrained import LOAD_ERRORS, configuration_of, describe_layers, unloadable, without_weights
 
 
 @dataclass(frozen=True)
@@ -41,7 +34,7 @@ def shape_of(config: EncoderConfig) -> Shape:
         width = config.static.width or found.hidden_size
         return Shape(found.vocab_size * width, 0, 0, width, 0, found.vocab_size)
     if config.keep_layers is not None:
-        describe_layers(found, kept_layers(config.keep_layers, found.num_hidden_layers))
+        describe_layers(found, config.keep_layers)
     try:
         return shape_of_model(found, config.trust_remote_code)
     except LOAD_ERRORS as error:

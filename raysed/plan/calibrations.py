@@ -1,20 +1,15 @@
 """The calibrations of a run's models."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from raysed.config import CorpusConfig, derive_seed, fitted_on
 from raysed.made import Made, made
 from raysed.make.scores import calibration, has_dropout, poolings_without_fit
+from raysed.plan.check import Job
 from raysed.plan.results import EvaluatedModel
 from raysed.plan.tables import CORPUS
 from raysed.recipe import BASE, Recipe, parse_recipe
-
-if TYPE_CHECKING:
-    from raysed.plan.check import Job
-    from raysed.store.storage import Entry
+from raysed.store.storage import Entry
 
 
 def calibrations_of_base(job: Job) -> list[Recipe]:

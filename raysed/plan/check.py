@@ -7,16 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
-from raysed.config import (
-    PROMPTS,
-    Config,
-    CorpusConfig,
-    EncoderConfig,
-    Layers,
-    fitted_on,
-    stable_hash,
-    with_absolute_paths,
-)
+from raysed.config import PROMPTS, Config, CorpusConfig, Layers, fitted_on, stable_hash, with_absolute_paths
 from raysed.data.corpus import check_corpus, corpus_fingerprint, queries_fingerprint
 from raysed.data.pairs import PairRows, entailment, load_nli, load_views
 from raysed.errors import UserError, public
@@ -283,7 +274,7 @@ def _view_rows(kind: str, config: Config, nli: PairRows | None) -> PairRows:
 
 
 def _look(watched: list[Watched], setting: str, look: Callable[[Any], Any], config: Any) -> Any:
-    name = "path" if isinstance(config, EncoderConfig) else setting.rpartition(".")[2]
+    name = setting.rpartition(".")[2]
     what = public(f"{setting} {getattr(config, name if hasattr(config, name) else 'source')}")
     watched.append(found := Watched(what, partial(look, config), look(config)))
     return found.known

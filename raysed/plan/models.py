@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from raysed.config import derive_seed
+from raysed.config import Config, derive_seed
 from raysed.errors import RunFailed, UserError
 from raysed.made import Made, Trained, Training, made
 from raysed.make.fidelity import learner_fidelity
@@ -21,6 +21,7 @@ from raysed.make.models import (
     train_member,
 )
 from raysed.make.scores import embeddings
+from raysed.plan.check import Job
 from raysed.plan.results import EvaluatedModel
 from raysed.plan.size import need_of
 from raysed.plan.tables import CORPUS, MEMBERS_CORPUS
@@ -30,10 +31,6 @@ from raysed.registry import stages
 from raysed.train.grid import choose_bound
 from raysed.train.memory import checkpoint_bytes
 from raysed.train.stage import BEST_ON_DEV
-
-if TYPE_CHECKING:
-    from raysed.config import Config
-    from raysed.plan.check import Job
 
 
 def evaluated(
@@ -224,10 +221,7 @@ def best_of_grid(node: str, trained: Sequence[Trained], min_members: int | None,
     grid = {
         "recipe": node,
         "task": task,
-        "winner": choice.lower_bound,
-        "score": choice.score,
-        "runner_up": choice.runner_up,
-        "margin": choice.margin,
+        **choice,
         "bounds": [
             {
                 "lower_bound": bound,
@@ -239,7 +233,7 @@ def best_of_grid(node: str, trained: Sequence[Trained], min_members: int | None,
             for bound, of_bound in sorted(scores.items())
         ],
     }
-    return TrainedEnsemble(complete[choice.lower_bound], failed, grid)
+    return TrainedEnsemble(complete[choice["winner"]], failed, grid)
 
 
 def _needed(min_members: int | None, count: int) -> int:

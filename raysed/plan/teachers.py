@@ -1,12 +1,10 @@
 """External teachers: their embeddings, scores and speeds, and the targets that they give together."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raysed.data.parquet import ROWS_PER_GROUP
 from raysed.made import Blocks, ExternalInput, Made, made
@@ -27,14 +25,12 @@ from raysed.make.targets import (
     worth_of_teachers,
 )
 from raysed.model.combination import needs_products
+from raysed.model.teacher import Teacher
+from raysed.plan.check import Job
 from raysed.plan.results import EvaluatedModel
 from raysed.recipe import SED, TEACHERS, node_of
 from raysed.score.ensemble import by_title, summary_lines
-
-if TYPE_CHECKING:
-    from raysed.model.teacher import Teacher
-    from raysed.plan.check import Job
-    from raysed.store.storage import Entry
+from raysed.store.storage import Entry
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ from raysed.report.scores import ScoreTable
 from raysed.score.intervals import NO_DIFFERENCE, Difference
 from raysed.score.lexical import TF_IDF
 
-_REQUESTED = "as set by export.recipe"
 Interval = tuple[float, float] | None
 
 
@@ -134,7 +133,7 @@ def choose(
         if chosen is not best:
             reason = f"the last recipe not clearly below {best.recipe} ({score_of(best):.1f}) on {scored_on}"
     if requested:
-        reason = _REQUESTED
+        reason = "as set by export.recipe"
     if chosen.recipe == BASE:
         del others[scores.base_name]
     score, may_be_worse = measured.get((chosen.recipe, chosen.index)), requested is not None or export.allow_worse

@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from raysed.recipe import SED, TEACHERS
 from raysed.registry import calibrations
+from raysed.report.results import RunResults
 from raysed.report.scores import (
     NO_LABELS,
     ORIGINAL,
@@ -21,9 +21,6 @@ from raysed.report.scores import (
     titled,
 )
 from raysed.train.collapse import COLLAPSED
-
-if TYPE_CHECKING:
-    from raysed.report.results import RunResults
 
 MOST_FINDINGS, _MOST_UNCLEAR = 5, 3
 
@@ -40,7 +37,7 @@ _Effect = tuple[str, str, Compared | None, Compared | None]
 """Kind, title, and the scores after and before."""
 
 
-def findings(run: "RunResults") -> list[Finding]:
+def findings(run: RunResults) -> list[Finding]:
     """Return at most five findings: clear effects by kind, one for unclear ones, one for collapsed members."""
     scores, by_kind, unclear = run.scores, {}, []
     for effect in _effects(scores):

@@ -102,6 +102,10 @@ class ScoreTable:
         """Return the task's name with number and kind of its items."""
         return f"{task} ({items(self.sizes[task])})" if task in self.sizes else task
 
+    def known_as(self, group: Group, name: str) -> str:
+        """Return a name of a group; some layers before training have their own, because no user has them."""
+        return self.base_name if group == THE_BASE[:2] and self.base_name != ORIGINAL else name
+
     @cached_property
     def counted(self) -> list[Row]:
         """Rows behind the headline, grids included."""

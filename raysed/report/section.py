@@ -1,20 +1,16 @@
 """Sections of the report: a new file in `sections/` is a new section."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from raysed.registry import discover
+from raysed.report.charts import Chart
+from raysed.report.findings import Finding
+from raysed.report.results import RunResults
 from raysed.store.text import Table
-
-if TYPE_CHECKING:
-    from raysed.report.charts import Chart
-    from raysed.report.findings import Finding
-    from raysed.report.results import RunResults
 
 
 @dataclass(frozen=True)
@@ -31,7 +27,7 @@ class Code:
         return f"{fence}{self.language}\n{self.text}\n{fence}"
 
 
-Block: TypeAlias = "str | Table | Code | Chart | Finding | None"
+Block: TypeAlias = str | Table | Code | Chart | Finding | None
 """Text is a paragraph with code between backticks; the report omits None and empty tables."""
 
 

@@ -1,21 +1,19 @@
 """The verdict: the exported model compared with what a user has anyway, as a table and in a few sentences."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raysed.recipe import TEACHERS
+from raysed.report.results import RunResults
 from raysed.report.scores import ORIGINAL, THE_BASE, Compared, ScoreTable, titled
 from raysed.score.intervals import NO_DIFFERENCE, resolution
 from raysed.score.lexical import TF_IDF
 from raysed.store.text import Table, number, sentence, times
 
-if TYPE_CHECKING:
-    from raysed.report.results import RunResults
-
 _MOST_TASKS = 3
 
 
-def comparisons(run: "RunResults") -> list[dict[str, Any]]:
+def comparisons(run: RunResults) -> list[dict[str, Any]]:
     """Return the exported model, each teacher, TF-IDF and the encoder before training.
 
     Each has its `score`, and those on `tasks` if there are several; models also have `parameters` and `speed`, see
@@ -60,7 +58,7 @@ def comparisons_table(found: Sequence[Mapping[str, Any]], scores: ScoreTable) ->
     return Table.of(found, columns, text=1)
 
 
-def verdict(run: "RunResults") -> str:
+def verdict(run: RunResults) -> str:
     """Compare the exported model with the best teacher, or without any with the encoder before training and words.
 
     Words come first if they are above the model. Empty if the model has no score.
@@ -103,7 +101,7 @@ def _best_words(scores: ScoreTable) -> Compared | None:
     return (*max(means, key=means.__getitem__), 0) if means else None
 
 
-def _size(run: "RunResults", this: Compared, teacher: Compared) -> Iterator[str]:
+def _size(run: RunResults, this: Compared, teacher: Compared) -> Iterator[str]:
     """Yield a sentence on size and speed, if they are known: files and functions have none."""
     own, its = run.costs.get(this, {}), run.costs.get(teacher, {})
     parts = []

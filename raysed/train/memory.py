@@ -3,8 +3,6 @@
 The bytes that an update keeps for its gradients were counted on torch's saved tensors; a test recounts them.
 """
 
-from __future__ import annotations
-
 import torch
 
 from raysed.config import Block

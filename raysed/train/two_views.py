@@ -1,7 +1,5 @@
 """Stages that learn from two views of the same meaning."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import numpy as np

@@ -25,7 +25,6 @@ from raysed.make.targets import (
     COMBINATION,
     CombinedBlocks,
     MeanBlocks,
-    MeanOfMembers,
     combination,
     mean_targets,
     teacher_products,
@@ -99,7 +98,7 @@ def average(storage: Storage, tasks: list[Step]) -> None:
     chain = chain_of(tasks, "average", 1)
     make_blocks_here(Stream(tables, tables.missing(storage), chain, MeanBlocks, Context()), storage, ignore)
     for task in tasks:
-        inputs = {**task.inputs, "blocks": BlockShape(task.name, tables.count, SIZE, rows)}
+        inputs = {**task.inputs, "blocks": BlockShape(task.name, -(-rows // SIZE), SIZE, rows)}
         Step(task.name, "", mean_targets, task.depends, task.settings, inputs).run(storage, Context())
 
 
@@ -149,14 +148,18 @@ def test_any_chain_of_stages_gives_the_plain_sum_and_mean(tmp_path, monkeypatch,
     monkeypatch.setitem(raysed.make.targets._SENTENCES_AT_ONCE, "cpu", 17)
     storage, names = run_with(tmp_path, teachers=4, sentences=50)
     paths, table = [storage.fetch(name) for name in names], sentences(storage)
-    about = {"column": "target", "target_precision": "fp32", "device": "cpu", "precision": "fp32"}
-    about |= {"trust_remote_code": False}
+    about = {"encoder": EncoderConfig()}
+
+    def part(count: int, counts: list[int]) -> MeanBlocks:
+        inputs = {**about, "part": [(0, path) for path in paths[:count]], "counts": counts}
+        return MeanBlocks(inputs, {"target_precision": "fp32"}, Context())
+
     for count in stages[:-1]:
-        table = MeanOfMembers([paths.pop(0) for _ in range(count)], count=None, **about)(table)
-    summed, divided = (MeanOfMembers(paths, count=count, **about)(table) for count in (None, 4))
+        table, paths = part(count, [])(table), paths[count:]
+    summed, divided = (part(stages[-1], counts)(table) for counts in ([], [4]))
     expected = plain_sum(storage, names, at_once=17)
-    assert np.array_equal(matrix(summed["target"]), expected)
-    assert np.array_equal(matrix(divided["target"]), expected / np.float32(4))
+    assert np.array_equal(matrix(summed["target-0"]), expected)
+    assert np.array_equal(matrix(divided["target-0"]), expected / np.float32(4))
 
 
 @pytest.mark.parametrize("groups", [1, 5])

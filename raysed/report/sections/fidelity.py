@@ -13,8 +13,7 @@ from raysed.store.text import Table
 def _fidelity(run: RunResults) -> list[dict[str, Any]]:
     recipes = dict.fromkeys(recipe.uncalibrated for recipe in run.job.recipes if recipe.distils)
     found = {recipe: run.meta(f"{recipe}/fidelity/00") for recipe in recipes}
-    tables = [{"recipe": recipe, "asked_by": "texts", **meta} for recipe, meta in found.items() if "searches" in meta]
-    return tables
+    return [{"recipe": recipe, "asked_by": "texts", **meta} for recipe, meta in found.items() if "searches" in meta]
 
 
 def fidelity_table(searches: Sequence[Mapping[str, Any]]) -> Table:

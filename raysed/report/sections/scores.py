@@ -11,18 +11,7 @@ import numpy as np
 from raysed.registry import stages_of_pairs
 from raysed.report.charts import BLUE, GREEN, GREY, INK, ORANGE, Chart
 from raysed.report.results import RunResults
-from raysed.report.scores import (
-    NO_LABELS,
-    ORIGINAL,
-    THE_BASE,
-    Group,
-    ScoreTable,
-    display_name,
-    labels_of,
-    stages_of,
-    task_names,
-    titled,
-)
+from raysed.report.scores import NO_LABELS, ScoreTable, display_name, labels_of, stages_of, task_names, titled
 from raysed.report.section import Block, Section
 from raysed.score.tasks import main_score
 from raysed.store.text import Table, number
@@ -45,7 +34,7 @@ def headline_table(scores: ScoreTable) -> Table:
     groups = {group: scores.groups.get(group) or {"n": counts[group]} for group in [*scores.groups, *counts]}
 
     columns = {
-        "models": [_named(scores, group, display_name(*group, entry["n"])) for group, entry in groups.items()],
+        "models": [scores.known_as(group, display_name(*group, entry["n"])) for group, entry in groups.items()],
         "mean": [number(entry.get("mean")) for entry in groups.values()],
         "95 %": [f"{entry['low']:.1f} to {entry['high']:.1f}" if "low" in entry else "-" for entry in groups.values()],
         "max": [number(entry.get("max") if entry["n"] > 1 else None) for entry in groups.values()],
@@ -64,11 +53,6 @@ def headline_table(scores: ScoreTable) -> Table:
     empty = {"labels": {NO_LABELS}} | {head: {"-"} for head in ("fitted on", "95 %", "max", "std")}
     columns = {head: cells for head, cells in columns.items() if not set(cells) <= empty.get(head, set())}
     return Table(list(columns), list(zip(*columns.values())), names=[":".join(["scores", *group]) for group in groups])
-
-
-def _named(scores: ScoreTable, group: Group, name: str) -> str:
-    """Return a name of a group; some layers before training have their own, because no user has them."""
-    return scores.base_name if group == THE_BASE[:2] and scores.base_name != ORIGINAL else name
 
 
 def layers_table(scores: ScoreTable) -> Table:
@@ -126,7 +110,7 @@ def scores_chart(scores: ScoreTable) -> Chart | None:
     def draw(axes: Any) -> None:
         for place, (group, entry) in enumerate(scores.groups.items()):
             y = place + 0.7
-            name = _named(scores, group, titled(*group, entry["n"]))
+            name = scores.known_as(group, titled(*group, entry["n"]))
             for x, text, side in ((0, name, "left"), (1, f"{entry['mean']:.1f}", "right")):
                 axes.text(x, place + 0.3, text, transform=axes.get_yaxis_transform(), ha=side, va="center")
             if "low" in entry:

@@ -32,10 +32,8 @@ class Pairs(EvaluationTask):
     def __init__(self, task: StsTask, aggregation: str = "mean"):
         self.task, self.name, self.aggregation = task, task.name, task.aggregation or aggregation
         self.first, self.second = ([s for subset in task.subsets.values() for s in subset[side]] for side in (0, 1))
-        self.gold, kind = (
-            gold_of(task),
-            "generated pairs (written and graded by a program)" if task.is_generated else "pairs",
-        )
+        self.gold = gold_of(task)
+        kind = "generated pairs (written and graded by a program)" if task.is_generated else "pairs"
         self.size = f"{task.pairs:,} {kind}"
         self.sentences = list(dict.fromkeys(s for pair in zip(self.first, self.second) for s in pair))
         row = {sentence: i for i, sentence in enumerate(self.sentences)}

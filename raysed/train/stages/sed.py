@@ -24,17 +24,12 @@ if TYPE_CHECKING:
     from raysed.model.encoder import Encoder
 
 
-def mse(x_BD: torch.Tensor, t_BD: torch.Tensor) -> torch.Tensor:
-    """Return the mean squared difference."""
-    return F.mse_loss(x_BD, t_BD)
-
-
 def unit_mse(x_BD: torch.Tensor, t_BD: torch.Tensor) -> torch.Tensor:
     """Return the mean over sentences of the squared distance of unit vectors."""
     return (F.normalize(x_BD, dim=1) - F.normalize(t_BD, dim=1)).square().sum(1).mean()
 
 
-LOSSES = {loss.__name__: loss for loss in (mse, unit_mse)}
+LOSSES = {"mse": F.mse_loss, "unit_mse": unit_mse}
 """From embeddings and targets [B, D] to a mean over sentences; see `sed.loss`."""
 LossName = Literal["mse", "unit_mse"]
 
