@@ -31,6 +31,7 @@ from raysed.config_text import merge
 from raysed.errors import UserError
 from raysed.recipe import TEACHERS
 from raysed.run_name import run_name
+from raysed.store.hub import limit_waits
 from raysed.store.metrics import notes_shown, quiet_libraries
 from raysed.store.progress import print_text, shown
 from raysed.store.text import Table, number
@@ -159,6 +160,7 @@ class Result:
         """
         if self.model is None:
             raise UserError(f"there is no model to upload: {self.report['refused']['why']}")
+        limit_waits()
         return self.model.push_to_hub(repo_id, local_model_path=str(self._storage.fetch("model")), **options)
 
     def __repr__(self) -> str:

@@ -1,13 +1,16 @@
 """`raysed distill --push`: what is refused before the first second, and what is uploaded when."""
 
+import socket
 import sys
 from types import SimpleNamespace
 
 import pytest
 from hub_server import hub_server
+from huggingface_hub import constants
 
 from raysed import api, cli
 from raysed.errors import UserError
+from raysed.store.hub import model_directory
 from raysed.store.push import check_push
 
 
@@ -51,6 +54,17 @@ def test_a_public_repository_may_be_asked_for():
     with hub_server() as hub:
         hub.repositories["me/open"] = {"private": False}
         check_push("me/open", public=True)
+
+
+def test_a_hub_that_accepts_and_never_answers_is_given_up(monkeypatch):
+    """Its library would wait forever."""
+    monkeypatch.setattr("raysed.store.hub._PATIENCE_S", 0.2)
+    with hub_server(), socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(UserError, match=r"^--push me/a: the hub cannot be asked: .*timed out"):
+            check_push("me/a", public=False)
+        with pytest.raises(UserError, match=r"^teachers: neither a directory nor a hub id that can be reached: "):
+            model_directory("somebody/some-model", "teachers")
 
 
 def test_a_missing_token_and_a_hub_that_is_away_are_refused(monkeypatch):

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import snapshot_download, try_to_load_from_cache
+from huggingface_hub import get_session, snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
 
 from raysed.bundled import ENCODERS, PREFIX
@@ -13,6 +13,8 @@ from raysed.config import PACKAGE, EncoderConfig, package_folder, stable_hash
 from raysed.errors import UserError, first_line
 from raysed.store.files import check_content, digest_of, files_of_model, visible
 
+_PATIENCE_S = 60.0
+"""For each part of an answer."""
 _OTHER_FORMATS = (".arrow", ".bin", ".data", ".h5", ".msgpack", ".onnx", ".onnx_data", ".ot")
 """Suffixes of unread files beside a transformer's safetensors."""
 MODEL_FILES = frozenset(
@@ -21,6 +23,18 @@ MODEL_FILES = frozenset(
 """Suffixes of settings, weights and vocabularies. Pickled weights are not downloaded; code is, if it is trusted."""
 _OTHER_REPOSITORY = re.compile(r'"([\w.-]+/[\w.-]+)--[\w./-]+"')
 """A class in another repository of the hub, as in `auto_map` and modules.json."""
+
+
+def limit_waits() -> None:
+    """Have requests to the hub fail if no answer comes; most of its library's would wait forever."""
+    hooks = get_session().event_hooks["request"]
+    if _limit_wait not in hooks:
+        hooks.append(_limit_wait)
+
+
+def _limit_wait(request: Any) -> None:
+    limits = request.extensions["timeout"]
+    request.extensions["timeout"] = {kind: _PATIENCE_S if limit is None else limit for kind, limit in limits.items()}
 
 
 def model_identity(config: EncoderConfig) -> dict[str, Any]:
@@ -52,6 +66,8 @@ def other_code(directory: Path, trust_remote_code: bool) -> dict[str, str]:
 def encoder_path(config: EncoderConfig) -> str:
     """Return a transformer's directory or hub id; early sentence-transformers used a subdirectory."""
     found = _located(config)
+    if found == config.path and not os.path.isdir(os.path.expanduser(found)):
+        limit_waits()
     outer = Path(os.path.expanduser(found))
     check_content(outer, "encoder.path", _OTHER_FORMATS)
     has_own = [os.path.isfile(folder / "config.json") for folder in (outer, outer / "0_Transformer")]
@@ -81,6 +97,7 @@ def model_directory(
             return path
         if path.is_absolute() or name.startswith((".", "~")) or len(path.parts) > 2:
             raise UserError("there is no such directory")
+        limit_waits()
         patterns = [f"*{suffix}" for suffix in sorted(MODEL_FILES)] * (not only_code)
         return Path(snapshot_download(name, allow_patterns=patterns + ["*.py"] * trust_remote_code))
     except UserError as error:

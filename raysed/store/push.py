@@ -7,7 +7,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import LocalTokenNotFoundError, RepositoryNotFoundError
 
 from raysed.errors import UserError
-from raysed.store.hub import hub_problem
+from raysed.store.hub import hub_problem, limit_waits
 
 _TOKENS = "https://huggingface.co/settings/tokens"
 
@@ -22,6 +22,7 @@ def check_push(repo: str, public: bool) -> None:
     Raises:
         UserError: there is no token, it may not write there, the hub does not answer, or the repository is public.
     """
+    limit_waits()
     place, api = f"--push {repo}", HfApi()
     try:
         user = api.whoami()
