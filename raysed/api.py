@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from inspect import signature
-from operator import itemgetter
+from operator import index, itemgetter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 from urllib.parse import quote
 
 from raysed.config import (
@@ -333,14 +333,15 @@ def distillation(*arguments: Any, **named: Any) -> Config:
     encoder = _learner(options.learner, options.keep_layers, options.static, paths)
     settings: dict[str, Any] = {"storage": options.storage, "teachers": blocks, "encoder": encoder}
     known = defaults.model_dump(mode="json", exclude_unset=True)
-    config = make_config(merge(merge(known, settings, Config), own, Config))
+    without_tasks = {name: value for name, value in own.items() if name != "evaluation"}  # which may name those to come
+    config = make_config(merge(merge(known, settings, Config), without_tasks, Config))
     corpus = config.corpus.source if options.corpus is None else options.corpus
-    settings["run"] = options.run or own.get("run") or run_name(_paths(corpus), config.teachers, config.encoder)
+    settings["run"] = own.get("run") or options.run or run_name(_paths(corpus), config.teachers, config.encoder)
     make_config({"run": settings["run"]})  # before writing into its directory
     if any(path.startswith(PYTHON) for path in paths) and not os.environ.get("RAY_ADDRESS"):
         settings["resources"] = {"engine": "local"}
     settings["sed"] = {"checkpoint": "best_on_dev"} if has_dev else {}
-    directory = f"{os.path.expanduser(options.storage)}/{settings['run']}/given"
+    directory = f"{os.path.expanduser(config.storage)}/{settings['run']}/given"
     if options.corpus is not None:
         settings["corpus"] = {
             "source": source_of(options.corpus, f"{directory}/sentences.parquet", "corpus", "sentence")
@@ -378,6 +379,10 @@ def _learner(
         raise UserError("keep_layers is for transformers, but static trains one vector per token; use only one of them")
     if static:
         return {"path": encoder["path"], "static": {}}
+    if isinstance(keep_layers, str):
+        raise UserError(f"keep_layers is {keep_layers!r}; pass a number of layers, or a list of them")
+    if isinstance(keep_layers, SupportsIndex) and not isinstance(keep_layers, Iterable):  # NumPy's, too
+        keep_layers = index(keep_layers)
     if isinstance(keep_layers, int) and encoder["path"] not in teachers:
         return {**encoder, "model_kwargs": {"num_hidden_layers": keep_layers}}
     if keep_layers is not None:

@@ -561,7 +561,7 @@ class ExportConfig(Block):
     not clearly worse than [the best one](report.md#the-verdict), or without a dev task the last."""
     allow_worse: bool = False
     """Export even a model [below the original encoder or TF-IDF](report.md#no-exported-model)."""
-    license: str | None = Field(None, pattern=r"^[a-z0-9.-]+$")
+    license: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """License in the model card, as the hub writes it, such as `apache-2.0`. `null`: none."""
     language: str | list[str] | None = None
     """Language of the model in its card, or several, such as `[en, de]`. `null`: none."""

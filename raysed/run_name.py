@@ -34,6 +34,7 @@ def run_name(sources: Iterable[str], teachers: Iterable[TeacherConfig], encoder:
 
 def _end(source: str) -> str:
     """Return the last part of a path without wildcards, and without what follows a dot."""
+    source = source.partition("?")[0] if "://" in source else source  # without options
     parts = [part for part in re.split(r"[/:]", source) if part and not set(part) & set("*?[")]
     return (parts or ["text"])[-1].split(".")[0] or "text"
 

@@ -287,6 +287,7 @@ def test_paths_are_objects_or_text(distillation, tmp_path, arguments):
     ("call", "said"),
     [
         (lambda: raysed.distill("A", "c.txt", settings="abc"), "settings: it must be a mapping"),
+        (lambda: raysed.distill("A", "c.txt", "A", keep_layers="2"), "keep_layers is '2'; pass a number of layers"),
         (lambda: raysed.distill("A", "c.txt", "A", keep_layers=1.5), "setting encoder.keep_layers: .*1.5"),
         (lambda: raysed.distill("A", "c.txt", learner=""), "setting encoder.path: it is empty"),
         (lambda: raysed.distill("A", "c.txt", storage=""), "setting storage: it is empty"),

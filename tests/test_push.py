@@ -54,6 +54,9 @@ def test_a_public_repository_may_be_asked_for():
     with hub_server() as hub:
         hub.repositories["me/open"] = {"private": False}
         check_push("me/open", public=True)
+        hub.repositories["me/private"] = {"private": True}
+        with pytest.raises(UserError, match="this repository is private; make it public on its page, or leave out"):
+            check_push("me/private", public=True)
 
 
 def test_a_hub_that_accepts_and_never_answers_is_given_up(monkeypatch):

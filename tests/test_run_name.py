@@ -17,6 +17,7 @@ A, B = "org/small-model", "models/mine/encoder"
         ("given-small-model-half", A, {"corpus": iter(["It rains."])}),
         ("generated-text-small-model-half", A, {}),
         ("tickets-mails-small-model-half", A, {"corpus": ["tickets.txt", "s3://bucket/mails/"]}),
+        ("mails-small-model-half", A, {"corpus": "s3://b/mails.txt?endpoint_override=host:9000&scheme=http"}),
         ("data-small-model-mine-half", [A, B], {"corpus": "data/**/*.txt"}),
         ("x-mine-small-model-half", [B, A], {"corpus": "x.txt"}),
         ("x-small-model-static", A, {"corpus": "x.txt", "static": True}),

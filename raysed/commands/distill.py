@@ -48,7 +48,10 @@ def parser() -> argparse.ArgumentParser:
 
 def _layers(text: str) -> int | list[int]:
     """Parse a number of layers, or a list with commas."""
-    return [int(part) for part in text.split(",") if part] if "," in text else int(text)
+    try:
+        return [int(part) for part in text.split(",") if part] if "," in text else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of layers nor a list of them: 0,2,5") from None
 
 
 def job(arguments: argparse.Namespace) -> int:

@@ -42,7 +42,7 @@ class StsTask:
     subsets: dict[str, tuple[list[str], list[str], np.ndarray]]
     """First sentences, second sentences and gold scores, float64 [P], by subset."""
     dropped: int = 0
-    """Pairs without a gold score."""
+    """Pairs without a gold score, or with an empty sentence."""
     aggregation: str | None = None
     """`all`, `mean` or `wmean`; None: the evaluation's."""
     is_generated: bool = False
@@ -62,9 +62,9 @@ def load_task(name: str, config: TaskConfig, setting: str | None = None, split: 
 def read_graded(name: str, config: TaskConfig, setting: str, split: str = "test", is_scored: bool = False) -> StsTask:
     """Read the pairs of `config.source`; `TaskConfig` lists its forms, `graded_schema` the columns.
 
-    Pairs with a blank score (STS 2015 and 2016 have many) are dropped. Subsets are in order of first appearance
-    (directories: by name). `split` is for `read_source`. UserError if no pair has a score, or if scores are
-    outside their range or fill too little of it. `is_scored` also requires that a correlation is defined.
+    Pairs with a blank score (STS 2015 and 2016 have many) or an empty sentence are dropped. Subsets are in order of
+    first appearance (directories: by name). `split` is for `read_source`. UserError if no pair has a score, or if
+    scores are outside their range or fill too little of it. `is_scored` also requires that a correlation is defined.
     """
     subsets: dict[str, tuple[list[str], list[str], list[float]]] = {}
     dropped = 0
@@ -73,7 +73,7 @@ def read_graded(name: str, config: TaskConfig, setting: str, split: str = "test"
     for rows in _read(config, setting, split):
         sides = zip(rows.columns["subset"], rows.texts("first"), rows.texts("second"))
         for place, (gold, (subset, first, second)) in enumerate(zip(rows.numbers_of("score", remedy), sides)):
-            if gold is None:
+            if gold is None or not first.strip() or not second.strip():
                 dropped += 1
                 continue
             if not low <= gold <= high:

@@ -419,6 +419,8 @@ def _lines(file: File) -> Iterator[tuple[int, str]]:
                 raise UserError(f"{file.name}, line {number} is longer than {limit}")
             if number == 1:
                 line = line.removeprefix(codecs.BOM_UTF8)
+                if line.count(b"\0") * 3 > len(line):
+                    raise UserError(f"{file.name}, line 1 has zero bytes, as in UTF-16; save the file as UTF-8")
             try:
                 yield number, line.removesuffix(b"\n").removesuffix(b"\r").decode()
             except UnicodeDecodeError as error:

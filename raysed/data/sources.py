@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from raysed.errors import UserError, first_line, public
-from raysed.store.files import check_content, connect, is_hidden
+from raysed.store.files import CLAIM, check_content, connect, is_hidden
 from raysed.store.systems import answer
 from raysed.uris import refuse_secret
 
@@ -169,13 +169,18 @@ def readable(name: str) -> Iterator[None]:
 
 
 def _list(filesystem: pafs.FileSystem, root: str, patterns: list[str]) -> list[pafs.FileInfo]:
-    """Return the files, and links to nothing, below a directory whose relative path matches; skip hidden ones."""
+    """Return the files, and links to nothing, below a directory whose relative path matches.
+
+    Hidden ones and those of runs below it are skipped.
+    """
     deep = len(patterns) > 1 or "**" in patterns
     infos = list(_links_to_nothing(root, deep)) if isinstance(filesystem, pafs.LocalFileSystem) else []
+    infos += filesystem.get_file_info(pafs.FileSelector(root, allow_not_found=True, recursive=deep))
+    runs = {info.path.removesuffix(CLAIM) for info in infos if info.base_name == CLAIM} - {f"{root.rstrip('/')}/"}
     found = []
-    for info in infos + filesystem.get_file_info(pafs.FileSelector(root, allow_not_found=True, recursive=deep)):
+    for info in infos:
         parts = info.path.removeprefix(root).strip("/").split("/")
-        hidden = is_hidden("/".join(parts))
+        hidden = is_hidden("/".join(parts)) or info.path.startswith(tuple(runs))
         if info.type != pafs.FileType.Directory and not hidden and _matches(parts, patterns):
             found.append(info)
     return found

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -194,6 +194,9 @@ class Embedder:
         precision: Precision = "fp32",
         role: Role = "",
     ):
+        for name, value, known in (("role", role, get_args(Role)), ("precision", precision, get_args(Precision))):
+            if value not in known:
+                raise UserError(f"{name} is {value!r}; use one of {', '.join(map(repr, known))}")
         if not isinstance(model, Teacher):
             device = device or device_here()
             model = load_teacher(TeacherConfig(path=str(model)), device=device, precision=precision)

@@ -130,6 +130,7 @@ def check(config: Config) -> Job:
     """Check recipes, encoder, corpus and tasks; train and start nothing."""
     recipes = check_settings(config)
     config = with_absolute_paths(config)
+    _refuse_own_models(config)
     teachers = load_teachers(config)
     widths = check_teachers(config, teachers)  # before the encoder, which may be half of the first teacher
     config = _check_start(config)
@@ -175,15 +176,21 @@ def check(config: Config) -> Job:
     return Job(config, recipes, evaluation, inputs, pairs, views, teachers, widths, old, unscored, watched)
 
 
+def _refuse_own_models(config: Config) -> None:
+    own = os.path.abspath(os.path.expanduser(os.path.join(config.storage, config.run)))
+    models = [("encoder.path", config.encoder.path), ("combination.turn", config.combination.turn)]
+    models += [("teachers", teacher.path) for teacher in config.teachers]
+    for setting, path in models:
+        if "://" not in config.storage and isinstance(path, str) and os.path.abspath(path).startswith(f"{own}{os.sep}"):
+            problem = f"{path!r} is in this run's own directory, whose model it replaces"
+            raise UserError(f"{problem}; copy it elsewhere and name the copy", setting=setting)
+
+
 def _check_start(config: Config) -> Config:
     """Check the encoder; return the config without `encoder.keep_layers` if that keeps all.
 
     The encoder is loaded if the run needs it only after teachers have embedded the corpus, or if it is cut.
     """
-    own = os.path.abspath(os.path.expanduser(os.path.join(config.storage, config.run)))
-    if "://" not in config.storage and os.path.abspath(config.encoder.path).startswith(f"{own}{os.sep}"):
-        problem = f"{config.encoder.path!r} is in this run's own directory, whose model it replaces"
-        raise UserError(f"{problem}; copy it elsewhere and name the copy", setting="encoder.path")
     try:
         check_depths(config, check_encoder(config.encoder))
         if keeps_all_layers(config.encoder):

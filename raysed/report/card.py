@@ -121,7 +121,7 @@ def metadata(models: Sequence[str], export: ExportConfig, name: str, scores: Map
     return ModelCardData(
         base_model=bases or None,
         base_model_relation="finetune" if len(bases) > 1 else None,  # a hub would take several for a merge
-        license=export.license,
+        license=export.license and export.license.lower(),
         language=export.language or None,
         library_name="sentence-transformers",
         pipeline_tag="sentence-similarity",

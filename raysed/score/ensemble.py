@@ -11,6 +11,7 @@ from raysed.model.combination import MOST_EXHAUSTIVE, choose_teachers, combined,
 from raysed.score.intervals import NO_DIFFERENCE, Difference, interval, resample
 from raysed.score.tasks import Evaluation, ModelScores, mean_score
 from raysed.store.progress import steps
+from raysed.store.text import number
 
 Subset = tuple[int, ...]
 """Ascending indices of teachers."""
@@ -128,7 +129,7 @@ def summary_lines(found: Mapping[str, Any]) -> Iterator[str]:
     chosen = rows[tuple(found["chosen"])]
     names = " + ".join(found["chosen"]) if len(found["chosen"]) > 1 else f"{found['chosen'][0]} alone"
     names = f"{all_of_them} together" if found["chosen"] == everyone else names
-    best = f"Best on {_mean_of(found['dev'])}: {names}, with {chosen['dev']:.1f}."
+    best = f"Best on {_mean_of(found['dev'])}: {names}, with {number(chosen['dev'], '.1f')}."
     if set(found["dev"]) & set(found["tasks"]):
         yield (
             f"{best} They were chosen by these same scores, so part of the gain is luck: choose on one task and "
@@ -139,7 +140,8 @@ def summary_lines(found: Mapping[str, Any]) -> Iterator[str]:
     elif gain := chosen["gains"].get("mean"):
         yield f"{best} On {on}, which did not influence the choice, that is {_against(gain, gain['over'])}."
     else:
-        yield f"{best} On {on}, which did not influence the choice, it scores {chosen['scores']['mean']:.1f}."
+        score = number(chosen["scores"]["mean"], ".1f")
+        yield f"{best} On {on}, which did not influence the choice, it scores {score}."
 
 
 def _mean_of(tasks: Sequence[str]) -> str:

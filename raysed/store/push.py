@@ -31,13 +31,15 @@ def check_push(repo: str, public: bool) -> None:
     except LocalTokenNotFoundError:
         raise UserError("the hub's token is missing; run `hf auth login`, or set HF_TOKEN", place) from None
     except RepositoryNotFoundError:
-        is_public = False
+        is_public = None  # there is none yet
     except Exception as error:  # the hub's libraries raise a dozen unrelated types
         raise UserError(f"the hub cannot be asked: {hub_problem(error)}", place) from None
     if problem := _refusal(user, repo):
         raise UserError(problem, place)
     if is_public and not public:
         raise UserError("this repository is public; add --public, or name another one", place)
+    if public and is_public is False:
+        raise UserError("this repository is private; make it public on its page, or leave out --public", place)
 
 
 def _refusal(user: Mapping[str, Any], repo: str) -> str | None:

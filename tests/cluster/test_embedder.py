@@ -40,6 +40,13 @@ def test_a_batch_keeps_its_columns_and_gets_another():
     assert batch["vector"].dtype == np.float32
 
 
+def test_other_roles_and_precisions_are_refused():
+    with pytest.raises(UserError, match=r"^role is 'passage'; use one of '', 'query', 'document'"):
+        Embedder("bundled:encoder", role="passage")
+    with pytest.raises(UserError, match=r"^precision is 'fp16'; use one of 'auto', 'fp32', 'bf16'"):
+        Embedder("bundled:encoder", precision="fp16")
+
+
 def test_sentences_have_the_prompt_of_their_role(exports, tmp_path):
     path = shutil.copytree(exports["1"], tmp_path / "model")
     (path / "config_sentence_transformers.json").write_text('{"prompts": {"query": "the big "}}')

@@ -115,6 +115,10 @@ def test_directory_is_read_sorted_and_deep_and_a_list_in_its_order(tmp_path):
     assert read(tmp_path)[0] == read(f"{tmp_path}/")[0] == ["a/k/y.jsonl", "a/z.txt", "b.txt"]
     sentences, report = read([tmp_path / "b.txt", tmp_path])
     assert sentences == ["b.txt", "a/k/y.jsonl", "a/z.txt"] and report.lines == 3
+    for name in (".claim.json", "given/sentences.txt"):  # of a run, whose own text is none
+        write(tmp_path / "a/runs/tickets" / name, name)
+    assert read(tmp_path)[0] == ["a/k/y.jsonl", "a/z.txt", "b.txt"]
+    assert read(tmp_path / "a/runs/tickets")[0] == ["given/sentences.txt"]
 
 
 def test_globs(tmp_path, monkeypatch):
@@ -176,6 +180,12 @@ def test_counts_add_up(tmp_path, monkeypatch):
 def test_lines_end_at_newline_only_and_the_last_may_lack_it(tmp_path):
     path = write(tmp_path / "a.txt", "\ufeffone\x0cstill one\r\ntwo\u2028still two\nlast")
     assert read(path) == (["one still one", "two still two", "last"], CorpusReport(3, usable=3, kept=3))
+
+
+def test_text_in_utf_16_is_refused_also_without_a_mark(tmp_path):
+    (tmp_path / "a.txt").write_bytes("Hello one\nTwo two\n".encode("utf-16-le"))
+    with pytest.raises(UserError, match=r"a\.txt, line 1 has zero bytes, as in UTF-16; save the file as UTF-8"):
+        read(tmp_path / "a.txt")
 
 
 def test_duplicates_across_files_and_blocks(tmp_path, monkeypatch):

@@ -42,6 +42,19 @@ def test_a_directory_in_beirs_layout(beir):
     assert task.gains == [{0: 2.0}] and task.own == [None]
 
 
+@pytest.mark.parametrize("header", ["relevance", "Label", "grade", "gold"])
+def test_judgements_of_0_are_not_relevant_whatever_their_column_is_called(beir, tmp_path, header):
+    """Without a column, all are relevant, so that one of an unknown name is refused."""
+    write(tmp_path / "qrels/test.tsv", f"query-id\tcorpus-id\t{header}", "q1\td1\t2", "q1\td2\t0")
+    if header == "gold":
+        with pytest.raises(
+            UserError, match=r"t\.qrels: found the columns .*, gold, but none is named score, relevance,"
+        ):
+            load_any_task("t", beir)
+        beir = beir.model_copy(update={"columns": beir.columns.model_copy(update={"score": "gold"})})
+    assert load_any_task("t", beir).gains == [{0: 2.0}]
+
+
 def test_a_document_with_the_id_of_a_query_is_that_query_unless_it_is_judged(beir, tmp_path):
     write(tmp_path / "queries.jsonl", json.dumps({"_id": "d2", "text": "Sun."}), json.dumps({"_id": "d1", "text": "?"}))
     write(tmp_path / "qrels/test.tsv", "query-id\tcorpus-id\tscore", "d2\td1\t2", "d1\td1\t1")

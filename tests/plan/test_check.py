@@ -263,6 +263,13 @@ def test_a_learner_is_not_the_model_that_its_own_run_replaces(inputs):
     with pytest.raises(UserError, match=r"^encoder\.path: .*/runs/today/model' is in this run's own directory.* copy"):
         check(config(**again))
     check(config(**{**again, "run": "tomorrow"}))
+    distilled = {**again, "recipes": ["teachers-sed"], "corpus": {"sentences": 300}, "encoder": {"max_length": 16}}
+    for setting, models in (
+        ("teachers", {"teachers": ["runs/today/model"]}),
+        (r"combination\.turn", {"teachers": ["bundled:encoder"], "combination": {"turn": "runs/today/model"}}),
+    ):
+        with pytest.raises(UserError, match=rf"^{setting}: .*in this run's own directory"):
+            check(make_config({**distilled, **models}))
 
 
 # -- the learner that a teacher gives by default ---------------------------------------------------------------------

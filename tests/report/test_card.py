@@ -86,6 +86,12 @@ def card(
     return (path / "README.md").read_text(encoding="utf-8")
 
 
+def test_a_model_of_several_languages_is_not_said_to_know_one(tmp_path):
+    assert "**Not for** other languages" in card(tmp_path, export={"language": "en"})
+    text = card(tmp_path, export={"language": ["en", "de"]})
+    assert "other languages" not in text and "\n- Expect less on other subjects" in text
+
+
 def test_it_says_what_was_done(tmp_path):
     text = card(tmp_path, "ct-sed-flow", encoder={"path": "prajjwal1/bert-tiny", "pool_layers": "first_last"})
     for part in (

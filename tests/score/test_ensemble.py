@@ -107,3 +107,9 @@ def test_what_is_said_of_a_choice_depends_on_what_it_was_made_on():
         worth, choice = summary_lines(worth_of([*chosen], [*dev]))
         assert worth.endswith("with 80.0; both together score 81.2, 1.2 (0.5 to 2.0) above it.")
         assert choice.startswith(said)
+
+
+def test_a_chosen_teacher_whose_score_is_undefined_is_named():
+    worth = worth_of(["B"], ["d"])
+    worth["rows"][1]["scores"]["mean"] = worth["rows"][1]["dev"] = None
+    assert list(summary_lines(worth))[1].endswith(", it scores -.")

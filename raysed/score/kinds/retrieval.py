@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from raysed.config import Role, TaskConfig
-from raysed.data.rows import Rows, Schema, read
-from raysed.data.sources import ENDINGS, Hub, ending, find
+from raysed.data.rows import Rows, Schema, column_names, read
+from raysed.data.sources import ENDINGS, File, Hub, ending, find
 from raysed.errors import UserError
 from raysed.score.kinds import BLOCK_CELLS, EvaluationTask
 from raysed.score.lexical import BM25, Vectors, bm25_of
@@ -31,6 +31,7 @@ DEPTH = 10
 _ID = [("_id",), ("id",)]
 _QUERY = [("query-id",), ("query_id",), ("query",)]
 _DOCUMENT = [("corpus-id",), ("corpus_id",), ("document-id",), ("document_id",), ("document",)]
+_GAINS = ("score", "relevance", "label", "rel", "grade")
 _TREC = ("query", "iteration", "document", "score")
 _CONFIGURATIONS = {"source": ("corpus",), "queries": ("queries",), "qrels": ("qrels", "default")}
 """Of a dataset in the hub's layout, by setting: those of MTEB and NanoBEIR."""
@@ -93,8 +94,21 @@ def _read(key: str, place: str | Hub, config: TaskConfig, setting: str) -> Rows:
     source = place
     if not isinstance(place, Hub):
         (source,) = find(place, name, kind, Hub(place, config.config_name, config.split or "test"))
+    if key == "qrels" and isinstance(source, File):
+        optional = {"score": _gain_column(column_names(source), config.columns.score, name)}
     layout = {"bare": bare, "loose": bool(bare), "blanks": bool(bare)}
     return read(source, Schema(name, kind, wanted, needed, optional, text, **layout))
+
+
+def _gain_column(names: list[str], named: str | None, setting: str) -> str:
+    """Return the column of judgements; UserError if it has another name, since all would count as relevant."""
+    lower = [name.strip().lower() for name in names]
+    ids = {name for (name,) in (*_QUERY, *_DOCUMENT)}
+    found = named or next((name for name in _GAINS if name in lower), None)
+    if set(lower) & ids and len(set(lower) - ids) and (found or "").lower() not in lower:
+        problem = f"found the columns {', '.join(names)}, but none is named {named or ', '.join(_GAINS)}"
+        raise UserError(f"{problem}; name the column that says how relevant a document is", setting=setting)
+    return found or _GAINS[0]
 
 
 def _by_id(rows: Rows) -> dict[str, int]:
