@@ -176,7 +176,8 @@ def _list(filesystem: pafs.FileSystem, root: str, patterns: list[str]) -> list[p
     deep = len(patterns) > 1 or "**" in patterns
     infos = list(_links_to_nothing(root, deep)) if isinstance(filesystem, pafs.LocalFileSystem) else []
     infos += filesystem.get_file_info(pafs.FileSelector(root, allow_not_found=True, recursive=deep))
-    runs = {info.path.removesuffix(CLAIM) for info in infos if info.base_name == CLAIM} - {f"{root.rstrip('/')}/"}
+    claims = (info.path for info in infos if info.path.endswith(f"/{CLAIM}"))
+    runs = {path.removesuffix(CLAIM) for path in claims} - {f"{root.rstrip('/')}/"}
     found = []
     for info in infos:
         parts = info.path.removeprefix(root).strip("/").split("/")

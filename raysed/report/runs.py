@@ -12,6 +12,9 @@ from raysed.store.status import read_status
 from raysed.store.storage import Storage
 from raysed.store.text import Table, number
 
+_NO_MODEL = ("run", "storage", "seed", "evaluation", "export", "resources")
+"""Blocks of settings that change no model, and the seed."""
+
 
 @dataclass(frozen=True)
 class ReportedScores:
@@ -21,12 +24,14 @@ class ReportedScores:
         tasks: what each column means: a task's settings, or the tasks in the headline mean.
         names: title of each group of models.
         means: by group and task, the mean score x100 of the group's models.
+        settings: those that may change a model, but the seed.
     """
 
     seed: int
     tasks: Mapping[str, Any]
     names: Mapping[Group, str]
     means: Mapping[tuple[Group, str], float]
+    settings: Mapping[str, Any]
 
 
 def table_of_runs(runs: Sequence[Storage], columns: Sequence[str], rows: Sequence[str]) -> tuple[Table, str]:
@@ -63,7 +68,9 @@ def table_of_runs(runs: Sequence[Storage], columns: Sequence[str], rows: Sequenc
     lines = [[first.names[group], *cells(group)] for group in groups]
     seeds = ", ".join(str(run.seed) for run in scores.values())
     table = Table(["", *columns], lines, text=1)
-    return table, f"Scores x100, mean ± standard deviation over runs; seeds: {seeds}."
+    note = f"Scores x100, mean ± standard deviation over runs; seeds: {seeds}."
+    differing = {key for _, run in others for key in run.settings if run.settings[key] != first.settings.get(key)}
+    return table, note + f" The runs differ in {', '.join(sorted(differing))}." * bool(differing)
 
 
 def _read(storage: Storage) -> ReportedScores:
@@ -77,7 +84,9 @@ def _read(storage: Storage) -> ReportedScores:
         names = {(e["recipe"], e["kind"]): titled(e["recipe"], e["kind"], e["n"]) for e in entries}
         scores = {((e["recipe"], e["kind"]), e["task"]): e["mean"] for e in entries}
         means = {key: None if score is None else float(score) for key, score in scores.items()}
-        return ReportedScores(config["seed"], {**config["evaluation"]["tasks"], AVERAGE: headline}, names, means)
+        settings = {key: value for key, value in config.items() if key not in _NO_MODEL}
+        tasks = {**config["evaluation"]["tasks"], AVERAGE: headline}
+        return ReportedScores(config["seed"], tasks, names, means, settings)
     except (LookupError, TypeError, ValueError, AttributeError):
         problem = "it is damaged or was edited; the command that began the run writes it again"
         raise UserError(problem, file=storage.uri("report.json")) from None

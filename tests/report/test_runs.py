@@ -14,12 +14,13 @@ from raysed.store.storage import Storage
 def run(tmp_path):
     """Writes the report of a complete run whose learner scores `score`."""
 
-    def write(name, score=70.0, rows=None, report=None, status="complete", tasks=("sts12", "sts13"), seed=0):
+    def write(name, score=70.0, rows=None, report=None, status="complete", tasks=("sts12", "sts13"), seed=0, **config):
         summary = scored(rows or [row("ct-sed", "learner", score), row("tf-idf", "baseline", 60.0, layers=0)]).summary
         blocks = {task: {"source": f"{task}.csv"} for task in (*tasks, "dev")}
         evaluation = {"tasks": blocks, "dev": "dev", "report": report}
         storage = Storage(str(tmp_path), name)
         facts = {"status": status, "summary": summary, "config": {"seed": seed, "evaluation": evaluation}}
+        facts["config"] |= {"run": name, **config}
         storage.write_text("report.json", json.dumps(facts))
         return storage
 
@@ -35,6 +36,11 @@ def test_runs_become_mean_and_standard_deviation(run):
         "TF-IDF             59.00 ± 0.00  61.00 ± 0.00  60.00 ± 0.00",
     ]
     assert note.endswith("seeds: 0, 1.")
+
+
+def test_runs_of_other_settings_are_named_as_such(run):
+    runs = [run("a", teachers=["A"], sed={"epochs": 3}), run("b", teachers=["B"], sed={"epochs": 3})]
+    assert table_of_runs(runs, [], [])[1].endswith("seeds: 0, 0. The runs differ in teachers.")
 
 
 def test_a_table_has_the_columns_and_rows_that_are_named(run):
