@@ -499,7 +499,8 @@ class CombinationConfig(Block):
     """`concatenated`: unit vectors side by side; the target's cosines are the teachers' mean. `mean`: the plain
     mean (SED), for copies of one encoder. See docs/methods.md#combining-teachers."""
     weights: list[Annotated[float, Field(gt=0)]] | None = None
-    """One weight per teacher. `null`: equal."""
+    """One weight per teacher. `null`: equal. Other weights [gained in one domain
+    only](results.md#tried-and-left-out)."""
     turn: bool | Source | None = None
     """Rotate targets towards the learner before training; cosines do not change. `null`: yes, except for a single
     teacher of the learner's width, with `sed.widths` or `sed.head`. A model, or a file of its embeddings: rotate them
