@@ -31,7 +31,6 @@ from raysed.config_text import merge
 from raysed.errors import UserError
 from raysed.recipe import TEACHERS
 from raysed.run_name import run_name
-from raysed.store.hub import limit_waits
 from raysed.store.metrics import notes_shown, quiet_libraries
 from raysed.store.progress import print_text, shown
 from raysed.store.text import Table, number
@@ -158,6 +157,8 @@ class Result:
         Raises:
             UserError: the export was refused.
         """
+        from raysed.store.hub import limit_waits
+
         if self.model is None:
             raise UserError(f"there is no model to upload: {self.report['refused']['why']}")
         limit_waits()

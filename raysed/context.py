@@ -52,7 +52,7 @@ class Context:
     job: str = field(default_factory=lambda: uuid.uuid4().hex)
     report: Callable[[Mapping[str, Any]], None] = ignore
     stall_seconds: float | None = None
-    warned: Callable[[], bool] = bool
+    warned: Callable[[], bool] = bool  # False, and can be pickled
     broadcast: Callable[[Any], Any] = identity
     step: Step | None = None
     checkpoints: Checkpoints | None = None

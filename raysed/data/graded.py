@@ -1,5 +1,6 @@
 """Read sentence pairs with gold scores from files, directories, the package or the hub, and check them."""
 
+import logging
 import math
 import os
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from raysed.data.rows import Rows, Schema, read, read_lines, read_source
 from raysed.data.sources import local_file, parquet_parts
 from raysed.errors import UserError, public
 from raysed.store.files import check_content, visible
+
+log = logging.getLogger(__name__)
 
 PAIR = ("first", "second")
 """Fields of the two sentences in a schema."""
@@ -42,7 +45,7 @@ class StsTask:
     subsets: dict[str, tuple[list[str], list[str], np.ndarray]]
     """First sentences, second sentences and gold scores, float64 [P], by subset."""
     dropped: int = 0
-    """Pairs without a gold score, or with an empty sentence."""
+    """Pairs without a gold score."""
     aggregation: str | None = None
     """`all`, `mean` or `wmean`; None: the evaluation's."""
     is_generated: bool = False
@@ -67,14 +70,14 @@ def read_graded(name: str, config: TaskConfig, setting: str, split: str = "test"
     scores are outside their range or fill too little of it. `is_scored` also requires that a correlation is defined.
     """
     subsets: dict[str, tuple[list[str], list[str], list[float]]] = {}
-    dropped = 0
+    dropped = empty = 0
     low, high = config.score_range or (-math.inf, math.inf)
     remedy = f"write it as 3.5, leave it blank, or name the score's column in {setting}.columns"
     for rows in _read(config, setting, split):
         sides = zip(rows.columns["subset"], rows.texts("first"), rows.texts("second"))
         for place, (gold, (subset, first, second)) in enumerate(zip(rows.numbers_of("score", remedy), sides)):
-            if gold is None or not first.strip() or not second.strip():
-                dropped += 1
+            if gold is None or not (first.strip() and second.strip()):
+                dropped, empty = dropped + (gold is None), empty + (gold is not None)
                 continue
             if not low <= gold <= high:
                 raise UserError(
@@ -83,6 +86,8 @@ def read_graded(name: str, config: TaskConfig, setting: str, split: str = "test"
             columns = subsets.setdefault(_ALL if subset in (None, "") else str(subset), ([], [], []))
             for column, value in zip(columns, (first, second, gold)):
                 column.append(value)
+    if empty:
+        log.info("%s: %d pairs have an empty sentence and are left out", setting, empty)
     if not subsets:
         raise UserError(f"{public(config.source)} has no pair with a gold score ({dropped} blank)", setting=setting)
     arrays = {key: (first, second, np.array(gold)) for key, (first, second, gold) in subsets.items()}

@@ -176,12 +176,12 @@ def _list(filesystem: pafs.FileSystem, root: str, patterns: list[str]) -> list[p
     deep = len(patterns) > 1 or "**" in patterns
     infos = list(_links_to_nothing(root, deep)) if isinstance(filesystem, pafs.LocalFileSystem) else []
     infos += filesystem.get_file_info(pafs.FileSelector(root, allow_not_found=True, recursive=deep))
-    claims = (info.path for info in infos if info.path.endswith(f"/{CLAIM}"))
-    runs = {path.removesuffix(CLAIM) for path in claims} - {f"{root.rstrip('/')}/"}
+    runs = {info.path.removesuffix(CLAIM) for info in infos if info.path.endswith(f"/{CLAIM}")}
+    below = tuple(runs - {f"{root.rstrip('/')}/"})
     found = []
     for info in infos:
         parts = info.path.removeprefix(root).strip("/").split("/")
-        hidden = is_hidden("/".join(parts)) or info.path.startswith(tuple(runs))
+        hidden = is_hidden("/".join(parts)) or info.path.startswith(below)
         if info.type != pafs.FileType.Directory and not hidden and _matches(parts, patterns):
             found.append(info)
     return found

@@ -69,12 +69,12 @@ class MeanBlocks:
 
     def __call__(self, table: pa.Table) -> pa.Table:
         for index in sorted({*self._sums, *self._counts}):
-            table = self._with_sum(table, index, f"target-{index}")
+            table = self._with_sum(table, index)
         return table
 
-    def _with_sum(self, batch: pa.Table, index: int, column: str) -> pa.Table:
+    def _with_sum(self, batch: pa.Table, index: int) -> pa.Table:
         """Return a batch with the sum or mean of a table as fixed-size lists of float32 [D] in a column."""
-        sums_BD = np.zeros((len(batch), 1), np.float32)
+        column, sums_BD = f"target-{index}", np.zeros((len(batch), 1), np.float32)
         if column in batch.column_names:
             sums_BD = matrix(batch.column(column))
         if index in self._sums:

@@ -178,8 +178,8 @@ def check(config: Config) -> Job:
 
 def _refuse_own_models(config: Config) -> None:
     own = os.path.abspath(os.path.expanduser(os.path.join(config.storage, config.run)))
-    models = [("encoder.path", config.encoder.path), ("combination.turn", config.combination.turn)]
-    models += [("teachers", teacher.path) for teacher in config.teachers]
+    models = [("teachers", teacher.path) for teacher in config.teachers]  # the learner may be half of the first
+    models += [("encoder.path", config.encoder.path), ("combination.turn", config.combination.turn)]
     for setting, path in models:
         if "://" not in config.storage and isinstance(path, str) and os.path.abspath(path).startswith(f"{own}{os.sep}"):
             problem = f"{path!r} is in this run's own directory, whose model it replaces"

@@ -14,7 +14,7 @@ from raysed.errors import UserError, first_line
 from raysed.store.files import check_content, digest_of, files_of_model, visible
 
 _PATIENCE_S = 60.0
-"""For each part of an answer."""
+"""Seconds, for each part of an answer."""
 _OTHER_FORMATS = (".arrow", ".bin", ".data", ".h5", ".msgpack", ".onnx", ".onnx_data", ".ot")
 """Suffixes of unread files beside a transformer's safetensors."""
 MODEL_FILES = frozenset(
@@ -66,9 +66,9 @@ def other_code(directory: Path, trust_remote_code: bool) -> dict[str, str]:
 def encoder_path(config: EncoderConfig) -> str:
     """Return a transformer's directory or hub id; early sentence-transformers used a subdirectory."""
     found = _located(config)
-    if found == config.path and not os.path.isdir(os.path.expanduser(found)):
-        limit_waits()
     outer = Path(os.path.expanduser(found))
+    if not outer.exists():  # a hub's id
+        limit_waits()
     check_content(outer, "encoder.path", _OTHER_FORMATS)
     has_own = [os.path.isfile(folder / "config.json") for folder in (outer, outer / "0_Transformer")]
     return str(outer / "0_Transformer") if has_own == [False, True] else found

@@ -43,15 +43,17 @@ def senteval(tmp_path, **subsets):
     return tmp_path
 
 
-def test_table_drops_blank_scores_and_pairs_of_one_sentence(tmp_path):
+def test_table_drops_blank_scores_and_pairs_of_one_sentence(tmp_path, caplog):
     """Subsets keep the order of their first row, whatever lies between."""
     body = "x\t1.5\ta\tb\ny\t\tlost1\tlost2\nx\t4\tlost\t \ny\t0\tc\td\nx\t 5 \te\tf\nz\t\tg\th\n\n"
-    task = load(table(tmp_path, body))
+    with caplog.at_level("INFO"):
+        task = load(table(tmp_path, body))
     assert {k: (a, b, gold.tolist()) for k, (a, b, gold) in task.subsets.items()} == {
         "x": (["a", "e"], ["b", "f"], [1.5, 5.0]),
         "y": (["c"], ["d"], [0.0]),
     }
-    assert (task.pairs, task.dropped) == (3, 3)
+    assert (task.pairs, task.dropped) == (3, 2)
+    assert caplog.messages[0].endswith(": 1 pairs have an empty sentence and are left out")
 
 
 def test_senteval_directory_drops_blank_scores_in_step(tmp_path):

@@ -107,7 +107,8 @@ def _gain_column(names: list[str], named: str | None, setting: str) -> str:
     found = named or next((name for name in _GAINS if name in lower), None)
     if set(lower) & ids and len(set(lower) - ids) and (found or "").lower() not in lower:
         problem = f"found the columns {', '.join(names)}, but none is named {named or ', '.join(_GAINS)}"
-        raise UserError(f"{problem}; name the column that says how relevant a document is", setting=setting)
+        remedy = "rename the column that says how relevant a document is, or name it in columns.score"
+        raise UserError(f"{problem}; {remedy}", setting=setting)
     return found or _GAINS[0]
 
 
